@@ -48,6 +48,7 @@ def language_of(target: str) -> Language:
     return language
 
 
+@cache
 def is_spec(text: str) -> bool:
     """True if a text names a device of this machine, or asks for the usual one; False for a device's title."""
     return not text or text.partition(":")[0] in kinds()

@@ -7,7 +7,6 @@ Each says what such answers have cost where that was measured, and where the lib
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +15,21 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
-from tuner.lookup.answers import Answer, Loss, Question, declared_problem, tune_command
-from tuner.lookup.asking import kept_open, parse_device, parse_key
+from tuner.lookup.answers import EXACT, Answer, Loss, Question, declared_problem, tune_command
+from tuner.lookup.asking import completed_device, kept_open, parse_device, parse_key
 from tuner.lookup.demand import DEMAND
-from tuner.lookup.device_similarity import known_device
-from tuner.lookup.legality import completed
-from tuner.lookup.snapshot import Snapshot
+from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now, installed_compiler, staleness
-from tuner.lookup.tiers import OWN, TIERS, Case, default, from_plain, of_another_regime, other_regimes
+from tuner.lookup.tiers import (
+    OTHERS,
+    OWN,
+    Case,
+    default,
+    first_answer,
+    from_plain,
+    of_another_regime,
+    other_regimes,
+)
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
@@ -62,8 +68,13 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    found = answer(kept_open(db), parse_key(problem), where, regime, kernel, confirmed=confirmed)
-    if not (regime != "cold" or kernel or db):
+    snapshot, catalogue = Snapshot.open(kept_open(db)), builtin_now()
+    found = snapshot.once(
+        (ANSWER, problem, where, regime, kernel, confirmed, id(catalogue)),
+        lambda: _answered(snapshot, parse_key(problem), where, regime, kernel, None, confirmed),
+        catalogue,
+    )
+    if found.match != EXACT and not (regime != "cold" or kernel or db):
         DEMAND.asked(found)
     return found
 
@@ -118,51 +129,54 @@ def answer_within(
         NothingFound: As `answer`.
         UnknownName: As `answer`.
     """
-    known = snapshot.devices()
-    here = isinstance(device, DeviceInfo)
-    where = (
-        device
-        if isinstance(device, DeviceInfo)
-        else snapshot.known(("named", device), lambda: known_device(str(device), known))
-    )
-    full = snapshot.known(("completed", where), lambda: completed(where, known))
-    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
-    case = Case(question, snapshot, declared, declared_problem(question, declared))
-    versions = {"compiler": installed_compiler(where.kind)} if here else {}
     return snapshot.once(
-        (question.problem, question.device, regime, kernel, id(declared), catalogue is None, here, confirmed),
-        lambda: _first_answer(case, versions),
+        (ANSWER, problem, device, regime, kernel, confirmed, id(declared), catalogue is None),
+        lambda: _answered(snapshot, problem, device, regime, kernel, catalogue, confirmed),
         declared,
     )
 
 
-def _first_answer(case: Case, versions: Mapping[str, str]) -> Answer:
-    """Of the first tier that has one, marked where it is stale.
+def _answered(
+    snapshot: Snapshot,
+    problem: ProblemKey,
+    device: DeviceInfo | str,
+    regime: str,
+    kernel: str | None,
+    catalogue: Catalogue | None,
+    confirmed: bool,
+) -> Answer:
+    """The answer of the first tier that has one, marked where it is stale.
 
     Where nothing of the regime is known, what was timed in another one answers before a mere default does.
     """
-    question = case.question
-    found = _by_record(case)
-    if found is None:
-        others = (replace(case, question=replace(question, regime=each)) for each in other_regimes(question))
-        elsewhere = next((each for each in map(_by_record, others) if each is not None), None)
-        found = default(case) if elsewhere is None else of_another_regime(elsewhere, question)
+    full = snapshot.once(("device", device), lambda: completed_device(device, snapshot.devices()))
+    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
+    declared = catalogue or builtin_now()
+    case = Case(question, snapshot, declared, declared_problem(question, declared))
+    found = _by_record(case) or _by_another_regime(case) or default(case)
     if found is None:
         raise NothingFound(_nothing(case))
     if found.champion is None:
         return found
-    stale, why = staleness(found.champion.record, question.catalogue, question.device, versions)
+    versions = {"compiler": installed_compiler(device.kind)} if isinstance(device, DeviceInfo) else {}
+    stale, why = staleness(found.champion.record, catalogue, full, versions)
     return replace(found, stale=stale, stale_reason=why)
 
 
 def _by_record(case: Case) -> Answer | None:
-    own = next((found for tier in OWN if (found := tier(case)) is not None), None)
+    own = first_answer(OWN, case)
     if own is None and case.question.problem.epilogue:
-        own = from_plain(case, TIERS)
-    if own is not None:
-        return own
-    return next((found for tier in TIERS[len(OWN) :] if (found := tier(case)) is not None), None)
+        own = from_plain(case)
+    return own or first_answer(OTHERS, case)
+
+
+def _by_another_regime(case: Case) -> Answer | None:
+    for regime in other_regimes(case.question):
+        found = _by_record(replace(case, question=replace(case.question, regime=regime)))
+        if found is not None:
+            return of_another_regime(found, case.question)
+    return None
 
 
 def _nothing(case: Case) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,9 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import WORDS
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Problem
-from tuner.devices.detect import find, is_spec
+from tuner.devices.detect import find, is_spec, kind_of
 from tuner.devices.settings import setting
-from tuner.errors import InputError, NothingFound
-from tuner.lookup.device_similarity import known_device
+from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.lookup.legality import completed
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 #: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
 DEFAULT_DATABASE = "sqlite:///studies.db"
 
-_STORES: dict[tuple[object, ...], Store] = {}
+_STORES: dict[tuple[str, int, int], Store] = {}
 _OPENING = threading.Lock()
 
 
@@ -72,15 +73,17 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
 def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
     """As `opened`, but a database stays open for the next question of this process while its file stays."""
     url = url or default_database()
-    file = _file(url)
-    key = (url, *_which(file)) if file else (url,)
+    file, key = _file(url), (url, 0, 0)
+    if file is not None:
+        try:
+            status = file.stat()
+        except OSError:
+            return None
+        key = url, status.st_dev, status.st_ino  # another file of that path is another database
     with _OPENING:
-        if key not in _STORES:
-            store = opened(url, patience_s)
-            if store is None:
-                return None
+        if key not in _STORES and (store := opened(url, patience_s)) is not None:
             _STORES[key] = store
-        return _STORES[key]
+        return _STORES.get(key)
 
 
 def _file(url: str) -> Path | None:
@@ -98,15 +101,6 @@ def database_url(url: str = "") -> str:
     url = url or default_database()
     file = _file(url)
     return url if file is None or file.is_absolute() else url.replace(str(file), str(file.absolute()), 1)
-
-
-def _which(file: Path) -> tuple[int, int]:
-    """Names a file that is there, whatever its path; another one of that path is another file."""
-    try:
-        seen = file.stat()
-    except OSError:
-        return 0, 0
-    return seen.st_dev, seen.st_ino
 
 
 def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None = None) -> ProblemKey:
@@ -162,8 +156,80 @@ def device_in_full(words: str, db: str = "") -> DeviceInfo:
     """
     store = opened(db)
     try:
-        known, where = Snapshot.open(store).devices(), parse_device(words)
-        return completed(known_device(where, known) if isinstance(where, str) else where, known)
+        return completed_device(parse_device(words), Snapshot.open(store).devices())
     finally:
         if store is not None:
             store.close()
+
+
+def completed_device(device: DeviceInfo | str, known: Sequence[DeviceInfo]) -> DeviceInfo:
+    """A device, or the known one of a name, with the limits that are missing.
+
+    Raises:
+        NothingFound: As `known_device`.
+        UnknownName: As `known_device`.
+    """
+    return completed(known_device(device, known) if isinstance(device, str) else device, known)
+
+
+def known_device(name: str, known: Sequence[DeviceInfo]) -> DeviceInfo:
+    """The device of a name, whatever its case, or of a uuid, or whose name has all words of the one given.
+
+    Args:
+        name: e.g. ``NVIDIA H200``, ``h200``, ``AVX-512``.
+        known: The devices that there are records of; of several descriptions of one the last counts.
+
+    Raises:
+        NothingFound: None is known.
+        UnknownName: No device, or devices of several names, are called that.
+    """
+    if not known:
+        raise NothingFound(f"nothing is tuned yet, so nothing is known of {name!r}; run `tuner tune` first")
+    folded = name.casefold()
+    exactly = {x.name: x for x in known if folded and folded in (x.name.casefold(), x.uuid.casefold())}
+    by_words = {x.name: x for x in known if name and _words(folded) <= _words(x.name.casefold())}
+    for named in (exactly, by_words):
+        if len(named) == 1:
+            return next(iter(named.values()))
+    raise UnknownName("device", name, [device.name for device in known])
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[\w.+-]+", name)) or {name}
+
+
+#: Words of a device's name that do not tell one model from another: makers, forms and memories of boards.
+_NOT_THE_MODEL = re.compile(
+    r"\([^)]*\)|\bmig\b.*|\b(nvidia|amd|intel|cpu|processor|laptop|gpu|sxm\d*|nvl|pcie|hbm\d*e?|\d+gb)\b|@.*"
+)
+
+
+def device_model(device: DeviceInfo) -> str:
+    """What is sold under one name, whatever board, memory or part of it: ``h200``, ``xeon platinum 8480+``."""
+    text = re.sub(r"\((r|tm|c)\)", "", device.name.casefold())
+    return " ".join(_NOT_THE_MODEL.sub(" ", text).split())
+
+
+def alike(device: DeviceInfo, others: Iterable[DeviceInfo]) -> tuple[str, list[DeviceInfo]]:
+    """The devices most like one, and in what.
+
+    Args:
+        device: The one.
+        others: Others, of any kind.
+
+    Returns:
+        What they share, for people, and the devices: those of the same model; without one, those of the same
+        architecture and, for CPUs, vectors as wide. Both empty where there is none.
+    """
+    kind = kind_of(device.kind)
+    kin = [
+        other
+        for other in others
+        if (other.kind, other.name == device.name) == (device.kind, False)
+        and (not kind.is_host or other.vector_bytes == device.vector_bytes)
+    ]
+    same_model = [other for other in kin if device_model(other) and device_model(other) == device_model(device)]
+    if same_model:
+        return f"of the same model ({device_model(device).upper()})", same_model
+    likeness, shared = kind.likeness(device)
+    return likeness, [other for other in kin if shared and kind.likeness(other)[1] == shared]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -164,10 +164,8 @@ def _obeyed(
 ) -> Flags:
     """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
     try:
-        return holds(
-            lambda columns: constraint.rule(problem, device, columns),
-            constraint.sentence, Columns(arrays), count,
-        )  # fmt: skip
+        rule = partial(constraint.rule, problem, device)
+        return holds(rule, constraint.sentence, Columns(arrays), count)
     except DeclarationError:
         if isinstance(problem, _Watched):  # a rule may ask for a problem itself
             problem.seen = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,9 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
-from tuner.lookup.device_similarity import alike
+from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.predictor import predictor
-from tuner.lookup.snapshot import Snapshot
+from tuner.lookup.snapshot import Snapshot, predictor
 from tuner.lookup.stale import staleness
 from tuner.lookup.tuned import Subject
 from tuner.results.record import Champion, Record, Role, rank_in_time
@@ -56,14 +55,8 @@ class Case:
 
     def models(self) -> Sequence[Any]:
         """The models of the operation, one for each device that has one."""
-        asked = self.question
-        return self.snapshot.models(asked.problem.operation, asked.regime, asked.problem.dtype)
-
-    def remembered(self, device: str) -> Any:
-        """The problems that were tuned on a device; None where none was."""
-        asked = self.question
-        of = asked.problem.operation, asked.problem.arithmetic, asked.device.kind
-        return self.snapshot.remembered(Subject(*of, asked.regime, device), self.catalogue, asked.kernel)
+        question = self.question
+        return self.snapshot.models(question.problem.operation, question.regime, question.problem.dtype)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.
@@ -128,12 +121,11 @@ def predicted(case: Case) -> Answer | None:
 def similar_device(case: Case) -> Answer | None:
     """What is known of a device that is like this one, whose own loss nobody has measured."""
     where, operation = case.question.device, case.question.problem.operation
-    what, kin = alike(where, [*(each.device for each in case.models()), *case.snapshot.devices()])
-    for name in dict.fromkeys(device.name for device in kin):
-        found = _of_device(case, name, f"no {operation} is known on {where.name}; {name} is {what}")
+    what, kin = alike(where, [*(model.device for model in case.models()), *case.snapshot.devices()])
+    for other in [*{device.name: device for device in reversed(kin)}.values()][::-1]:
+        found = _of_device(case, other.name, f"no {operation} is known on {where.name}; {other.name} is {what}")
         if found is not None:
-            cores = next(device.cores for device in kin if device.name == name)
-            return _with_all_cores(case, found, cores)
+            return _with_all_cores(case, found, other.cores)
     return None
 
 
@@ -145,16 +137,17 @@ def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
         name: Of the device.
         alike: In what it is like the question's; empty where it is the same.
     """
-    extra = predictor()
+    question, extra = case.question, predictor()
     if case.problem is None or extra is None:
         return None
-    model = next((each for each in case.models() if each.device.name == name), None)
-    found = None
-    if model is not None:
-        found = extra.answer(model, case.question, case.problem, case.kernels(), alike)
-    if found is None and (tuned := case.remembered(name)) is not None:
-        found = extra.answer_near(tuned, case.question, case.problem, alike)
-    return found
+    model = next((model for model in case.models() if model.device.name == name), None)
+    found = extra.answer(model, question, case.problem, case.kernels(), alike) if model is not None else None
+    if found is None:
+        of = question.problem.operation, question.problem.arithmetic, question.device.kind
+        near = case.snapshot.near(Subject(*of, question.regime, name), case.catalogue, question.kernel)
+        found = near.answer(question, case.problem, alike) if near is not None else None
+    result: Answer | None = found
+    return result
 
 
 def _with_all_cores(case: Case, found: Answer, before: int) -> Answer:
@@ -185,8 +178,7 @@ def default(case: Case) -> Answer | None:
     if found is None:
         return None
     kernel, config = found
-    baseline = problem.operation.baselines.get(question.device.kind)
-    library = baseline.named(problem) if baseline else ""
+    library = library_of(case)
     reasons = [
         f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
     ]
@@ -198,69 +190,77 @@ def default(case: Case) -> Answer | None:
     )  # fmt: skip
 
 
+Tier = Callable[[Case], Answer | None]
 #: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
-OWN: tuple[Callable[[Case], Answer | None], ...] = (exact, best_trial)
-TIERS: tuple[Callable[[Case], Answer | None], ...] = (*OWN, predicted, similar_device)
+OWN: tuple[Tier, ...] = (exact, best_trial)
+OTHERS: tuple[Tier, ...] = (predicted, similar_device)
 
 
-#: Catalogue -> its kernels that apply epilogues, as a catalogue; of the last one that was asked for.
-_LAST: list[tuple[Catalogue, Catalogue]] = []
+def first_answer(tiers: Iterable[Tier], case: Case) -> Answer | None:
+    """Of the first of some tiers that has one."""
+    for tier in tiers:
+        found = tier(case)
+        if found is not None:
+            return found
+    return None
 
 
-def from_plain(case: Case, tiers: Sequence[Callable[[Case], Answer | None]]) -> Answer | None:
-    """What is known of the problem without its epilogue; None where nothing is that may be used with it.
-
-    Args:
-        case: A problem with an epilogue.
-        tiers: Asked in turn.
-    """
+def from_plain(case: Case) -> Answer | None:
+    """What is known of a problem without its epilogue; None where nothing is that may be used with it."""
     question = case.question
-    if not question.problem.epilogue or case.problem is None:
+    if case.problem is None:
         return None
     plain = replace(question, problem=question.problem.plain)
     without = replace(
         case,
         question=plain,
-        catalogue=_applying(case.catalogue),
+        catalogue=_applying(case),
         problem=declared_problem(plain, case.catalogue),
     )
-    answers = (tier(without) for tier in tiers)
-    found = next((each for each in answers if each is not None and _may_run(case, each)), None)
-    return None if found is None else _told(case, found)
+    for tier in (*OWN, *OTHERS):
+        found = tier(without)
+        if found is not None and _may_run(case, found):
+            return _with_epilogue(case, found)
+    return None
 
 
-def _applying(catalogue: Catalogue) -> Catalogue:
+def _applying(case: Case) -> Catalogue:
     """The kernels that apply epilogues; the same object for the same catalogue, since much is kept by it."""
-    if not _LAST or _LAST[0][0] is not catalogue:
-        kernels = tuple(each for each in catalogue.kernels if each.epilogues)
-        _LAST[:] = [(catalogue, Catalogue(catalogue.operations, kernels))]
-    return _LAST[0][1]
+    every = case.catalogue
+    return case.snapshot.once(
+        ("applying", id(every)),
+        lambda: Catalogue(every.operations, tuple(kernel for kernel in every.kernels if kernel.epilogues)),
+        every,
+    )
 
 
 def _may_run(case: Case, found: Answer) -> bool:
     """Whether kernel and config of an answer are right with the epilogue."""
     assert case.problem is not None, "asked only for a declared problem"
-    kernel = next((each for each in case.kernels() if each.name == found.kernel), None)
-    if kernel is None or not kernel.epilogues or set(found.config) != {each.name for each in kernel.parameters}:
+    kernel = next((kernel for kernel in case.kernels() if kernel.name == found.kernel), None)
+    if kernel is None or not kernel.epilogues:
         return False
     return bool(legal(kernel, case.problem, case.question.device, [found.config])[0][0])
 
 
-def _told(case: Case, found: Answer) -> Answer:
+def _with_epilogue(case: Case, found: Answer) -> Answer:
     """An answer without the epilogue as one to the question."""
     epilogue = case.question.problem.epilogue
     reason = (
         f"nothing was timed with epilogue {epilogue}, which adds one pass over the result; answered without it"
     )
-    library = ""
-    if found.use != "kernel":
-        assert case.problem is not None, "asked only for a declared problem"
-        baseline = case.problem.operation.baselines.get(case.question.device.kind)
-        library = baseline.named(case.problem) if baseline is not None else found.use
+    library = "" if found.use == "kernel" else library_of(case) or found.use
     if found.match == EXACT:
         said = f"not measured: timed for this very problem without {epilogue}"
         found = replace(found, match=PREDICTED, loss=Loss(UNMEASURED, 0, said))
     return replace(found, question=case.question, library=library, reasons=(reason, *found.reasons))
+
+
+def library_of(case: Case) -> str:
+    """The library's name for a declared problem; empty where there is none."""
+    assert case.problem is not None, "asked only for a declared problem"
+    baseline = case.problem.operation.baselines.get(case.question.device.kind)
+    return baseline.named(case.problem) if baseline is not None else ""
 
 
 def other_regimes(question: Question) -> list[str]:
@@ -280,12 +280,8 @@ def of_another_regime(found: Answer, question: Question) -> Answer:
     reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
     if found.match == EXACT:
         said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
-        found = replace(found, loss=Loss(UNMEASURED, 0, said), library=_library(found))
+        library = "" if found.use == "kernel" else found.use
+        found = replace(found, loss=Loss(UNMEASURED, 0, said), library=library)
     elif found.loss.cases:
         found = replace(found, loss=replace(found.loss, said=f"{regime}: {found.loss.said}"))
     return replace(found, question=question, reasons=(reason, *found.reasons))
-
-
-def _library(found: Answer) -> str:
-    """The library's name where it won."""
-    return "" if found.use == "kernel" else found.use

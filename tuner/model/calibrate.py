@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.lookup.features import Floats, Numbers
 from tuner.model.evidence import WEIGHT
+from tuner.results.distance import Floats, Numbers
 from tuner.results.measurement import SLOWER
 
 if TYPE_CHECKING:

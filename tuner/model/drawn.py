@@ -17,10 +17,10 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.features import Floats
 from tuner.model.calibrate import HELD, LEAST, PRIOR
 from tuner.model.fitted import Model
 from tuner.model.predict import Predictor
+from tuner.results.distance import Floats
 from tuner.results.measurement import SLOWER
 
 #: Drawn problems without which nothing is said.

@@ -16,9 +16,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space, Value
-from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Flags
 from tuner.model.table import Table
+from tuner.results.distance import Floats, Numbers
 from tuner.results.measurement import FALLS_BEHIND
 
 #: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.

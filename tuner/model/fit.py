@@ -14,7 +14,6 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.process import Gpu
 from tuner.errors import InputError
-from tuner.lookup.features import Floats, Numbers
 from tuner.model.calibrate import Cases, Said, calibrate, cases
 from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, evidence, standing_near
 from tuner.model.fitted import Model
@@ -23,6 +22,7 @@ from tuner.model.growing import Growth, grow, no_trees
 from tuner.model.network import Network
 from tuner.model.table import Table, Timings, table
 from tuner.model.training import TRAINING, Training, share_of, trained
+from tuner.results.distance import Floats, Numbers
 
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3

@@ -15,7 +15,6 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.features import Floats, Numbers
 from tuner.model.calibrate import Calibration
 from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, Adapted, Evidence
 from tuner.model.forest import Bits, Forest
@@ -31,6 +30,7 @@ from tuner.model.physics import (
     traits,
 )
 from tuner.model.table import Columns, parameter_table
+from tuner.results.distance import Floats, Numbers
 
 #: Trees that tell which configs are worth the others.
 SCREEN_TREES = 60

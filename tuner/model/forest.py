@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
-from tuner.lookup.features import Floats
+from tuner.results.distance import Floats
 
 Bits = NDArray[np.uint32]
 Numbers = NDArray[np.int32]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tuner.errors import TunerError
-from tuner.lookup.features import Floats
 from tuner.model.forest import MOST_LEAVES, Forest
+from tuner.results.distance import Floats
 
 #: Log of time to which leaves are rounded: sums are far more precise than times are, and files smaller.
 LEAF_STEP = 2.0**-14

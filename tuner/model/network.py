@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
-from tuner.lookup.features import Floats
+from tuner.results.distance import Floats
 
 Singles = NDArray[np.float32]
 #: Of each layer the matrices of all networks, shape (networks, inputs, outputs), and the offsets,

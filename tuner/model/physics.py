@@ -20,15 +20,17 @@ from tuner.declare.hardware import SCHEDULERS, DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
-from tuner.lookup.features import Floats, shape_features
 from tuner.model.spread import Spread, spread_features
+from tuner.results.distance import Floats
 
 #: A dim this long is divisible by all usual tiles.
 LONG_DIM = 15 << 16
 #: Shared memory that the driver takes of each block (CUDA C++ Programming Guide, compute capability 8 on).
 DRIVER_SHARED_BYTES = 1024
-#: log2 of the widest alignment that is told apart, in elements.
-ALIGNED = 6
+#: log2 of the widest alignment that is told apart, in elements: of tensors' rows, and of dims.
+ALIGNED, ALIGNED_DIM = 6, 4
+#: log2 of a dim, of flops a byte, and of flops, beyond which more of it changes little.
+LONG, COMPUTE_BOUND, SMALL_WORK = 9.0, 6.0, 28.0
 #: The L2's rate over the memory's, roughly: enough to tell which of the two limits.
 L2_OVER_MEMORY = 2.0
 #: Features of a config beside its parameters that do not depend on the problem's dims.
@@ -307,6 +309,17 @@ def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
     return result
 
 
+def _shape_features(problem: Problem) -> list[float]:
+    """Per dim log2, that up to `LONG`, alignment; then work and flops per byte, both also up to a limit."""
+    features: list[float] = []
+    for _, size in problem.shape:
+        length = math.log2(size)
+        features += [length, min(length, LONG), float(min((size & -size).bit_length() - 1, ALIGNED_DIM))]
+    work = math.log2(1 + (problem.work.flops or problem.work.bytes))
+    intensity = math.log2(1 + problem.work.flops / max(problem.work.bytes, 1.0))
+    return [*features, work, min(work, SMALL_WORK), intensity, min(intensity, COMPUTE_BOUND)]
+
+
 def problem_features(problem: Problem, known: Limits) -> Floats:
     """What a problem is like, whatever the config: dims, work, alignment, layout, tensors.
 
@@ -316,11 +329,10 @@ def problem_features(problem: Problem, known: Limits) -> Floats:
     dims, tensors = [math.log(size) for _, size in problem.shape], problem.tensors
     longest = max(map(len, problem.operation.layouts), default=0)
     letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
-    numbers = shape_features(problem)[: -len(problem.layout) or None]
     pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
     rows = [each.shape[-1] for each in tensors]
     return np.array([
-        *numbers, *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
+        *_shape_features(problem), *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
         *(math.log(each.bytes) for each in tensors),
         *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
         math.log(known.roofline_s(problem)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +14,11 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import InputError
-from tuner.lookup.features import Floats, Numbers
 from tuner.lookup.legality import Choices
-from tuner.lookup.predictor import PredictedTime
 from tuner.model.calibrate import FIRST, doubted
 from tuner.model.evidence import CHANGED, WEIGHT, Adapted, adapted
 from tuner.model.fitted import Model, There, lot_of
+from tuner.results.distance import Floats, Numbers
 
 #: Kernel and config.
 Named = tuple[str, Config]
@@ -28,6 +28,14 @@ SCREENED = 160
 PAIRS = 20_000
 #: Answers that a predictor keeps; the same of what is beside others, which takes tenths of a second.
 KEPT, KEPT_BESIDE = 4096, 64
+
+
+class PredictedTime(NamedTuple):
+    """A config and the seconds that are predicted for it."""
+
+    kernel: str
+    config: Config
+    time_s: float
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""This package as the core's extension point "predictor" (`tuner.lookup.predictor`)."""
+"""This package as the core's extension point "predictor" (`tuner.lookup.snapshot.predictor`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.lookup.answers import Answer, Question
-from tuner.lookup.predictor import PredictedTime
 from tuner.lookup.tuned import Tuned
 from tuner.model.fitted import Model
-from tuner.model.predict import Predictor
-from tuner.model.remembered import Remembered, from_tuned
+from tuner.model.predict import PredictedTime, Predictor
+from tuner.model.remembered import Remembered
 from tuner.model.shelf import models
 from tuner.model.tiers import from_model, predictor_for
 from tuner.results.equivalence import latest_hash
@@ -45,7 +44,7 @@ class ProblemPredictions:
 
 
 class FittedModels:
-    """Fitted models, published or in a database; see `tuner.lookup.predictor.TimePredictor`."""
+    """Fitted models, published or in a database."""
 
     def models(
         self,
@@ -64,15 +63,9 @@ class FittedModels:
         """See `tuner.model.tiers.from_model`."""
         return from_model(model, question, problem, kernels, alike)
 
-    def remembered(self, tuned: Sequence[Tuned], kernels: Sequence[Kernel]) -> Remembered:
+    def near(self, tuned: Sequence[Tuned], kernels: Sequence[Kernel]) -> Remembered:
         """See `Remembered`."""
         return Remembered(tuned, kernels)
-
-    def answer_near(
-        self, remembered: Remembered, question: Question, problem: Problem, alike: str = ""
-    ) -> Answer | None:
-        """See `tuner.model.remembered.from_tuned`."""
-        return from_tuned(remembered, question, problem, alike)
 
     def search(
         self, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str, store: Reader | None

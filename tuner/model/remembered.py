@@ -23,11 +23,11 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.lookup.features import Floats
 from tuner.lookup.legality import Choices
 from tuner.lookup.tuned import Timed, Tuned
 from tuner.model.evidence import Evidence
 from tuner.model.physics import limits
+from tuner.results.distance import Floats
 
 #: A problem is near another one if no dim differs by a larger factor.
 NEAR = 4.0
@@ -91,6 +91,10 @@ class Remembered:
         )  # fmt: skip
 
         self._standing = replace(self._evidence, library=np.zeros(len(tuned)))
+
+    def answer(self, question: Question, problem: Problem, alike: str = "") -> Answer | None:
+        """See `from_tuned`."""
+        return from_tuned(self, question, problem, alike)
 
     def best(self, problem: Problem, device: DeviceInfo) -> Recalled | None:
         """The legal config that is expected to lose least; None where none was good near by."""

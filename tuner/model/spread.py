@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.declare.problem import DTYPE_BYTES, Problem
-from tuner.lookup.features import Floats
+from tuner.results.distance import Floats
 
 #: Seconds from a load to its data, roughly, from the memory of a GPU.
 LATENCY_S = 0.8e-6

@@ -15,7 +15,6 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.lookup.features import Floats, Numbers
 from tuner.model.physics import (
     Limits,
     Traits,
@@ -26,6 +25,7 @@ from tuner.model.physics import (
     problem_features,
     traits,
 )
+from tuner.results.distance import Floats, Numbers
 
 #: Number of the library among configs.
 LIBRARY = -1

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.devices.cuda.process import Gpu, on_gpu
-from tuner.lookup.features import Floats
 from tuner.model.network import Encoding, Layers, Network, Singles
+from tuner.results.distance import Floats
 
 #: Quantiles of each feature.
 KNOTS = 65

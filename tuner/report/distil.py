@@ -19,6 +19,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup.legality import Flags, Points
 from tuner.lookup.tuned import Column, Subject, Tuned
+from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.study.remeasure import Wanted
 
@@ -428,8 +429,8 @@ def _speeds(rows: Sequence[Tuned], columns: Sequence[Column]) -> tuple[Floats, F
             if column in place.times:
                 behind[row, at] = max(np.log(place.times[column].time_s / place.best_s), 0.0)
     measured = ~np.isnan(behind)
-    logs = np.log2([[size for _, size in place.problem.shape] for place in rows])
-    apart = np.sqrt(((logs[:, None] - logs[None]) ** 2).sum(axis=2))
+    logs = np.array([log_dims(place.problem.shape) for place in rows])
+    apart = distances(logs[:, None], logs[None])
     # Per row and column the nearest row that knows the column; its own, if that does.
     nearest = np.where(measured[None], apart[:, :, None], np.inf).argmin(axis=1)
     farther = FALLS_BEHIND * np.take_along_axis(apart, nearest, 1)

@@ -99,17 +99,14 @@ def _subject(
     Raises:
         UnknownName: No such operation, dtype, or device.
     """
-    from tuner.lookup.asking import parse_device
-    from tuner.lookup.device_similarity import known_device
-    from tuner.lookup.legality import completed
+    from tuner.lookup.asking import completed_device, parse_device
     from tuner.lookup.snapshot import Snapshot
     from tuner.lookup.stale import builtin_now
     from tuner.lookup.tuned import Subject
 
     catalogue, snapshot = builtin_now(), Snapshot.open(store)
     declared = catalogue.operation(operation)
-    known, where = snapshot.devices(), parse_device(device)
-    info = completed(known_device(where, known) if isinstance(where, str) else where, known)
+    info = completed_device(parse_device(device), snapshot.devices())
     dtype = declared.problem(dict.fromkeys(declared.dims, 1), dtype).dtype
     subjects = [
         Subject(operation, dtype, info.kind, each, info.name) for each in ([regime] if regime else REGIMES)

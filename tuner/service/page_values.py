@@ -12,7 +12,7 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound
 from tuner.lookup import tune_command
-from tuner.lookup.device_similarity import known_device
+from tuner.lookup.asking import known_device
 from tuner.lookup.legality import completed
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role

@@ -12,9 +12,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice
-from tuner.lookup.asking import opened, parse_device
-from tuner.lookup.device_similarity import known_device
-from tuner.lookup.legality import completed
+from tuner.lookup.asking import completed_device, opened, parse_device
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
@@ -38,8 +36,7 @@ def device_of(text: str, store: Store) -> DeviceInfo:
         DeviceTrouble: There is no such device here.
     """
     known = Snapshot.open(store, None).devices()
-    found = parse_device(text)
-    return completed(known_device(found, known) if isinstance(found, str) else found, known)
+    return completed_device(parse_device(text), known)
 
 
 def detected(text: str, store: Store) -> DetectedDevice:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.errors import NothingFound
-from tuner.lookup.device_similarity import known_device
+from tuner.lookup.asking import known_device
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, Point, values_of

@@ -12,7 +12,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.lookup.predictor import predictor
+from tuner.lookup.snapshot import predictor
+from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, ErrorLimit, judged, values_of
 from tuner.results.record import VERIFICATION, Champion, ProblemKey, Record, Role
@@ -172,15 +173,12 @@ def _alike(problem: ProblemKey, champion: Champion) -> bool:
 
 
 def _distance(problem: ProblemKey, champion: Champion) -> float:
-    """Distance of shapes by the ratios of their dims.
-
-    Another layout is as far as twice the size; another dtype, precision or epilogue is half as far.
-    """
+    """Distance in doublings; another layout, dtype, precision or epilogue counts (`tuner.results.distance`)."""
     theirs = champion.record.problem
-    by_dim = [abs(value - theirs.dims[name]) / max(value, theirs.dims[name]) for name, value in problem.shape]
-    return (
-        sum(by_dim) + 0.5 * (theirs.layout != problem.layout) + 0.25 * (theirs.arithmetic != problem.arithmetic)
-    )
+    shape = [(name, theirs.dims[name]) for name, _ in problem.shape]
+    unlike = OTHER_LAYOUT * (theirs.layout != problem.layout)
+    unlike += OTHER_ARITHMETIC * (theirs.arithmetic != problem.arithmetic)
+    return float(distances(log_dims(shape), log_dims(problem.shape), unlike))
 
 
 def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:

@@ -11,8 +11,8 @@ from fixtures.model_survey import GEMM, KERNELS
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.lookup.features import Floats
 from tuner.model.physics import Limits, config_features, traits
+from tuner.results.distance import Floats
 
 KNOWN = Limits(50e12, 3e12, 3e-6)
 DEVICE = replace(BOARD, sm_count=100, max_threads_per_sm=2048, shared_bytes_per_sm=200 << 10)
