@@ -20,7 +20,7 @@ from tuner.devices.detect import find
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.store import Store
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.bench import CompiledConfig
@@ -63,7 +63,9 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     monkeypatch.setattr(compile_pool, "MEMORY_BYTES", 512 << 20)
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty").problem({"n": 100_000})
-    asked = Request(problem, declared.of("faulty"), (find("cuda:0"),), seconds=None, seed=1, sampler="random")
+    asked = StudyRequest(
+        problem, declared.of("faulty"), (find("cuda:0"),), seconds=None, seed=1, sampler="random"
+    )
     with Store.open(database(tmp_path)) as store:
         result = run_study(asked, store)
         trials = store.records(problem=ProblemKey("faulty", (("n", 100_000),), "float32", ""), role=Role.TRIAL)

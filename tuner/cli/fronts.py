@@ -64,13 +64,13 @@ def _known(problem: Problem, objectives: tuple[str, ...], options: Mapping[str, 
         NothingFound: Nothing was measured.
     """
     from tuner.lookup.asking import opened, parse_device
-    from tuner.study.fronts import known_front
-    from tuner.study.setup import key_of
+    from tuner.results.record import ProblemKey
+    from tuner.study.leaderboard import known_front
 
     store = opened(options["db"])
     try:
         return known_front(
-            store, key_of(problem), parse_device(options["device"]), options["regime"], objectives
+            store, ProblemKey.of(problem), parse_device(options["device"]), options["regime"], objectives
         )
     finally:
         if store is not None:
@@ -154,7 +154,7 @@ def simulate(
 
     Prints the fraction of the space's best speed that is reached after given numbers of trials.
     """
-    from tuner.study.recorded_spaces import read_recording
+    from tuner.study.recordings import read_recording
     from tuner.study.simulate import simulate as replay
 
     earlier = read_recording(warm_start) if warm_start else None

@@ -22,7 +22,7 @@ from tuner.store.record_forms import selection
 
 if TYPE_CHECKING:
     from tuner.store.exchange import Counts
-    from tuner.study.kernel_tuner import Cached
+    from tuner.study.recordings import CacheFile
 
 #: Seconds between two plain lines of progress.
 PLAIN_EVERY_S = 5.0
@@ -152,7 +152,7 @@ def import_(
 def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
     from tuner.store import Store
     from tuner.store.exchange import Counts, merge, take
-    from tuner.study.kernel_tuner import is_cache, records_of
+    from tuner.study.recordings import is_cache, records_of
 
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
@@ -181,20 +181,21 @@ def _is_database(path: Path) -> bool:
 def _cached(
     path: Path, *, device: str, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str,
     layout: str, regime: str,
-) -> Cached:  # fmt: skip
-    from tuner.study.kernel_tuner import Cached
+) -> CacheFile:  # fmt: skip
+    from tuner.study.recordings import CacheFile
 
     if kernel_file is None:
-        return Cached(path, device, kernel=kernel, regime=regime)
+        return CacheFile(path, device, kernel=kernel, regime=regime)
     from tuner.cli.options import parse_problem
-    from tuner.study.setup import key_of
+    from tuner.results.record import ProblemKey
 
     catalogue, problem = parse_problem(str(kernel_file), (), sets, dtype, layout)
     known = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())
     declared = known[-1]
     work = problem.work
-    return Cached(
-        path, device, key_of(problem), declared.name, declared.source_hash, str(problem.operation.origin or ""),
+    return CacheFile(
+        path, device, ProblemKey.of(problem), declared.name, declared.source_hash,
+        str(problem.operation.origin or ""),
         {"flops": work.flops, "bytes": work.bytes}, regime,
     )  # fmt: skip
 

@@ -29,9 +29,8 @@ from tuner.lookup import Answer, staleness
 from tuner.python.launching import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
-from tuner.study.events import Events
 from tuner.study.progress import Result
-from tuner.study.progress_line import ProgressView, where_time_went
+from tuner.study.reporting import Events, ProgressView, where_time_went
 from tuner.study.requests import asked, budget, competitors
 
 

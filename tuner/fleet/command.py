@@ -119,7 +119,7 @@ def _time_sentinels(watch: Attended, plan: Plan, night: FleetNight) -> None:
 
 def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
     """The night's problems, until it ends or is stopped."""
-    from tuner.study.budget import INTERRUPTED
+    from tuner.study.progress import INTERRUPTED
 
     result = NightResult()
     try:

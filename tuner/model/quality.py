@@ -21,7 +21,7 @@ from tuner.errors import DeviceTrouble, NothingFound
 from tuner.lookup.answers import UNMEASURED, Answer
 from tuner.results.measurement import SLOWER, Measurement
 from tuner.store import Store
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 from tuner.study.study import Study, open_study
 from tuner.workers.device_worker import Crew
 
@@ -266,7 +266,7 @@ def measured(
         for number, problem in enumerate(problems):
             found = [answer(problem, crew) for answer in answers]
             operation = problem.operation.name
-            request = Request(
+            request = StudyRequest(
                 problem, catalogue.of(operation, device.target, dtype=problem.dtype), (device,), regime,
                 seconds,
                 seed=seed + number,

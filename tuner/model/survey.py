@@ -25,8 +25,9 @@ from tuner.results.measurement import Outcome
 from tuner.results.record import VERIFICATION, VERIFICATION_NAME, ProblemKey, new_id
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
-from tuner.study.budget import Interruption
-from tuner.study.setup import check_fits, check_regime, key_of
+from tuner.study.progress import Interruption
+from tuner.study.requests import check_regime
+from tuner.study.session import check_fits
 from tuner.version import __version__
 from tuner.workers.device_worker import Crew, DeviceWorker
 
@@ -125,7 +126,7 @@ class Part:
     def add(self, problem: Problem, timings: list[Timing], registers: Callable[[int], int]) -> None:
         """Takes the timings of a problem, whose configs are numbered as in the design."""
         number = len(self._problems)
-        self._problems.append(key_of(problem))
+        self._problems.append(ProblemKey.of(problem))
         for timing in timings:
             if timing.config != LIBRARY and timing.config not in self._configs:
                 kernel, config = self._design.pool.configs[timing.config]
@@ -306,9 +307,9 @@ class Survey:
         done = self._part.known(self._store)
         self.progress.before = len(done)
         for number, problem in self._design.problems():
-            if key_of(problem) in done:
+            if ProblemKey.of(problem) in done:
                 continue
-            done.add(key_of(problem))
+            done.add(ProblemKey.of(problem))
             try:
                 check_fits(problem, self._worker.free_bytes, self._worker.info)
             except InputError:

@@ -26,7 +26,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM
-from tuner.study.events import Events
+from tuner.study.reporting import Events
 
 if TYPE_CHECKING:
     from tuner.model.survey import SurveyProgress

@@ -14,8 +14,8 @@ from tuner.model.survey_design import SurveyRequest
 from tuner.model.survey_known import design
 from tuner.store import Store
 from tuner.store.streams import survey_tallies
-from tuner.study.events import Events
 from tuner.study.locks import occupied
+from tuner.study.reporting import Events
 
 #: Problems that a preview names.
 FIRST = 5

@@ -23,8 +23,7 @@ from tuner.extras import provided
 from tuner.night.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
 from tuner.night.result import NightResult, ToldItems, show_night
 from tuner.study import job_files
-from tuner.study.events import Events
-from tuner.study.progress_line import ProgressView
+from tuner.study.reporting import Events, ProgressView
 
 if TYPE_CHECKING:
     from tuner.night.night import Night
@@ -69,7 +68,7 @@ def run_here(
 def _tuned(plan: Plan, night: Night, store: Store, told: ToldItems) -> NightResult:
     """Surveys and problems of a plan, in its order."""
     from tuner.night.surveys import run_surveys
-    from tuner.study.budget import INTERRUPTED
+    from tuner.study.progress import INTERRUPTED
 
     result = NightResult()
     try:

@@ -12,7 +12,7 @@ from tuner.cli.fronts import show_front
 from tuner.errors import TunerError
 from tuner.results.objectives import told
 from tuner.study import job_files
-from tuner.study.events import Events
+from tuner.study.reporting import Events
 
 if TYPE_CHECKING:
     from tuner.night.plan.items import PlanItem

@@ -22,7 +22,7 @@ from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front, told
 from tuner.results.record import Champion
 from tuner.search import Budget
-from tuner.study.setup import check_fits
+from tuner.study.session import check_fits
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of
 from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
-from tuner.study.setup import check_fits
+from tuner.study.session import check_fits
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.device_worker import Crew, DeviceWorker

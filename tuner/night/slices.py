@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tuner.study.budget import finals_share_s
+from tuner.study.progress import finals_share_s
 
 #: Number of slices into which a problem's seconds are divided, and the bounds of a slice in seconds.
 SLICES, LEAST_SLICE_S, MOST_SLICE_S = 6, 10.0, 120.0

@@ -12,7 +12,7 @@ from tuner.night.plan.items import PlanItem
 from tuner.results.objectives import ErrorLimit
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store, demand
-from tuner.study.setup import key_of, study_name
+from tuner.study.session import study_name
 
 #: Largest number of finals of a problem while its champion stays provisional: two in each of three nights.
 FINALS_IN_DOUBT = 6
@@ -33,7 +33,7 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
 def study_of(item: PlanItem, device: DeviceInfo, kernels: tuple[Kernel, ...]) -> str:
     """Names the study of an item on a device."""
     return study_name(
-        key_of(item.problem), device, item.regime, kernels, item.objectives, item.error_limit
+        ProblemKey.of(item.problem), device, item.regime, kernels, item.objectives, item.error_limit
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ class Standing:
 
     def champion(self, item: PlanItem) -> Champion | None:
         """Returns the reigning champion of a problem."""
-        key = key_of(item.problem)
+        key = ProblemKey.of(item.problem)
         if (key, item.regime) not in self._crowned:
             return None
         return self._store.champion(key, self._device, item.regime)
@@ -69,7 +69,7 @@ class Standing:
         if held and not champion.doubts:
             return True
         # The champion may come from a later study of other kernels or objectives.
-        finals = self._store.records(problem=key_of(item.problem), device=self._device, role=Role.FINAL)
+        finals = self._store.records(problem=ProblemKey.of(item.problem), device=self._device, role=Role.FINAL)
         runs = {each.session for each in finals if each.study == name and not self._is_outdated(each, item)}
         return len(runs) >= (FINALS_IN_DOUBT if champion.doubts else 1)
 
@@ -85,7 +85,7 @@ class Standing:
         if self._uses is None:
             counted = demand.read(self._store, device=self._device.name)
             self._uses = {each.problem: each.saves_s for each in counted}
-        return self._uses.get(key_of(item.problem), 0.0)
+        return self._uses.get(ProblemKey.of(item.problem), 0.0)
 
     def _is_outdated(self, record: Record, item: PlanItem) -> bool:
         """True if kernel, compiler, driver or library of a record here are known to have changed."""

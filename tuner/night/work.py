@@ -13,7 +13,7 @@ from tuner.night.plan.items import PlanItem
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front
 from tuner.results.record import Champion
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Work:
     sampler: str
     storage_url: str | None = None
 
-    def request(self, found: tuple[DetectedDevice, ...]) -> Request:
+    def request(self, found: tuple[DetectedDevice, ...]) -> StudyRequest:
         """What the study is asked on some devices."""
         item = self.item
-        return Request(
+        return StudyRequest(
             problem=item.problem, kernels=self.kernels, found=found, regime=item.regime, seconds=self.seconds,
             trials=item.trials, seed=self.seed, sampler=self.sampler, storage_url=self.storage_url,
             objectives=item.objectives, error_limit=item.error_limit, finals_s=self.finals_s,

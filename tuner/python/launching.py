@@ -12,10 +12,10 @@ from tuner.python.tuned import Tuned
 from tuner.results.record import ProblemKey, Record, Role, measured_as_now
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
-from tuner.study.progress import Progress, Request, Result
-from tuner.study.progress_line import ProgressView
-from tuner.study.requests import Asked
-from tuner.study.setup import study_name
+from tuner.study.progress import Progress, Result
+from tuner.study.reporting import ProgressView
+from tuner.study.requests import Asked, StudyRequest
+from tuner.study.session import study_name
 from tuner.study.study import run_study
 
 
@@ -102,7 +102,7 @@ def gathered(asked: Asked, progress: Progress, result: Result | None, stopped: s
     )  # fmt: skip
 
 
-def _is_of(record: Record, request: Request) -> bool:
+def _is_of(record: Record, request: StudyRequest) -> bool:
     """True for a trial of a kernel of the study, as the kernel is now."""
     return any(
         record.kernel == each.name and measured_as_now(record, each, request.problem)

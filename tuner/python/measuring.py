@@ -212,7 +212,7 @@ def _obituary(code: int) -> str:
 def _started() -> subprocess.Popen[str]:
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(
-        [sys.executable, "-m", "tuner.study.first_use_process"],
+        [sys.executable, "-m", "tuner.study.first_use"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
     )  # fmt: skip

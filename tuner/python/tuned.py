@@ -17,7 +17,7 @@ from tuner.python.running import ConfigRunner
 from tuner.results.record import Champion, Record
 from tuner.results.units import config_text, duration, speed
 from tuner.study.progress import Progress, Result
-from tuner.study.progress_line import failures, where_time_went
+from tuner.study.reporting import failures, where_time_went
 from tuner.study.requests import Asked
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tuner.lookup.legality import Flags, Points
 from tuner.lookup.tuned import Column, Subject, Tuned
 from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
-from tuner.study.remeasure import Wanted
+from tuner.study.remeasure import MissingTime
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.intp]
@@ -339,11 +339,11 @@ class Distilled:
         order = (self.chosen[place] for place in ranking(self.tree, problem.dims, problem.layout))
         return next((column for column in order if self.shapes.speeds[row, column] > 0), None)
 
-    def missing(self) -> list[Wanted]:
+    def missing(self) -> list[MissingTime]:
         """Returns the missing times of the chosen configs at known shapes."""
         shapes = self.shapes
         return [
-            Wanted(place.problem, shapes.kernels[named[0]], named[1], place.best_s)
+            MissingTime(place.problem, shapes.kernels[named[0]], named[1], place.best_s)
             for column, named in zip(self.chosen, self.columns, strict=True)
             for row, place in enumerate(shapes.rows)
             if named is not None and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuner.lookup.tuned import Subject
     from tuner.report.distil import Distilled
     from tuner.store import Store
-    from tuner.study.remeasure import Wanted
+    from tuner.study.remeasure import MissingTime
 
 #: Rounds of timing missing configs and choosing again.
 ROUNDS = 20
@@ -171,7 +171,7 @@ def _json(found: Distilled, file: str, text: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _wanted_json(wanted: Wanted) -> dict[str, Any]:
+def _wanted_json(wanted: MissingTime) -> dict[str, Any]:
     return {**wanted.problem.to_json(), "kernel": wanted.kernel.name, "config": dict(wanted.config)}
 
 

@@ -15,8 +15,7 @@ from tuner.report.rungs import Ladder, LadderPlan, Library, Rung, Step, Sweep, S
 from tuner.results.measurement import Measurement
 from tuner.results.record import Role, utc_now
 from tuner.store import Store
-from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session
+from tuner.study.session import Recorder, Session, TimingConditions
 from tuner.workers.device_worker import Crew
 
 #: Seconds for the alternation of a problem's rungs beyond the minimum number of rounds.
@@ -97,7 +96,7 @@ class Climb:
         """Opens a session and makes its arrays."""
         worker, regime = self._crew.devices[0], self._request.regime
         recorder = Recorder(self._store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
-        with Session(self._crew, problem, recorder, Conditions(regime)) as session:
+        with Session(self._crew, problem, recorder, TimingConditions(regime)) as session:
             session.prepare()
             yield session
 

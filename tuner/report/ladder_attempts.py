@@ -15,9 +15,9 @@ from tuner.report.rungs import Step
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.search import BackgroundSearch, Known, Search, SearchOptions
-from tuner.study.budget import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.loop import Loop
+from tuner.study.progress import FINALS_LEAST_S, FINALS_MOST_S, FINALS_SHARE, TimeBudget
 from tuner.study.session import Session
 from tuner.study.study import SearchPolicy
 from tuner.workers.bench import CompiledConfig

@@ -16,8 +16,7 @@ from tuner.errors import TunerError
 from tuner.report.ladder_attempts import first_configs, measured, pinned_space
 from tuner.report.rungs import Limits, lessons
 from tuner.store import Store
-from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session
+from tuner.study.session import Recorder, Session, TimingConditions
 from tuner.workers.device_worker import Crew
 
 #: Largest size in bytes of the array that is read or copied on a GPU.
@@ -84,7 +83,7 @@ def _best_s(crew: Crew, store: Store, problem: Problem, kernels: tuple[Kernel, .
     worker = crew.devices[0]
     recorder = Recorder(store, problem, worker.info, "cold", worker.versions, f"limit {problem}")
     times = []
-    with Session(crew, problem, recorder, Conditions()) as session:
+    with Session(crew, problem, recorder, TimingConditions()) as session:
         session.prepare()
         for kernel in kernels:
             if kernel.target == worker.info.kind:

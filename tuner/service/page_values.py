@@ -23,7 +23,7 @@ from tuner.service.snapshots import OpenSnapshot
 from tuner.service.state import Service
 from tuner.store import Store, demand, jobs, listing, watched
 from tuner.store.streams import Selection
-from tuner.study.crowns import Place, champions_page, history_of, same
+from tuner.study.crowns import Throne, champions_page, history_of, same
 
 #: Champions that are looked at, and hours that a night has before the last of them.
 LOOKED_AT, NIGHT_H = 100, 24
@@ -43,7 +43,7 @@ class ChampionChange:
         before: The one before it; None for a first one.
     """
 
-    place: Place
+    place: Throne
     now: Champion
     before: Champion | None
 
@@ -85,7 +85,7 @@ def last_night(store: Store) -> list[ChampionChange]:
     history = _histories(store, lately)
     changes = []
     for each in lately:
-        place = Place.of(each)
+        place = Throne.of(each)
         own = history[place]
         if own[-1].id == each.id:
             earlier = [other for other in own[:-1] if other.crowned_at < since]
@@ -93,12 +93,12 @@ def last_night(store: Store) -> list[ChampionChange]:
     return sorted(changes, key=lambda change: -abs((change.ratio or 1.0) - 1.0))
 
 
-def _histories(store: Store, champions: Sequence[Champion]) -> dict[Place, list[Champion]]:
+def _histories(store: Store, champions: Sequence[Champion]) -> dict[Throne, list[Champion]]:
     """All champions of the same places, oldest first."""
-    found: dict[Place, list[Champion]] = {}
+    found: dict[Throne, list[Champion]] = {}
     problems: list[ProblemKey] = list(dict.fromkeys(each.record.problem for each in champions))
     for champion in listing.champions_of(store, problems):
-        found.setdefault(Place.of(champion), []).append(champion)
+        found.setdefault(Throne.of(champion), []).append(champion)
     return found
 
 

@@ -20,7 +20,7 @@ from tuner.store.streams import Selection
 
 
 @dataclass(frozen=True)
-class Place:
+class Throne:
     """What a champion is champion of.
 
     Attributes:
@@ -36,7 +36,7 @@ class Place:
     regime: str
 
     @classmethod
-    def of(cls, champion: Champion) -> Place:
+    def of(cls, champion: Champion) -> Throne:
         """The place of a champion."""
         record = champion.record
         return cls(record.problem, record.device.kind, record.device.name, record.regime)
@@ -55,7 +55,7 @@ class Reign:
         log: Entries of the crown log about it, in order of time.
     """
 
-    place: Place
+    place: Throne
     history: tuple[Champion, ...]
     log: tuple[Crown, ...]
 
@@ -128,10 +128,10 @@ def reigns(
     """
     name = problem.operation if problem else operation
     champions = store.champions(name or None, device or None, regime or None, history=True)
-    places: dict[Place, list[Champion]] = {}
+    places: dict[Throne, list[Champion]] = {}
     for champion in champions:
         if problem in (None, champion.record.problem):
-            places.setdefault(Place.of(champion), []).append(champion)
+            places.setdefault(Throne.of(champion), []).append(champion)
     log = sorted(store.rulings.log(), key=lambda each: (rank_in_time(each.made_at), each.id))
     return [
         Reign(
@@ -218,7 +218,7 @@ def rollback(store: Store, where: Reign, why: str, who: str = "", to: str = "") 
     return _enter(store, Act.ROLLBACK, where.place, target, why, who)
 
 
-def freeze(store: Store, place: Place | None, why: str, who: str = "", thaw: bool = False) -> Crown:
+def freeze(store: Store, place: Throne | None, why: str, who: str = "", thaw: bool = False) -> Crown:
     """Lets no champion that is crowned from now on answer, or ends that.
 
     Args:
@@ -234,7 +234,7 @@ def freeze(store: Store, place: Place | None, why: str, who: str = "", thaw: boo
 def confirm(store: Store, champion: Champion, won: bool, why: str, who: str = "") -> Crown:
     """Notes whether a champion won again in a fresh process."""
     act = Act.CONFIRM if won else Act.DOUBT
-    return _enter(store, act, Place.of(champion), champion.id, why, who)
+    return _enter(store, act, Throne.of(champion), champion.id, why, who)
 
 
 def user() -> str:
@@ -246,7 +246,7 @@ def user() -> str:
     return f"{name}@{platform.node() or 'unknown'}"
 
 
-def _enter(store: Store, act: Act, place: Place | None, champion: str, why: str, who: str) -> Crown:
+def _enter(store: Store, act: Act, place: Throne | None, champion: str, why: str, who: str) -> Crown:
     kind, device, regime = (place.kind, place.device, place.regime) if place else ("", "", "")
     problem = place.problem if place else None
     entry = Crown(act, problem, kind, device, regime, champion, who or user(), why)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import os
+import select
+import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TextIO
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import MachineWatch
+from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
 from tuner.lookup import Answer, answer
 from tuner.lookup.legality import legal
+from tuner.lookup.stale import builtin_now
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import limit_for
-from tuner.results.record import Champion
+from tuner.results.record import Champion, ProblemKey
 from tuner.search import Candidate
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.loop import Choices, Limits, Loop
-from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session
-from tuner.study.setup import key_of, study_name
+from tuner.study.locks import occupied
+from tuner.study.loop import FixedList, Loop, TimeLimits
+from tuner.study.session import Recorder, Session, TimingConditions, study_name
 from tuner.study.starting import Named, Predictions, declared_starts, near_champions, nearness
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
@@ -69,7 +77,7 @@ def candidates(
         device: Where, in full.
         said: A model's word.
     """
-    key, kernels = key_of(asked.problem), {each.name: each for each in asked.kernels}
+    key, kernels = ProblemKey.of(asked.problem), {each.name: each for each in asked.kernels}
 
     def known() -> Iterator[tuple[str, Config]]:
         yield from said.starts
@@ -101,7 +109,7 @@ BEFORE_FINALS = 0.5
 COMPILE_S = 5.0
 
 
-class FirstUsePolicy(Choices):
+class FirstUsePolicy(FixedList):
     """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
     A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
@@ -159,9 +167,9 @@ class FirstUsePolicy(Choices):
         """The last round was the last, or there was nothing for another."""
         return "" if self._round and self._rounds <= ROUNDS else "all rounds are over"
 
-    def limits(self, candidate: Candidate) -> Limits:
+    def limits(self, candidate: Candidate) -> TimeLimits:
         """The best time so far."""
-        return Limits(self.leaderboard.best_s, spilling=self.leaderboard.best_s is None)
+        return TimeLimits(self.leaderboard.best_s, spilling=self.leaderboard.best_s is None)
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Ranks it."""
@@ -196,9 +204,9 @@ def measure(
     chosen = candidates(asked, known or store, info, said)
     if not chosen:
         return None
-    name = study_name(key_of(problem), info, asked.regime, asked.kernels, error_limit=limit)
+    name = study_name(ProblemKey.of(problem), info, asked.regime, asked.kernels, error_limit=limit)
     recorder = Recorder(store, problem, info, asked.regime, worker.versions, name)
-    conditions = Conditions(asked.regime, error_limit=limit)
+    conditions = TimingConditions(asked.regime, error_limit=limit)
     with Session(crew, problem, recorder, conditions) as session:
         policy = FirstUsePolicy(asked, chosen, said)
         loop = Loop(session, policy)
@@ -235,6 +243,139 @@ def answer_at_first_use(
         crew.open()
         measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
         info = crew.devices[0].info
-        found = answer(store, key_of(problem), info, regime, catalogue=catalogue)
+        found = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
     return replace(found, reasons=(*found.reasons, took))
+
+
+#: Seconds without a question after which the process ends.
+IDLE_S = 10.0
+#: Seconds to wait for another process that uses the device, and between two attempts.
+LOCK_S, AGAIN_S = 30.0, 0.2
+#: Seconds beside those of waiting and timing after which a question ends the process, whatever hangs.
+HANGS_S = 120.0
+#: How a question may end.
+MEASURED, KNOWN, NOTHING, BUSY, FAILED = "measured", "known", "nothing", "busy", "failed"
+
+
+class Devices:
+    """Devices that stay open from one question to the next."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Crew] = {}
+
+    def crew(self, found: DetectedDevice) -> Crew:
+        """The workers of a device.
+
+        Raises:
+            DeviceTrouble: The device cannot be opened.
+        """
+        if found.spec not in self._open:
+            self._open[found.spec] = Crew([found], CONFIGS)
+        self._open[found.spec].open()
+        return self._open[found.spec]
+
+    def close(self) -> None:
+        """Ends the workers."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+def answered(asked: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
+    """Measures what is asked, unless it is known by now.
+
+    Args:
+        asked: ``problem``, ``device``, ``db`` and ``seconds``.
+        devices: Devices that are open.
+
+    Returns:
+        How it ended, and the reason for people where nothing was measured.
+    """
+    told = asked["problem"]
+    until_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            operation = builtin_now().operation(told["operation"])
+            words = told["dtype"], told["layout"], told["precision"], told.get("epilogue", "")
+            problem = operation.problem(told["shape"], *words)
+            found = find(asked["device"])
+            with Store.open(asked["db"]) as store, occupied(asked["db"], (found,), f"first use of {problem}"):
+                return _measured(problem, found, store, asked["seconds"], devices)
+        except LockedByAnother as error:
+            if time.monotonic() > until_s:
+                return BUSY, str(error)
+            time.sleep(AGAIN_S)
+        except DeviceTrouble as error:
+            devices.close()
+            return FAILED, str(error)
+        except TunerError as error:
+            return FAILED, str(error)
+        except Exception as error:  # the program goes on without, and is told why
+            devices.close()
+            return FAILED, f"{type(error).__name__}: {error}"
+
+
+def _measured(
+    problem: Problem, found: DetectedDevice, store: Store, seconds: float, devices: Devices
+) -> tuple[str, str]:
+    """As `answered`, with the locks held."""
+    crew = devices.crew(found)
+    # Another process may have measured it while this one waited.
+    if answer(store, ProblemKey.of(problem), crew.devices[0].info).match == "exact":
+        return KNOWN, ""
+    kernels = builtin_now().serving(problem, found.target)
+    champion = measure(FirstUse(problem, kernels, seconds), store, crew, MachineWatch((found,)))
+    if champion is None:
+        return NOTHING, "none of its most promising configs could be measured"
+    return MEASURED, ""
+
+
+def questions(descriptor: int) -> Iterator[dict[str, Any]]:
+    """The lines of an input, until it ends or nothing comes for a while."""
+    rest = b""
+    while select.select([descriptor], [], [], IDLE_S)[0]:
+        read = os.read(descriptor, 1 << 16)
+        if not read:
+            return
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+            if _ended(descriptor):
+                return
+
+
+def _ended(descriptor: int) -> bool:
+    """Whether whoever writes has gone: what was asked beyond this is not measured."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLHUP and not event & select.POLLIN for _, event in poll.poll(0))
+
+
+def serve(descriptor: int, replies: TextIO) -> None:
+    """Answers the questions of an input, one after the other.
+
+    Args:
+        descriptor: The input.
+        replies: Where to say how each ended.
+    """
+    with contextlib.closing(Devices()) as devices:
+        for asked in questions(descriptor):
+            signal.alarm(int(LOCK_S + HANGS_S + 2 * asked["seconds"]))
+            outcome, why = answered(asked, devices)
+            signal.alarm(0)
+            with contextlib.suppress(BrokenPipeError):
+                replies.write(json.dumps({"id": asked["id"], "outcome": outcome, "why": why}) + "\n")
+                replies.flush()
+
+
+def main() -> None:
+    """Serves standard input; what anything prints goes nowhere."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(0, replies)
+    with contextlib.suppress(BrokenPipeError):
+        replies.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,7 @@ EVERY_S = 0.3
 FLEET_EVERY_S, MOST_WORKERS = 1.0, 64
 
 
-class _Told:
+class _LastProgress:
     """What was told last, in this process."""
 
     stage = ""
@@ -41,7 +41,7 @@ def announce() -> None:
     if os.environ.get(VARIABLE):
         import psutil
 
-        _Told.begun_s = time.monotonic()
+        _LastProgress.begun_s = time.monotonic()
         _write("process", {"pid": os.getpid(), "started": psutil.Process().create_time()})
 
 
@@ -53,13 +53,15 @@ def ended(code: int) -> None:
 
 def count(done: int, of: int) -> None:
     """Sets how many problems of a plan are done, for the next note of progress."""
-    _Told.done, _Told.of, _Told.is_night = done, of, True
+    _LastProgress.done, _LastProgress.of, _LastProgress.is_night = done, of, True
 
 
 def _spent_s(of_study_s: float = 0.0) -> float:
     """Seconds that the job has run: those of its study, or of its night, and of processes before this one."""
     before_s = float(os.environ.get(SPENT) or 0.0)
-    return round(before_s + (time.monotonic() - _Told.begun_s if _Told.is_night else of_study_s), 1)
+    return round(
+        before_s + (time.monotonic() - _LastProgress.begun_s if _LastProgress.is_night else of_study_s), 1
+    )
 
 
 def tell(problem: Problem, progress: Progress) -> None:
@@ -67,9 +69,9 @@ def tell(problem: Problem, progress: Progress) -> None:
     if not os.environ.get(VARIABLE):
         return
     now_s = time.monotonic()
-    if now_s - _Told.at_s < EVERY_S and progress.stage == _Told.stage:
+    if now_s - _LastProgress.at_s < EVERY_S and progress.stage == _LastProgress.stage:
         return
-    _Told.at_s, _Told.stage = now_s, progress.stage
+    _LastProgress.at_s, _LastProgress.stage = now_s, progress.stage
     work = problem.work
     best_s = progress.best_s
     _write(
@@ -80,7 +82,7 @@ def tell(problem: Problem, progress: Progress) -> None:
             "library_s": progress.baseline_s, "tflops": work.flops / best_s / 1e12 if best_s else None,
             "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(progress.elapsed_s),
             "left_s": None if progress.left_s is None else round(progress.left_s, 1),
-            "busy": list(progress.busy), "done": _Told.done, "of": _Told.of,
+            "busy": list(progress.busy), "done": _LastProgress.done, "of": _LastProgress.of,
         },
     )  # fmt: skip
 
@@ -127,7 +129,7 @@ def _of_fleet(told: Mapping[str, Any]) -> dict[str, Any]:
         "best_s": first["best_s"] if first else None, "library_s": first["baseline_s"] if first else None,
         "tflops": None, "elapsed_s": round(told["elapsed_s"], 1), "spent_s": _spent_s(),
         "left_s": None if told["left_s"] is None else round(told["left_s"], 1), "busy": [],
-        "done": _Told.done, "of": _Told.of,
+        "done": _LastProgress.done, "of": _LastProgress.of,
         "fleet": {
             "trials_per_minute": round(told["trials_per_minute"], 1), "slices": told["slices"],
             "problems_left": told["problems_left"],

@@ -19,10 +19,8 @@ from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.search import Candidate
-from tuner.study.budget import REPORT_EVERY_S, TimeBudget
-from tuner.study.progress import Progress
-from tuner.study.recorder import WriteBehind
-from tuner.study.session import Session
+from tuner.study.progress import REPORT_EVERY_S, Progress, TimeBudget
+from tuner.study.session import Session, WriteBehind
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import Compiled, ruled_out
 
@@ -36,7 +34,7 @@ THINK_S = 0.002
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """For how long a config is timed.
 
     Attributes:
@@ -50,7 +48,7 @@ class Limits:
     spilling: bool = False
 
 
-class Policy(Protocol):
+class TrialPolicy(Protocol):
     """Says what a loop times next and for how long, and learns what came of it.
 
     Only `stored` may be called in another thread than the loop's.
@@ -86,7 +84,7 @@ class Policy(Protocol):
         """Whether a candidate is still to be tried; asked before it is compiled and before it is timed."""
         ...
 
-    def limits(self, candidate: Candidate) -> Limits:
+    def limits(self, candidate: Candidate) -> TimeLimits:
         """Returns for how long a candidate is timed; asked just before."""
         ...
 
@@ -105,7 +103,7 @@ class Policy(Protocol):
         ...
 
 
-class Choices:
+class FixedList:
     """Answers of a policy that proposes a fixed list, in order; others derive from it.
 
     Attributes:
@@ -139,9 +137,9 @@ class Choices:
         """All of them."""
         return True
 
-    def limits(self, candidate: Candidate) -> Limits:
+    def limits(self, candidate: Candidate) -> TimeLimits:
         """Each is timed to the end."""
-        return Limits(spilling=True)
+        return TimeLimits(spilling=True)
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Learns nothing."""
@@ -169,7 +167,7 @@ class Loop:
         stop: Reason why it ended, or will end.
     """
 
-    def __init__(self, session: Session, policy: Policy, budget: TimeBudget | None = None) -> None:
+    def __init__(self, session: Session, policy: TrialPolicy, budget: TimeBudget | None = None) -> None:
         """Keeps what the loop needs.
 
         Args:

@@ -15,9 +15,8 @@ from tuner.results.measurement import Measurement
 from tuner.results.record import Record
 from tuner.search import Candidate
 from tuner.store import Store
-from tuner.study.loop import Choices, Limits, Loop
-from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session
+from tuner.study.loop import FixedList, Loop, TimeLimits
+from tuner.study.session import Recorder, Session, TimingConditions
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
@@ -26,7 +25,7 @@ PRUNED_BEYOND = 1.3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MissingTime:
     """A missing time.
 
     Attributes:
@@ -62,10 +61,10 @@ class Remeasured:
             self.left, self.why = self.left + count, why
 
 
-class _Again(Choices):
+class _Again(FixedList):
     """Times what is wanted at one problem, until a deadline."""
 
-    def __init__(self, wanted: Sequence[Wanted], deadline_s: float | None, result: Remeasured) -> None:
+    def __init__(self, wanted: Sequence[MissingTime], deadline_s: float | None, result: Remeasured) -> None:
         kernels = {each.kernel.name: each.kernel for each in wanted}
         super().__init__(
             kernels, [Candidate(each.kernel.name, each.config, at) for at, each in enumerate(wanted)]
@@ -77,10 +76,10 @@ class _Again(Choices):
         """The deadline has passed."""
         return "time was up" if _is_past(self._deadline_s) else ""
 
-    def limits(self, candidate: Candidate) -> Limits:
+    def limits(self, candidate: Candidate) -> TimeLimits:
         """What is far slower than the best known is stopped early."""
         best_s = self._wanted[candidate.number].best_s
-        return Limits(spilling=True) if best_s is None else Limits(best_s * PRUNED_BEYOND)
+        return TimeLimits(spilling=True) if best_s is None else TimeLimits(best_s * PRUNED_BEYOND)
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Counts it as done."""
@@ -118,7 +117,7 @@ class Remeasuring:
 
     def run(
         self,
-        wanted: Iterable[Wanted],
+        wanted: Iterable[MissingTime],
         deadline_s: float | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> Remeasured:
@@ -132,7 +131,7 @@ class Remeasuring:
         Raises:
             DeviceTrouble: The device stays unwell; earlier measurements are stored.
         """
-        by_problem: dict[Problem, list[Wanted]] = {}
+        by_problem: dict[Problem, list[MissingTime]] = {}
         for each in wanted:
             by_problem.setdefault(each.problem, []).append(each)
         result, codes = Remeasured(), dict[str, CompiledConfig]()
@@ -151,7 +150,7 @@ class Remeasuring:
         worker = self._crew.devices[0]
         recorder = Recorder(self._store, problem, worker.info, self._regime, worker.versions, self._study)
         try:
-            session = Session(self._crew, problem, recorder, Conditions(self._regime), codes)
+            session = Session(self._crew, problem, recorder, TimingConditions(self._regime), codes)
         except InputError as error:
             result.leave(policy.left, str(error))
             return

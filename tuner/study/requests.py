@@ -1,23 +1,63 @@
-"""A study as it is asked for by the command line, from Python and by others: made from words, and run."""
+"""What a study is asked to do: made from the words of the command line, Python and plans, and checked."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.devices.detect import find_all
+from tuner.declare.space import Space
+from tuner.devices.detect import DetectedDevice, find_all, kind_of
 from tuner.devices.settings import setting
-from tuner.errors import InputError
+from tuner.errors import InputError, NothingFound
 from tuner.lookup.asking import default_database
-from tuner.results.objectives import limit_for, read_error_limit, read_objectives
-from tuner.study.progress import Request
-from tuner.study.setup import check_power
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What a study is asked to do.
+
+    Attributes:
+        problem: The problem.
+        kernels: The kernels that compete.
+        found: One device, or several of one kind that share the trials.
+        regime: How times are taken.
+        seconds: Wall time in seconds; None for no limit.
+        trials: Total number of trials, including earlier runs; None for no limit.
+        seed: Seed of the search.
+        sampler: Name of the search strategy.
+        storage_url: Database where Optuna's own tables are kept; None to keep none.
+        objectives: Objectives to minimise (see `tuner.results.objectives`). With several, the fastest config
+            still is the champion, and the result has a front.
+        error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        drop: True to drop kernels whose first configs are hopeless (`tuner.study.leaderboard`).
+        finals_s: Seconds of `seconds` kept for the finals; by default a share.
+        library: The library's earlier measurement, if a study continues; by default it is measured.
+    """
+
+    problem: Problem
+    kernels: tuple[Kernel, ...]
+    found: tuple[DetectedDevice, ...]
+    regime: str = "cold"
+    seconds: float | None = 60.0
+    trials: int | None = None
+    seed: int = 0
+    sampler: str = "tile"
+    storage_url: str | None = None
+    objectives: tuple[str, ...] = TIME
+    error_limit: float | None = None
+    drop: bool = True
+    finals_s: float | None = None
+    library: Measurement | None = None
+
 
 #: Seconds of a study if neither seconds nor trials are given.
 DEFAULT_SECONDS = 60.0
@@ -63,7 +103,7 @@ class Asked:
     """
 
     catalogue: Catalogue
-    request: Request
+    request: StudyRequest
     db: str
 
 
@@ -92,7 +132,7 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
     seconds, trials = options.get("seconds"), options.get("trials")
     seconds, trials = budget(setting("seconds", "tune") if seconds is trials is None else seconds, trials)
     seed = options.get("seed")
-    request = Request(
+    request = StudyRequest(
         problem=problem,
         kernels=competitors(catalogue, problem, found[0].target, only),
         found=found,
@@ -140,3 +180,75 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
     for kernel in found:
         kernel.check_entry()
     return found
+
+
+def check_request(request: StudyRequest) -> None:
+    """Refuses invalid requests before a device is opened.
+
+    Raises:
+        DeclarationError: A kernel's source lacks the function to call.
+        InputError: The regime or an objective does not suit the device.
+    """
+    check_regime(request.regime, request.found[0].target)
+    check_power(request.objectives, request.found[0])
+    for kernel in request.kernels:
+        kernel.check_entry()
+
+
+def check_regime(regime: str, kind: str) -> None:
+    """Refuses a regime in which a kind of device cannot be timed.
+
+    Raises:
+        InputError: The regime is for GPUs only.
+    """
+    if regime not in kind_of(kind).regimes:
+        raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
+
+
+def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
+    """Refuses energy as an objective if it is known beforehand that the device reports no power.
+
+    Raises:
+        InputError: The device is a CPU whose counters cannot be read.
+    """
+    if "energy" in objectives:
+        trouble = kind_of(found.spec).power_trouble()
+        if trouble:
+            raise _no_power(found.info, trouble)
+
+
+def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:
+    """Refuses energy as an objective if a measurement shows that the device reports no power.
+
+    Raises:
+        InputError: The measurement has no energy.
+    """
+    measured = measurement.outcome is Outcome.MEASURED and measurement.samples_s
+    if "energy" in objectives and measured and "energy_j" not in measurement.circumstances:
+        raise _no_power(device, "its driver reports none (NVML, nvmlDeviceGetPowerUsage)")
+
+
+def _no_power(device: DeviceInfo, why: str) -> InputError:
+    return InputError(
+        f"the objective energy needs a device that reports its power, {device.name} does not: {why}; "
+        "choose --objective time or time,error"
+    )
+
+
+def legal_spaces(kernels: Iterable[Kernel], problem: Problem, device: DeviceInfo) -> dict[str, Space]:
+    """Returns kernel -> its legal configs, for the kernels that have any.
+
+    Raises:
+        NothingFound: No kernel has any; the message gives the number of configs that each constraint rejects.
+    """
+    spaces = {
+        kernel.name: Space.build(kernel.parameters, kernel.constraints, problem, device) for kernel in kernels
+    }
+    legal = {name: space for name, space in spaces.items() if len(space)}
+    if legal:
+        return legal
+    lines = [f"no config is legal for {problem} on {device.name}:"]
+    for name, space in spaces.items():
+        lines.append(f"  {name}: {space.raw_size} configs")
+        lines += [f"    {count} break: {sentence}" for sentence, count in space.rejected if count]
+    raise NothingFound("\n".join([*lines, "relax a constraint, or choose another problem or kernel"]))

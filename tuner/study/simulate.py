@@ -25,7 +25,7 @@ from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import FINALISTS, shortlist
 from tuner.search import Known, Observation, Search, SearchOptions
-from tuner.study.recorded_spaces import Recording
+from tuner.study.recordings import Recording
 from tuner.workers.sampling import screen_by
 
 #: The champion is evaluated after these numbers of trials, if the study is that long, and at its end.

@@ -23,7 +23,7 @@ from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.store.reading import Reader
 from tuner.study.leaderboard import Leaderboard
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
 from tuner.workers.sampling import CANNOT_WIN
 
@@ -189,7 +189,7 @@ def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
     return ours.name != theirs.name, ours.architecture != theirs.architecture, apart
 
 
-def with_predictions(known: Known, request: Request, device: DeviceInfo, store: Reader) -> Known:
+def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, store: Reader) -> Known:
     """What a search is told, with the model's word: its best predictions go first, its times replace others'.
 
     Args:
@@ -319,7 +319,7 @@ class Resumed:
 
 
 def resume(
-    session: Session, request: Request, library: Measurement | None, leaderboard: Leaderboard
+    session: Session, request: StudyRequest, library: Measurement | None, leaderboard: Leaderboard
 ) -> Resumed:
     """Reuses stored trials: earlier ones of this study, and those of others with probably similar times.
 
@@ -352,7 +352,7 @@ def resume(
     return Resumed(known, {key: record.measurement for key, record in found.items()})
 
 
-def _limit(request: Request, library: Measurement | None) -> ErrorLimit | None:
+def _limit(request: StudyRequest, library: Measurement | None) -> ErrorLimit | None:
     if request.error_limit is None:
         return None
     return ErrorLimit.beside(request.error_limit, library.error if library else None, request.problem)

@@ -22,19 +22,15 @@ from tuner.lookup import answer
 from tuner.lookup.answers import EXACT
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, values_of
-from tuner.results.record import Champion, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import BackgroundSearch, Candidate, Search, SearchOptions
 from tuner.store import Store
-from tuner.study.baselines import measure_baseline
-from tuner.study.budget import Interruption, TimeBudget
-from tuner.study.finals import Finals
-from tuner.study.fronts import found_wrong, front_of
-from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of
-from tuner.study.loop import Limits, Loop
-from tuner.study.progress import Progress, Request, Result
-from tuner.study.recorder import Recorder
-from tuner.study.session import Conditions, Session
-from tuner.study.setup import check_energy, check_request, key_of, legal_spaces, study_name
+from tuner.study.finals import Finals, measure_baseline
+from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of, found_wrong, front_of
+from tuner.study.loop import Loop, TimeLimits
+from tuner.study.progress import Interruption, Progress, Result, TimeBudget
+from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
+from tuner.study.session import Recorder, Session, TimingConditions, study_name
 from tuner.study.starting import resume, with_predictions
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew, run_limit_s
@@ -98,10 +94,14 @@ class SearchPolicy:
         self.search.tell(candidate, Outcome.INVALID, None)
         return False
 
-    def limits(self, candidate: Candidate) -> Limits:
+    def limits(self, candidate: Candidate) -> TimeLimits:
         """The best time; with several objectives only a limit, for a slow config may save energy."""
         best_s = self.leaderboard.best_s
-        return Limits(best_s) if len(self.leaderboard.objectives) == 1 else Limits(None, run_limit_s(best_s))
+        return (
+            TimeLimits(best_s)
+            if len(self.leaderboard.objectives) == 1
+            else TimeLimits(None, run_limit_s(best_s))
+        )
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Ranks the config, and drops kernels that are hopeless by now."""
@@ -148,7 +148,7 @@ class Study:
         library: The library's measurement before the search; None without a library.
     """
 
-    request: Request
+    request: StudyRequest
     session: Session
     loop: Loop
     policy: SearchPolicy
@@ -226,7 +226,7 @@ def _silent(progress: Progress) -> None:
     """Reports nothing."""
 
 
-def run_study(request: Request, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
+def run_study(request: StudyRequest, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
     """Searches until the budget is spent or nothing is left to try, then plays the finals.
 
     Args:
@@ -247,7 +247,7 @@ def run_study(request: Request, store: Store, report: Callable[[Progress], None]
 
 @contextmanager
 def open_study(
-    request: Request, store: Store, report: Callable[[Progress], None] = _silent, crew: Crew | None = None
+    request: StudyRequest, store: Store, report: Callable[[Progress], None] = _silent, crew: Crew | None = None
 ) -> Iterator[Study]:
     """Opens a study: devices, arrays, the library's time, and the search with all earlier knowledge.
 
@@ -290,15 +290,20 @@ def open_study(
 
 
 def _prepared(
-    request: Request, store: Store, crew: Crew, stack: ExitStack
+    request: StudyRequest, store: Store, crew: Crew, stack: ExitStack
 ) -> tuple[Session, Mapping[str, Space]]:
     """Returns the session, which the stack closes, with its arrays, and the legal configs of each kernel."""
     worker, problem = crew.devices[0], request.problem
     name = study_name(
-        key_of(problem), worker.info, request.regime, request.kernels, request.objectives, request.error_limit
+        ProblemKey.of(problem),
+        worker.info,
+        request.regime,
+        request.kernels,
+        request.objectives,
+        request.error_limit,
     )
     recorder = Recorder(store, problem, worker.info, request.regime, worker.versions, name)
-    conditions = Conditions(request.regime, "energy" in request.objectives, request.error_limit)
+    conditions = TimingConditions(request.regime, "energy" in request.objectives, request.error_limit)
     session = stack.enter_context(Session(crew, problem, recorder, conditions))
     session.start_compiling()
     spaces = legal_spaces(request.kernels, problem, worker.info)
@@ -308,7 +313,7 @@ def _prepared(
 
 def _searching(
     session: Session,
-    request: Request,
+    request: StudyRequest,
     spaces: Mapping[str, Space],
     library: Measurement | None,
     budget: TimeBudget,
@@ -354,7 +359,7 @@ def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Ker
 def _plain_champion(session: Session) -> str:
     """Kernel and config that were measured to be best in ``ieee``; empty if none was, or the library is."""
     recorder = session.recorder
-    key = replace(key_of(session.problem), precision=IEEE)
+    key = replace(ProblemKey.of(session.problem), precision=IEEE)
     try:
         found = answer(session.store, key, recorder.device, recorder.regime)
     except NothingFound:

@@ -14,7 +14,7 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
 from tuner.model.quality import Drawn, measured, summary
 from tuner.model.quality_command import lines
-from tuner.study.setup import key_of
+from tuner.results.record import ProblemKey
 
 DECLARED = catalogue.from_file(TOY)
 PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
@@ -32,7 +32,7 @@ def told_of(found: DetectedDevice, config: dict[str, Any], library: str = "") ->
     """The toy answered with a config, or with the library."""
     return Answer(
         None, "predicted", Loss(0.1, 50, "measured", (0.0, 0.3)),
-        question=Question(key_of(PROBLEM), found.info),
+        question=Question(ProblemKey.of(PROBLEM), found.info),
         default=(DECLARED.of("toy", "cuda")[0].name, Config(config)), library=library,
         predicted=Predicted(BEST_S, 2 * BEST_S, (0.5 * BEST_S, 1.5 * BEST_S)),
     )  # fmt: skip

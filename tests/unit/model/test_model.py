@@ -15,9 +15,9 @@ from tuner.model.predict import Predictor
 from tuner.model.shelf import models
 from tuner.model.stored import MOST_BYTES, from_bytes
 from tuner.results.measurement import Outcome
+from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
-from tuner.study.setup import key_of
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -113,7 +113,7 @@ def later_survey(db: str, count: int, over_library: float) -> None:
         problem = declared.problem({"m": 1201 + 2 * number, "n": 777})
         best = predictor.answer(problem).best
         assert best is not None
-        problems.append(key_of(problem))
+        problems.append(ProblemKey.of(problem))
         timings.append(Timing(number, LIBRARY, Outcome.MEASURED, over_library * best.time_s))
         timings.append(Timing(number, len(configs), Outcome.MEASURED, best.time_s))
         configs.append(SurveyConfig(best.kernel, dict(best.config), kernels[best.kernel].source_hash))

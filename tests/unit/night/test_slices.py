@@ -22,7 +22,7 @@ from tuner.night.night import Night
 from tuner.night.plan import read_plan
 from tuner.night.scheduler import NightItem
 from tuner.night.work import Done, Finished, Part, Work
-from tuner.study.setup import key_of
+from tuner.results.record import ProblemKey
 
 #: Seconds of search -> best time in seconds, and why the search has ended, if it has.
 Curve = Callable[[float], tuple[float, str]]
@@ -252,7 +252,7 @@ def test_a_night_that_is_over_looks_nothing_up(clock: Clock, folder: Path) -> No
     def champion(problem: Any, device: Any, regime: str) -> None:
         clock.now_s += 60
 
-    every = {(key_of(item.problem), "cold") for item in plan.items}
+    every = {(ProblemKey.of(item.problem), "cold") for item in plan.items}
     store: Any = SimpleNamespace(crowned=lambda device: every, champion=champion)
     begun_s = clock.now_s
     ended = list(Night(plan, store, (found,), 1, clock.now_s + 70).run())

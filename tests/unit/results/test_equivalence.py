@@ -15,10 +15,9 @@ from tuner.declare.space import Config
 from tuner.lookup import staleness
 from tuner.results import equivalence
 from tuner.results.measurement import CompileReport, Measurement, Outcome
-from tuner.results.record import Record, Role, measured_as_now, new_id
+from tuner.results.record import ProblemKey, Record, Role, measured_as_now, new_id
 from tuner.store import Store
 from tuner.store.published import entries
-from tuner.study.setup import key_of
 
 DECLARATION = """
 from pathlib import Path
@@ -62,7 +61,7 @@ def stored_record(folder: Path) -> Record:
     compiled = CompileReport(launch_hash=kernel.launch_hash(problem, config))
     measurement = Measurement(Outcome.MEASURED, samples_s=(1e-3,), compiled=compiled)
     record = Record(
-        key_of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, dict(config),
+        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, dict(config),
         kernel.source_hash, measurement, {"flops": 0.0, "bytes": 8e3}, origin=str(folder / "own.py"),
     )  # fmt: skip
     with Store.open(f"sqlite:///{folder / 'studies.db'}") as store:
@@ -137,7 +136,7 @@ def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path
     table.write_text('["toy cuda blocks"]\nbefore = "now"\n')
     problem = from_file(TOY).operation("toy").problem({"n": 1000})
     record = Record(
-        key_of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, "blocks", BEST, "before",
+        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, "blocks", BEST, "before",
         Measurement(Outcome.MEASURED, samples_s=(1e-3,)), {"flops": 1.0, "bytes": 1.0},
     )  # fmt: skip
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:

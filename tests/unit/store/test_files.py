@@ -20,8 +20,7 @@ from tuner.results.record import Champion, Pair, Record
 from tuner.store import Store, lines
 from tuner.store.exchange import Counts, export, take
 from tuner.store.streams import Selection
-from tuner.study.kernel_tuner import Cached, is_cache, records_of
-from tuner.study.recorded_spaces import read_recording
+from tuner.study.recordings import CacheFile, is_cache, read_recording, records_of
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +335,7 @@ def cache(tmp_path: Path) -> Path:
 def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
     fresh: Callable[[], Store], cache: Path
 ) -> None:
-    found = list(records_of(Cached(cache)))
+    found = list(records_of(CacheFile(cache)))
     first, second = found
     assert str(first.problem) == "stencil 4096 x 512"
     assert first.problem.dims == {"x": 4096, "y": 512}
@@ -348,12 +347,12 @@ def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
     assert (second.measurement.outcome, second.measured_at[:4]) == (Outcome.COMPILE_FAILED, "1970")
     store = fresh()
     assert store.add(found) == 2
-    assert store.add(records_of(Cached(cache))) == 0, "read again it brings nothing new"
+    assert store.add(records_of(CacheFile(cache))) == 0, "read again it brings nothing new"
     assert store.best_record(first.problem, "NVIDIA A100", "hot") == first
 
 
 def test_what_a_cache_lacks_may_be_told(cache: Path) -> None:
-    told = Cached(
+    told = CacheFile(
         cache, "NVIDIA H200", square(64), "own", "aaaa", "/home/me/own.py", {"flops": 8.0, "bytes": 4.0}, "cold"
     )
     first = next(records_of(told))
@@ -361,16 +360,16 @@ def test_what_a_cache_lacks_may_be_told(cache: Path) -> None:
     assert (first.source_hash, first.origin, first.work["flops"], first.regime) == (
         "aaaa", "/home/me/own.py", 8.0, "cold",
     )  # fmt: skip
-    assert first.id != next(records_of(Cached(cache))).id
+    assert first.id != next(records_of(CacheFile(cache))).id
 
 
 def test_a_cache_without_a_device(cache: Path) -> None:
     cache.write_text(json.dumps(CACHE | {"device_name": ""}))
     with pytest.raises(InputError, match="names none; name it with --device"):
-        next(records_of(Cached(cache)))
+        next(records_of(CacheFile(cache)))
     cache.write_text("[]")
     with pytest.raises(InputError, match="has its configs under 'cache'"):
-        next(records_of(Cached(cache)))
+        next(records_of(CacheFile(cache)))
 
 
 @pytest.mark.parametrize(

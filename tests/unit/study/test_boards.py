@@ -16,7 +16,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.recorder import MOST_APART, library_times, seen_from
+from tuner.study.session import MOST_APART, library_times, seen_from
 from tuner.study.study import open_study
 
 

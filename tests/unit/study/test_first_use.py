@@ -16,12 +16,11 @@ from tuner.devices.detect import find
 from tuner.devices.machine_load import MachineWatch
 from tuner.lookup import answer
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.study import first_use as first_use_configs
 from tuner.study import first_use as module
 from tuner.study.first_use import FirstUse, answer_at_first_use, candidates, measure
-from tuner.study.setup import key_of
 from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
@@ -65,7 +64,7 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     assert [dict(each.config) for each in trials[:3]] == [SLOW, BEST, OTHER]
     assert {each.role for each in records} == {Role.TRIAL, Role.FINAL, Role.BASELINE}
     with Store.open(database(tmp_path), read_only=True) as store:
-        found = answer(store, key_of(PROBLEM), find(spec).info, catalogue=DECLARED)
+        found = answer(store, ProblemKey.of(PROBLEM), find(spec).info, catalogue=DECLARED)
     assert (found.match, dict(found.config)) == ("exact", BEST)
 
 

@@ -18,8 +18,8 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.store import Store
-from tuner.study import first_use_process as process
-from tuner.study.first_use_process import Devices, answered, serve
+from tuner.study import first_use as process
+from tuner.study.first_use import Devices, answered, serve
 
 DECLARED = catalogue.from_file(TOY)
 

@@ -6,9 +6,9 @@ import pytest
 from fixtures.fake_device import TOY
 
 from tuner.declare.catalogue import from_file
-from tuner.study import progress_line
+from tuner.study import reporting
 from tuner.study.progress import Progress
-from tuner.study.progress_line import BAR, ProgressView
+from tuner.study.reporting import BAR, ProgressView
 
 PROBLEM = from_file(TOY).operation("toy").problem({"n": 1000})
 
@@ -22,8 +22,8 @@ class Cell:
 
 def shown(monkeypatch: pytest.MonkeyPatch, now: Progress, trials: int | None) -> str:
     lines: list[str] = []
-    monkeypatch.setattr(progress_line, "in_notebook", lambda: True)
-    monkeypatch.setattr(progress_line, "_Cell", lambda: Cell(lines))
+    monkeypatch.setattr(reporting, "in_notebook", lambda: True)
+    monkeypatch.setattr(reporting, "_Cell", lambda: Cell(lines))
     with ProgressView(PROBLEM, False, trials) as view:
         view(now)
     return lines[-1]

@@ -12,7 +12,7 @@ import pytest
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
-from tuner.study.recorded_spaces import read_recording
+from tuner.study.recordings import read_recording
 
 
 def entry(block: int, mode: str, time: Any, **more: Any) -> dict[str, Any]:

@@ -13,16 +13,10 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import DeclarationError, InputError, NothingFound
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.record import Record, Role
+from tuner.results.record import ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.study.setup import (
-    check_fits,
-    check_regime,
-    key_of,
-    legal_spaces,
-    past_records,
-    study_name,
-)
+from tuner.study.requests import check_regime, legal_spaces
+from tuner.study.session import check_fits, past_records, study_name
 
 CATALOGUE = from_file(TOY)
 TOYS = CATALOGUE.operation("toy")
@@ -36,15 +30,15 @@ def toy(n: int = 1000, operation: Operation = TOYS) -> Problem:
 
 def test_a_study_is_named_by_problem_device_regime_and_sources() -> None:
     names = {
-        study_name(key_of(toy(n)), device, regime, kernels)
+        study_name(ProblemKey.of(toy(n)), device, regime, kernels)
         for n in (1000, 2000)
         for device in (DEVICE, replace(DEVICE, name="Other"))
         for regime in ("cold", "hot")
         for kernels in ([BLOCKS], [BLOCKS, CHUNKS])
     }
     assert len(names) == 16
-    first = study_name(key_of(toy()), DEVICE, "cold", [BLOCKS, CHUNKS])
-    assert first == study_name(key_of(toy()), DEVICE, "cold", [CHUNKS, BLOCKS])
+    first = study_name(ProblemKey.of(toy()), DEVICE, "cold", [BLOCKS, CHUNKS])
+    assert first == study_name(ProblemKey.of(toy()), DEVICE, "cold", [CHUNKS, BLOCKS])
     assert first.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
 
 
@@ -120,7 +114,7 @@ def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> 
         "source_hash": BLOCKS.source_hash, "measurement": Measurement(Outcome.MEASURED, samples_s=(1e-3,)),
         "work": {"flops": 1.0, "bytes": 1.0}, "versions": {"compiler": "fake 1", "driver": "1.0"},
     } | more  # fmt: skip
-    return Record(key_of(toy(n)), **given)
+    return Record(ProblemKey.of(toy(n)), **given)
 
 
 def test_past_records_are_those_of_the_same_problem_device_regime_and_versions() -> None:
@@ -136,4 +130,4 @@ def test_past_records_are_those_of_the_same_problem_device_regime_and_versions()
     with Store.open("sqlite://") as store:
         store.add([same, *others])
         versions = {"compiler": "fake 1", "driver": "1.0"}
-        assert past_records(store, key_of(toy()), DEVICE, "cold", versions) == [same]
+        assert past_records(store, ProblemKey.of(toy()), DEVICE, "cold", versions) == [same]

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 from tuner.cli.main import command_line
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome
-from tuner.study.recorded_spaces import Recording, read_recording
+from tuner.study.recordings import Recording, read_recording
 from tuner.study.simulate import simulate
 
 

@@ -11,16 +11,15 @@ from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.record import Champion, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.store.published import champions as published
-from tuner.study.setup import key_of
 from tuner.study.starting import NEIGHBOURS, alternating, near_champions, starting_points
 
 CATALOGUE = from_file(TOY)
 BLOCKS, *_ = CATALOGUE.of("toy")
 DEVICE = DeviceInfo.from_json(BOARD)
-KEY = key_of(CATALOGUE.operation("toy").problem({"n": 1000}))
+KEY = ProblemKey.of(CATALOGUE.operation("toy").problem({"n": 1000}))
 
 
 def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> Record:

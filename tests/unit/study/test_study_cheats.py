@@ -23,7 +23,7 @@ from tuner.devices.detect import find
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 from tuner.study.study import run_study
 
 CHEATING = Path(__file__).parents[2] / "fixtures" / "cheating_cpu.py"
@@ -38,7 +38,7 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     problem = declared.operation("cheating_cpu").problem({"n": 100_000})
     # With a second objective no config is stopped early, however slow a busy machine makes its first runs: each
     # is timed to the end, and so is checked.
-    asked = Request(
+    asked = StudyRequest(
         problem, declared.of("cheating_cpu"), (find("cpu"),), regime, seconds=None, seed=1, sampler="random",
         objectives=("time", "error"), finals_s=0.5,
     )  # fmt: skip

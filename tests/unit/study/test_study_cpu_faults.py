@@ -11,7 +11,7 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.study.progress import Request
+from tuner.study.requests import StudyRequest
 from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 from tuner.workers.process import MEMORY_VARIABLE
@@ -38,7 +38,7 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty_cpu").problem({"n": 100_000})
     scant = replace(find("cpu"), environment=((MEMORY_VARIABLE, str(SCANT_BYTES)),))
-    request = Request(
+    request = StudyRequest(
         problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random", finals_s=0.5
     )
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:

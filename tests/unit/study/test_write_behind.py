@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import StoreTrouble
 from tuner.results.record import Record
-from tuner.study.recorder import WriteBehind
+from tuner.study.session import WriteBehind
 
 
 class Disk:

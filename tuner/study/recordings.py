@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import gzip
 import json
+import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space, Value, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import ProblemKey, Record, Role
 
 #: Text that Kernel Tuner writes in place of a time -> its meaning.
 _KERNEL_TUNER_FAILURES = {
@@ -55,7 +59,7 @@ class RecordedKernel:
 
 
 @dataclass(frozen=True)
-class Cached:
+class CacheEntry:
     """One config of a Kernel Tuner cache.
 
     Attributes:
@@ -70,7 +74,7 @@ class Cached:
 
 
 @dataclass(frozen=True)
-class Cache:
+class KernelTunerCache:
     """A Kernel Tuner cache.
 
     Attributes:
@@ -83,7 +87,7 @@ class Cache:
     kernel: str
     device: str
     problem_size: tuple[int, ...]
-    configs: tuple[Cached, ...]
+    configs: tuple[CacheEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def read_recording(path: Path) -> Recording:
     return Recording(name, device, kernels)
 
 
-def read_cache(path: Path) -> Cache:
+def read_cache(path: Path) -> KernelTunerCache:
     """Reads a Kernel Tuner cache.
 
     Args:
@@ -202,7 +206,7 @@ def _exported(text: str) -> list[Any] | None:
     return [line["record"] for line in _dicts(lines) if "record" in line]
 
 
-def _cache(data: Mapping[str, Any], path: Path) -> Cache:
+def _cache(data: Mapping[str, Any], path: Path) -> KernelTunerCache:
     names = data.get("tune_params_keys")
     if not isinstance(names, list) or not names:
         raise InputError(f"a Kernel Tuner cache lists tune_params_keys, {path} does not; check the file")
@@ -215,10 +219,10 @@ def _cache(data: Mapping[str, Any], path: Path) -> Cache:
                 f"{', '.join(missing) or 'time'} in {key!r}; check the file"
             )
         config = Config({name: entry[name] for name in names})
-        configs.append(Cached(config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
+        configs.append(CacheEntry(config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
     told = data.get("problem_size", ())
     sizes = told if isinstance(told, list) else [told]
-    return Cache(
+    return KernelTunerCache(
         kernel=str(data.get("kernel_name", "")) or "kernel",
         device=str(data.get("device_name", "")),
         problem_size=tuple(int(size) for size in sizes if isinstance(size, int | float)),
@@ -272,3 +276,84 @@ def _our_rows(data: Any, path: Path) -> tuple[str, list[tuple[str, Config, Measu
                 f"a record has kernel, config and measurement, number {number} of {path} has not: {error!r}"
             ) from error
     return device, rows
+
+
+#: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.
+AXES = ("x", "y", "z")
+#: Prefix of the text from which ids are derived.
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
+#: Time of measurement for configs without one.
+_UNKNOWN = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """A cache file, with further facts that it lacks.
+
+    Attributes:
+        path: The file.
+        device: Name of the device; the file's if empty.
+        problem: The problem; if None, named by the file's kernel and problem size.
+        kernel: Name of the kernel; the file's if empty.
+        source_hash: `tuner.declare.kernel.Kernel.source_hash`, if it is declared.
+        origin: File that declares it.
+        work: ``flops`` and ``bytes`` of one run; 0 if unknown.
+        regime: How times were taken; Kernel Tuner flushes no cache between launches.
+    """
+
+    path: Path
+    device: str = ""
+    problem: ProblemKey | None = None
+    kernel: str = ""
+    source_hash: str = ""
+    origin: str = ""
+    work: Mapping[str, float] = field(default_factory=lambda: {"flops": 0.0, "bytes": 0.0})
+    regime: str = "hot"
+
+
+def is_cache(path: Path) -> bool:
+    """True if a file has the name of a Kernel Tuner cache: ``.json``, gzipped or not."""
+    return path.name.removesuffix(".gz").endswith(".json")
+
+
+def records_of(cached: CacheFile) -> Iterator[Record]:
+    """Returns the records of a cache file.
+
+    Raises:
+        InputError: There is no such file, it has another form, or neither file nor caller names the device.
+    """
+    cache = read_cache(cached.path)
+    name = cached.device or cache.device
+    if not name:
+        raise InputError(f"a record needs its device, and {cached.path} names none; name it with --device")
+    problem = cached.problem or _problem(cache)
+    device, kernel = DeviceInfo(name, "cuda"), cached.kernel or cache.kernel
+    for each in cache.configs:
+        yield Record(
+            problem, device, cached.regime, Role.TRIAL, kernel, dict(each.config), cached.source_hash,
+            each.measurement, cached.work, {"measured_by": "Kernel Tuner"}, f"Kernel Tuner {problem}",
+            origin=cached.origin, id=_id(problem, device, cached.regime, kernel, each),
+            measured_at=_when(each.measured_at),
+        )  # fmt: skip
+
+
+def _problem(cache: KernelTunerCache) -> ProblemKey:
+    return ProblemKey(cache.kernel, tuple(zip(AXES, cache.problem_size, strict=False)), "", "")
+
+
+def _id(problem: ProblemKey, device: DeviceInfo, regime: str, kernel: str, each: CacheEntry) -> str:
+    of = each.measurement
+    told = (
+        problem.operation, problem.shape, problem.arithmetic, problem.layout, device.name, regime, kernel,
+        dict(each.config), of.outcome.value, of.samples_s, each.measured_at,
+    )  # fmt: skip
+    return str(uuid.uuid5(_NAMESPACE, json.dumps(told)))
+
+
+def _when(told: str) -> str:
+    try:
+        when = datetime.fromisoformat(told)
+    except ValueError:
+        when = _UNKNOWN
+    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    return utc.isoformat(timespec="microseconds")
