@@ -7,13 +7,22 @@ them, or a size of its own. Where two sizes are equal, nothing tells which one a
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy
 
 from tuner.errors import DeclarationError, InputError
 
-#: Functions that an expression may call -> what they become in a file that imports NumPy and `tuner`.
-FUNCTIONS = {"ceil_div": "ceil_div", "abs": "abs", "min": "numpy.minimum", "max": "numpy.maximum"}
+#: Functions that an expression may call; all work on numbers and on arrays.
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "ceil_div": lambda numerator, denominator: -(-numerator // denominator),
+    "abs": abs,
+    "min": lambda *values: functools.reduce(numpy.minimum, values),
+    "max": lambda *values: functools.reduce(numpy.maximum, values),
+}
 #: What an expression is made of beside names, numbers and text.
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.Name, ast.Constant,
@@ -21,12 +30,12 @@ _ALLOWED = (
 )  # fmt: skip
 
 
-def as_python(text: str, names: Mapping[str, str], what: str) -> str:
-    """The Python of an expression.
+def expression(text: str, names: Collection[str], what: str) -> Callable[[Mapping[str, Any]], Any]:
+    """The function that an expression is of the values of its names, which may be arrays.
 
     Args:
         text: The expression.
-        names: Name in it -> Python that it stands for.
+        names: What it may name.
         what: What the expression is, for messages: ``a restriction``.
 
     Raises:
@@ -44,7 +53,10 @@ def as_python(text: str, names: Mapping[str, str], what: str) -> str:
                 f"{what} is made of numbers, names, comparisons and {', '.join(FUNCTIONS)}, got {text!r} with "
                 f"{type(node).__name__}; write it without, or declare the kernel in a file"
             )
-    return ast.unparse(ast.fix_missing_locations(_Rewriter(names, text, what).visit(tree)))
+    on_arrays = ast.fix_missing_locations(_OnArrays(names, text, what).visit(tree))
+    code = compile(on_arrays, f"<{what}>", "eval")
+    known = {f"_{name}": function for name, function in FUNCTIONS.items()}
+    return lambda values: eval(code, {"__builtins__": {}, **known}, values)
 
 
 def names_in(text: str) -> set[str]:
@@ -55,74 +67,63 @@ def names_in(text: str) -> set[str]:
         return set()
 
 
-class _Rewriter(ast.NodeTransformer):
-    """Replaces names, and what does not work on arrays."""
+class _OnArrays(ast.NodeTransformer):
+    """Refuses unknown names, and replaces what does not work on arrays."""
 
-    def __init__(self, names: Mapping[str, str], text: str, what: str) -> None:
+    def __init__(self, names: Collection[str], text: str, what: str) -> None:
         self._names, self._text, self._what = names, text, what
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """What the name stands for."""
+        """A name that is known."""
         if node.id not in self._names:
             known = ", ".join(self._names)
             raise DeclarationError(
                 f"{self._what} knows the names {known}; got {node.id!r} in {self._text!r}; correct it"
             )
-        return ast.parse(self._names[node.id], mode="eval").body
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """One of `FUNCTIONS`; several arguments of min and max are taken two by two."""
+        """One of `FUNCTIONS`."""
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if name not in FUNCTIONS or node.keywords:
             raise DeclarationError(
                 f"{self._what} may call {', '.join(FUNCTIONS)}; got {name} in {self._text!r}; write it without"
             )
-        function = ast.parse(FUNCTIONS[name], mode="eval").body
-        arguments: list[ast.expr] = [self.visit(each) for each in node.args]
-        while name in ("min", "max") and len(arguments) > 2:
-            arguments[:2] = [ast.Call(function, arguments[:2], [])]
-        return ast.Call(function, arguments, [])
+        return ast.Call(ast.Name(f"_{name}", ast.Load()), [self.visit(each) for each in node.args], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """``and`` and ``or`` as ``&`` and ``|``."""
-        operator: ast.operator = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
-        joined: ast.expr = self.visit(node.values[0])
-        for each in node.values[1:]:
-            joined = ast.BinOp(joined, operator, self.visit(each))
-        return joined
+        self.generic_visit(node)
+        return _joined(node.values, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr())
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """``not x`` as ``x == False``, which holds for a truth value and for an array of them."""
-        operand: ast.expr = self.visit(node.operand)
+        self.generic_visit(node)
         if isinstance(node.op, ast.Not):
-            return ast.Compare(operand, [ast.Eq()], [ast.Constant(False)])
-        return ast.UnaryOp(node.op, operand)
+            return ast.Compare(node.operand, [ast.Eq()], [ast.Constant(False)])
+        return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Chains as pairs joined by ``&``; ``in`` as any of the values."""
-        sides = [node.left, *node.comparators]
-        pairs = [self._pair(sides[at], operator, sides[at + 1]) for at, operator in enumerate(node.ops)]
-        joined = pairs[0]
-        for each in pairs[1:]:
-            joined = ast.BinOp(joined, ast.BitAnd(), each)
-        return joined
+        self.generic_visit(node)
+        sides = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+        return _joined([self._pair(*pair) for pair in sides], ast.BitAnd())
 
     def _pair(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
         if not isinstance(operator, ast.In | ast.NotIn):
-            return ast.Compare(self.visit(left), [operator], [self.visit(right)])
+            return ast.Compare(left, [operator], [right])
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
             raise DeclarationError(f"{self._what} has values after `in`, got {self._text!r}; list some")
-        wanted, join = (ast.Eq(), ast.BitOr()) if isinstance(operator, ast.In) else (ast.NotEq(), ast.BitAnd())
-        found: ast.expr | None = None
-        for each in right.elts:
-            one = ast.Compare(self.visit(left), [wanted], [self.visit(each)])
-            found = one if found is None else ast.BinOp(found, join, one)
-        assert found is not None
-        return found
+        equal, join = (ast.Eq(), ast.BitOr()) if isinstance(operator, ast.In) else (ast.NotEq(), ast.BitAnd())
+        return _joined([ast.Compare(left, [equal], [value]) for value in right.elts], join)
+
+
+def _joined(conditions: Sequence[ast.expr], operator: ast.operator) -> ast.expr:
+    return functools.reduce(lambda left, right: ast.BinOp(left, operator, right), conditions)
 
 
 @dataclass(frozen=True)
-class Given:
+class KernelArgument:
     """An argument as it was passed.
 
     Attributes:
@@ -147,25 +148,17 @@ class Given:
         return self.shape is None and not self.free and self.dtype in ("int32", "int64") and self.value >= 1
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """The sizes of a problem, and the shapes of its arrays.
-
-    Attributes:
-        sizes: Dim -> size, in the order in which a problem names them.
-        of: Array -> its extents as expressions over the dims.
-    """
-
-    sizes: Mapping[str, int]
-    of: Mapping[str, tuple[str, ...]]
-
-
-def shapes_of(arguments: Sequence[Given], told: Mapping[str, object]) -> Shapes:
+def shapes_of(
+    arguments: Sequence[KernelArgument], told: Mapping[str, object]
+) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
     """The sizes and shapes of a kernel's arguments.
 
     Args:
         arguments: In the kernel's order.
         told: Array -> its extents, as the author wrote them: ``"m k"``, ``("m", "k + 1")``. May be empty.
+
+    Returns:
+        Dim -> size, in the order in which a problem names them; array -> its extents over the dims.
 
     Raises:
         InputError: Nothing tells which size an extent is, or an extent is not as the author says.
@@ -188,7 +181,7 @@ def shapes_of(arguments: Sequence[Given], told: Mapping[str, object]) -> Shapes:
             "a problem has a size, and none of these arguments has one: no array with more than one element, "
             "no whole number; pass one"
         )
-    return Shapes(sizes, {each.name: of[each.name] for each in arrays})
+    return sizes, {each.name: of[each.name] for each in arrays}
 
 
 def _extents(name: str, text: object) -> tuple[str, ...]:
@@ -204,7 +197,9 @@ def _extents(name: str, text: object) -> tuple[str, ...]:
     )
 
 
-def _learn_names(arrays: Sequence[Given], of: Mapping[str, tuple[str, ...]], sizes: dict[str, int]) -> None:
+def _learn_names(
+    arrays: Sequence[KernelArgument], of: Mapping[str, tuple[str, ...]], sizes: dict[str, int]
+) -> None:
     """Extents that are mere names give these names their sizes."""
     for each in arrays:
         assert each.shape is not None
@@ -219,10 +214,9 @@ def _learn_names(arrays: Sequence[Given], of: Mapping[str, tuple[str, ...]], siz
                 sizes.setdefault(name, size)
 
 
-def _checked(array: Given, extents: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Extents as Python over the dims, once they hold for the array."""
+def _checked(array: KernelArgument, extents: tuple[str, ...], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Extents over the dims, once they hold for the array."""
     assert array.shape is not None
-    names = {name: name for name in sizes}
     for text, size in zip(extents, array.shape, strict=True):
         unknown = names_in(text) - sizes.keys()
         if unknown:
@@ -230,8 +224,7 @@ def _checked(array: Given, extents: tuple[str, ...], sizes: Mapping[str, int]) -
                 f"an extent is made of sizes ({', '.join(sizes)}), {array.name} has {text!r}; name an extent "
                 f"{sorted(unknown)[0]!r} alone somewhere, or pass it as a number"
             )
-        python = as_python(text, names, f"the shape of {array.name}")
-        found = int(eval(python, {"ceil_div": lambda x, y: -(-x // y)}, dict(sizes)))
+        found = int(expression(text, sizes, f"the shape of {array.name}")(sizes))
         if found != size:
             raise InputError(
                 f"{array.name} has shape {array.shape}, and shapes= says {text} = {found} where it has {size}; "
@@ -240,7 +233,7 @@ def _checked(array: Given, extents: tuple[str, ...], sizes: Mapping[str, int]) -
     return extents
 
 
-def _found(array: Given, sizes: dict[str, int]) -> tuple[str, ...]:
+def _found(array: KernelArgument, sizes: dict[str, int]) -> tuple[str, ...]:
     """Extents of an array that the author says nothing of; each of no known size becomes a size of its own."""
     assert array.shape is not None
     known, extents = dict(sizes), []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, Tensor
-from tuner.declare.shapes import Given
+from tuner.declare.shapes import KernelArgument
 from tuner.devices.detect import kind_of
 from tuner.errors import InputError
 from tuner.python.arrays import Operand, index_of
@@ -53,7 +53,7 @@ def is_array(value: object) -> bool:
     return family_of(value) is not None or shares_memory_with_others(value)
 
 
-def described(name: str, value: Any, dtype: str = "") -> Given:
+def described(name: str, value: Any, dtype: str = "") -> KernelArgument:
     """An argument in words.
 
     Args:
@@ -69,7 +69,7 @@ def described(name: str, value: Any, dtype: str = "") -> Given:
         operand = found.operand(value) if found is not None else None
         shape = operand.shape if operand is not None else tuple(view(value).shape)
         told = operand.dtype if operand is not None else view(value).dtype.name
-        return Given(name, _allowed(name, told), tuple(int(size) for size in shape))
+        return KernelArgument(name, _allowed(name, told), tuple(int(size) for size in shape))
     if isinstance(value, bool | int | float | numpy.generic):
         plain = value.item() if isinstance(value, numpy.generic) else value
         kind = numpy.asarray(plain).dtype.kind
@@ -77,7 +77,9 @@ def described(name: str, value: Any, dtype: str = "") -> Given:
             if kind == "f" and dtype.startswith("int"):
                 raise InputError(f"{name} is a whole number in the source, got {plain}; pass one")
             own = dtype or (str(value.dtype) if isinstance(value, numpy.floating) else _KINDS[kind])
-            return Given(name, _allowed(name, own), None, int(plain) if kind in "iub" else float(plain))
+            return KernelArgument(
+                name, _allowed(name, own), None, int(plain) if kind in "iub" else float(plain)
+            )
     raise InputError(
         f"an argument is an array (NumPy, CuPy, PyTorch, or one that speaks DLPack) or a number, {name} is "
         f"{type(value).__name__}; pass one of these"
@@ -90,7 +92,7 @@ def _allowed(name: str, dtype: str) -> str:
     return dtype
 
 
-def with_outputs(arguments: Sequence[Given], outputs: Sequence[str]) -> tuple[Given, ...]:
+def with_outputs(arguments: Sequence[KernelArgument], outputs: Sequence[str]) -> tuple[KernelArgument, ...]:
     """Arguments, those marked that a kernel writes.
 
     Raises:

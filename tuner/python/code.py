@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from tuner.declare.own_source import Module, callable_from_c, definition, njit, taken_by, unwrapped
-from tuner.declare.shapes import Given
+from tuner.declare.shapes import KernelArgument
 from tuner.declare.space import Parameter
 from tuner.errors import InputError
 
@@ -23,7 +23,7 @@ _CUDA_FILES = (".cu", ".cuh")
 
 
 @dataclass(frozen=True)
-class Code:
+class KernelCode:
     """The code of a kernel before it has arguments.
 
     Attributes:
@@ -45,7 +45,7 @@ class Code:
     defaults: Mapping[str, Any]
 
 
-def read_code(what: object, name: str, params: object) -> Code:
+def read_code(what: object, name: str, params: object) -> KernelCode:
     """The code that a user gave: CUDA text with the name of a function in it, or a Python function.
 
     Raises:
@@ -60,7 +60,7 @@ def read_code(what: object, name: str, params: object) -> Code:
                 'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
             )
         taken = taken_by(what, name)
-        return Code(name, "cuda", tuple(each.name for each in taken), what, None, parameters, {})
+        return KernelCode(name, "cuda", tuple(each.name for each in taken), what, None, parameters, {})
     inner, _ = unwrapped(what)
     if not callable(inner):
         raise InputError(
@@ -70,7 +70,7 @@ def read_code(what: object, name: str, params: object) -> Code:
     takes = tuple(each for each in signature if each not in parameters)
     values = {each: signature[each].default for each in parameters if each in signature}
     defaults = {each: value for each, value in values.items() if value in parameters[each]}
-    return Code(name or inner.__name__, "cpu", takes, "", what, parameters, defaults)
+    return KernelCode(name or inner.__name__, "cpu", takes, "", what, parameters, defaults)
 
 
 def _parameters(params: object) -> dict[str, tuple[Any, ...]]:
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, numpy.generic) else value
 
 
-def source_of(code: Code, given: Sequence[Given]) -> str:
+def source_of(code: KernelCode, given: Sequence[KernelArgument]) -> str:
     """The source of a kernel as a file of its own."""
     if code.text:
         return callable_from_c(code.text, code.name)
@@ -134,7 +134,7 @@ def without(node: ast.FunctionDef, parameters: Mapping[str, object]) -> None:
     node.returns, node.decorator_list = None, []
 
 
-def _entry(code: Code, order: Sequence[str]) -> str:
+def _entry(code: KernelCode, order: Sequence[str]) -> str:
     """The function that takes arrays before numbers, and sets the number of threads."""
     call = f"_{code.name}({', '.join(code.takes)})"
     lines = ["", "", f"def {code.name}({', '.join(order)}):"]

@@ -20,7 +20,7 @@ from tuner.lookup import Answer, answer
 from tuner.lookup.asking import opened, parse_key
 from tuner.python import policy as policies
 from tuner.python.arguments import check, device_of, is_array, key_of, named, seen
-from tuner.python.code import Code, read_code
+from tuner.python.code import KernelCode, read_code
 from tuner.python.launching import run_shown
 from tuner.python.own_kernel import free_numbers, own_problem
 from tuner.python.policy import POLICIES, chosen
@@ -204,7 +204,7 @@ class TunedFunction:
     It takes what the plain function takes, parameters left out, and writes the same arrays.
     """
 
-    def __init__(self, code: Code, options: Mapping[str, Any]) -> None:
+    def __init__(self, code: KernelCode, options: Mapping[str, Any]) -> None:
         """Keeps code and options; nothing is looked up before the first call."""
         self._code, self._options, self._free = code, dict(options), free_numbers(code, options)
         self._first = FirstCall(

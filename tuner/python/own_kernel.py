@@ -12,31 +12,32 @@ from typing import Any
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.language import source_language
+from tuner.declare.own import OwnKernel, Reference, write
 from tuner.declare.own_source import Module, Taken, definition, njit, reference_of, taken_by, unwrapped
 from tuner.declare.problem import Problem
-from tuner.declare.shapes import Given, shapes_of
-from tuner.declare.writing import Own, Reference, write
+from tuner.declare.shapes import KernelArgument, shapes_of
 from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
 from tuner.python.arguments import described, named, on_host, with_outputs
-from tuner.python.code import THREADS, Code, source_of, without
+from tuner.python.code import THREADS, KernelCode, source_of, without
 
 #: How inputs are drawn for checks.
 INPUTS = ("drawn", "resampled", "given")
 
 
-def with_reference(own: Own, code: Code, values: Mapping[str, Any], options: Mapping[str, Any]) -> Own:
+def with_reference(
+    own: OwnKernel, code: KernelCode, values: Mapping[str, Any], options: Mapping[str, Any]
+) -> OwnKernel:
     """The declaration with what is right, the library, and the author's own numbers where they are needed."""
     mode = options.get("inputs") or "drawn"
     if mode not in INPUTS:
         raise UnknownName("way to draw inputs", mode, INPUTS)
     reference, answer = options.get("reference"), options.get("answer")
-    outputs = tuple(each.name for each in own.tensors if each.output)
     if reference is not None:
         found = _read_reference(own, reference, "its_reference")
     elif answer is not None:
-        kept = {f"answer:{name}": each for name, each in answers(answer, list(values), outputs).items()}
+        kept = {f"answer:{name}": each for name, each in answers(answer, list(values), own.outputs).items()}
         return _with_inputs(replace(own, arrays=kept), values, "given")
     elif code.function is not None:
         found = _itself(own, code)
@@ -45,11 +46,11 @@ def with_reference(own: Own, code: Code, values: Mapping[str, Any], options: Map
             "each config is compared with what is right, and nothing tells that; give reference=, a function "
             "of NumPy arrays, or answer=, an array"
         )
-    own = replace(own, reference=found, more={**own.more, "library": _library(own, code, options)})
-    return _with_inputs(own, values, mode)
+    name, library = _library(own, code, options)
+    return _with_inputs(replace(own, reference=found, library_name=name, library=library), values, mode)
 
 
-def _with_inputs(own: Own, values: Mapping[str, Any], mode: str) -> Own:
+def _with_inputs(own: OwnKernel, values: Mapping[str, Any], mode: str) -> OwnKernel:
     """Keeps the author's own numbers: all of them, or those that chance could not replace, such as indices."""
     kept = {
         each.name: on_host(values[each.name])
@@ -76,7 +77,7 @@ def answers(answer: Any, names: Sequence[str], outputs: Sequence[str]) -> dict[s
     return {name: on_host(each).astype("float64") for name, each in found.items()}
 
 
-def _read_reference(own: Own, function: Callable[..., Any], name: str) -> Reference:
+def _read_reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Reference:
     if not callable(function):
         raise InputError(
             f"reference= is a function of the inputs, got {type(function).__name__}; an array goes to answer="
@@ -86,11 +87,10 @@ def _read_reference(own: Own, function: Callable[..., Any], name: str) -> Refere
     if unwrapped(function)[1] is not None:
         module.lines.insert(0, "import numba")
     takes = _takes(own, function)
-    outputs = [each.name for each in own.tensors if each.output]
-    return Reference(module.text, name, takes, writes=any(each in outputs for each in takes))
+    return Reference(module.text, name, takes, writes=any(name in own.outputs for name in takes))
 
 
-def _takes(own: Own, function: Callable[..., Any]) -> tuple[str, ...]:
+def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
     """Arguments of the kernel that a function takes: by their names, or else the inputs in order."""
     every = [each.name for each in own.arguments]
     inputs = [each.name for each in own.tensors if not each.output]
@@ -116,13 +116,13 @@ def _takes(own: Own, function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-def _itself(own: Own, code: Code) -> Reference:
+def _itself(own: OwnKernel, code: KernelCode) -> Reference:
     """The function at its first config, in float64: what it computes must not depend on its parameters."""
     inner, options = unwrapped(code.function)
     node = definition(inner)
     without(node, code.parameters)
     node.name = "its_own_result"
-    first = {name: {**own.more["defaults"]}.get(name, values[0]) for name, values in own.parameters.items()}
+    first = {name: own.defaults.get(name, values[0]) for name, values in own.parameters.items()}
     module = Module(frozenset(own.parameters))
     fast = {name: value for name, value in (options or {}).items() if name not in ("parallel", "fastmath")}
     module.add_node(node, inner, njit(fast).replace("cache=True", "cache=False"))
@@ -130,15 +130,15 @@ def _itself(own: Own, code: Code) -> Reference:
     return Reference(text, "its_own_result", code.takes, writes=True)
 
 
-def _library(own: Own, code: Code, options: Mapping[str, Any]) -> tuple[str, Reference] | None:
+def _library(own: OwnKernel, code: KernelCode, options: Mapping[str, Any]) -> tuple[str, Reference | None]:
     """Name and code of what is timed beside the kernel; None for nothing."""
-    told, reference = options.get("library", "reference"), options.get("reference")
-    if callable(told):
-        return getattr(told, "__name__", "library"), _read_reference(own, told, "its_library")
-    if told == "reference" and reference is not None and kind_of(code.target).is_host:
-        compiled = unwrapped(reference)[1] is not None
-        return ("reference" if compiled else "NumPy"), _read_reference(own, reference, "its_library")
-    return None
+    library, reference = options.get("library", "reference"), options.get("reference")
+    if callable(library):
+        return getattr(library, "__name__", "library"), _read_reference(own, library, "its_library")
+    if library == "reference" and reference is not None and kind_of(code.target).is_host:
+        name = "NumPy" if unwrapped(reference)[1] is None else "reference"
+        return name, _read_reference(own, reference, "its_library")
+    return "", None
 
 
 #: Names of Kernel Tuner for the threads of a block, and for what divides the grid.
@@ -146,7 +146,7 @@ BLOCK_SIZES = ("block_size_x", "block_size_y", "block_size_z")
 GRID_DIVISORS = ("grid_div_x", "grid_div_y", "grid_div_z")
 
 
-def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
+def declared(code: KernelCode, arguments: object, options: Mapping[str, Any]) -> OwnKernel:
     """The declaration of a kernel for arguments like these.
 
     Args:
@@ -167,17 +167,21 @@ def declared(code: Code, arguments: object, options: Mapping[str, Any]) -> Own:
     for each in given:
         _check_type(each, taken.get(each.name))
     given = list(with_outputs(given, _outputs(code, taken, options, values)))
-    shapes = shapes_of(given, options.get("shapes") or {})
-    own = Own(
-        code.name, code.target, source_of(code, given), tuple(given), shapes, code.parameters,
-        _rules(options.get("restrictions") or ()), more=_more(code, options),
+    sizes, shapes = shapes_of(given, options.get("shapes") or {})
+    has_launch = source_language(code.target).has_launch
+    own = OwnKernel(
+        code.name, code.target, source_of(code, given), tuple(given), sizes, shapes, code.parameters,
+        _rules(options.get("restrictions") or ()),
+        terms=str(options.get("terms", 1)), flops=str(options.get("flops", 0)),
+        defaults={**code.defaults, **(options.get("defaults") or {})},
+        threads=THREADS if not has_launch and THREADS in code.parameters else "",
     )  # fmt: skip
     _check_used(code, own.source, options)
     own = with_reference(own, code, values, options)
-    return replace(own, launch=launch_of(own, options)) if source_language(code.target).has_launch else own
+    return replace(own, launch=launch_of(own, options)) if has_launch else own
 
 
-def _check_used(code: Code, source: str, options: Mapping[str, Any], later: bool = False) -> None:
+def _check_used(code: KernelCode, source: str, options: Mapping[str, Any], later: bool = False) -> None:
     """Refuses parameters that nothing uses: each of their values would be tried in vain.
 
     Args:
@@ -202,7 +206,7 @@ def _check_used(code: Code, source: str, options: Mapping[str, Any], later: bool
             raise InputError(f"neither {code.name} nor its launch uses the parameter {name!r}{hint}")
 
 
-def free_numbers(code: Code, options: Mapping[str, Any]) -> tuple[str, ...]:
+def free_numbers(code: KernelCode, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the whole numbers that are no sizes.
 
     Raises:
@@ -236,7 +240,7 @@ def _dtype(taken: Taken | None) -> str:
     return taken.dtype if taken is not None and not taken.pointer else ""
 
 
-def _check_type(given: Given, taken: Taken | None) -> None:
+def _check_type(given: KernelArgument, taken: Taken | None) -> None:
     """An array of another dtype would be read as what it is not."""
     if taken is None:
         return
@@ -250,7 +254,7 @@ def _check_type(given: Given, taken: Taken | None) -> None:
 
 
 def _outputs(
-    code: Code, taken: Mapping[str, Taken], options: Mapping[str, Any], values: Mapping[str, Any]
+    code: KernelCode, taken: Mapping[str, Taken], options: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Names of the arrays that the kernel writes."""
     told = options.get("outputs")
@@ -276,13 +280,7 @@ def _written_by(function: Any, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in written)
 
 
-def _more(code: Code, options: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: options[name] for name in ("terms", "flops") if name in options}
-    threads = THREADS if not source_language(code.target).has_launch and THREADS in code.parameters else ""
-    return found | {"threads": threads, "defaults": {**code.defaults, **(options.get("defaults") or {})}}
-
-
-def launch_of(own: Own, options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def launch_of(own: OwnKernel, options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Grid, block and shared memory as expressions; by Kernel Tuner's names where nothing else is said.
 
     Raises:
@@ -309,7 +307,7 @@ def _texts(told: object) -> tuple[str, ...]:
     return tuple(map(str, told)) if isinstance(told, tuple | list) else (str(told),)
 
 
-def _grid(own: Own, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _grid(own: OwnKernel, options: Mapping[str, Any]) -> tuple[str, ...]:
     """``problem_size`` over ``grid_div_x`` and the like, as Kernel Tuner has it."""
     size = options.get("problem_size")
     if size is None:
@@ -321,14 +319,14 @@ def _grid(own: Own, options: Mapping[str, Any]) -> tuple[str, ...]:
         divisors = options.get(GRID_DIVISORS[axis])
         if divisors is None:
             divisors = [BLOCK_SIZES[axis]] if BLOCK_SIZES[axis] in own.parameters else []
-        named = [name for name, value in own.shapes.sizes.items() if extent == str(value)]
+        named = [name for name, value in own.sizes.items() if extent == str(value)]
         whole = named[0] if len(named) == 1 else extent
         product = " * ".join(f"({each})" for each in _texts(divisors)) if divisors else "1"
         found.append(f"ceil_div({whole}, {product})")
     return tuple(found)
 
 
-def own_problem(code: Code, arguments: object, options: Mapping[str, Any]) -> tuple[Own, Problem]:
+def own_problem(code: KernelCode, arguments: object, options: Mapping[str, Any]) -> tuple[OwnKernel, Problem]:
     """Writes the declaration of a kernel for arguments like these, and returns it with its problem.
 
     Raises:
@@ -340,4 +338,4 @@ def own_problem(code: Code, arguments: object, options: Mapping[str, Any]) -> tu
         file = write(own, cache_root() / "declared")
     except OSError as error:
         raise cache_trouble(error) from error
-    return own, from_file(file).operation(own.name).problem(dict(own.shapes.sizes))
+    return own, from_file(file).operation(own.name).problem(dict(own.sizes))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.shapes import as_python, names_in
+from tuner.declare.shapes import expression, names_in
 from tuner.errors import DeclarationError
 
 #: An expression -> the same in plain Python.
@@ -19,13 +19,15 @@ RULES = {
     "1 <= a <= b <= 64": lambda a, b: 1 <= a <= b <= 64,
     "a in (1, 3, 7) or b not in [2, 4]": lambda a, b: a in (1, 3, 7) or b not in [2, 4],
     "min(a, b, 5) * max(a, b) > 20": lambda a, b: min(a, b, 5) * max(a, b) > 20,
+    "1 <= min(a + 1, b) % 5 <= 3 and ceil_div(a, b) + 1 in (2, 4)": lambda a, b: (
+        1 <= min(a + 1, b) % 5 <= 3 and math.ceil(a / b) + 1 in (2, 4)
+    ),
     "ceil_div(a, b) == 1 and abs(a - b) < 3": lambda a, b: math.ceil(a / b) == 1 and abs(a - b) < 3,
 }
 
 
 def value_of(text: str, a: object, b: object) -> object:
-    python = as_python(text, {"a": "x[0]", "b": "x[1]"}, "a restriction")
-    return eval(python, {"x": (a, b), "numpy": numpy, "ceil_div": lambda one, other: -(-one // other)})
+    return expression(text, ("a", "b"), "a restriction")({"a": a, "b": b})
 
 
 @pytest.mark.parametrize("text", RULES)

@@ -31,7 +31,7 @@ def test_a_function_becomes_a_source_of_its_own() -> None:
     assert "def double(x, out, n):" in found.source
     assert "@numba.njit(nogil=True, parallel=False, cache=True)" in found.source
     # Without a reference it is held against itself in float64, at its first config.
-    assert (found.reference.name, found.more["defaults"], found.more["library"]) == (
+    assert (found.reference.name, found.defaults, found.library) == (
         "its_own_result", {"BLOCK": 64}, None,
     )  # fmt: skip
 
@@ -50,8 +50,8 @@ def test_threads_order_and_global_parameters() -> None:
     assert "fastmath=True" in found.source
     assert "def in_parallel(out, x, n):" in found.source
     assert "_in_parallel(n, out, x)" in found.source
-    assert found.more["threads"] == "THREADS"
-    assert found.more["library"][0] == "NumPy"
+    assert found.threads == "THREADS"
+    assert found.library_name == "NumPy"
 
 
 def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:

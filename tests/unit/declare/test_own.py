@@ -9,21 +9,27 @@ import numpy
 
 from tuner.declare import catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.shapes import Given, Shapes
+from tuner.declare.own import OwnKernel, Reference, write
+from tuner.declare.shapes import KernelArgument
 from tuner.declare.space import Space
-from tuner.declare.writing import Own, Reference, write
 
-ADD = Own(
+ADD = OwnKernel(
     "add",
     "cuda",
     'extern "C" __global__ void add(int n, float* out, const float* a) {}',
-    (Given("n", "int32", None, 100), Given("out", "float32", (100,), 0, True), Given("a", "float32", (100,))),
-    Shapes({"n": 100}, {"out": ("n",), "a": ("n",)}),
+    (
+        KernelArgument("n", "int32", None, 100),
+        KernelArgument("out", "float32", (100,), 0, True),
+        KernelArgument("a", "float32", (100,)),
+    ),
+    {"n": 100},
+    {"out": ("n",), "a": ("n",)},
     {"BLOCK": (32, 64, 2048)},
     ("BLOCK <= 2 * n",),
     Reference("def right(a):\n    return a + 1\n", "right", ("a",)),
-    {"grid": ("ceil_div(n, BLOCK)",), "block": ("BLOCK",), "shared_bytes": ("4 * BLOCK",)},
-    {"flops": "n", "terms": 2},
+    launch={"grid": ("ceil_div(n, BLOCK)",), "block": ("BLOCK",), "shared_bytes": ("4 * BLOCK",)},
+    flops="n",
+    terms="2",
 )
 DEVICE = DeviceInfo("board", "cuda", max_threads_per_block=1024, shared_bytes_per_block=200)
 
