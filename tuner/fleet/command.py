@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tuner.fleet.clusters import Cluster
     from tuner.fleet.coordinator import Fleet
     from tuner.fleet.night import FleetNight
-    from tuner.night.attending import Attended
     from tuner.night.scheduler import NightItem
+    from tuner.night.watching import NightWatch
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -87,7 +87,8 @@ def run_fleet(
     """
     from tuner.fleet.clusters import Certificates, ClusterRequest, local_devices
     from tuner.fleet.coordinator import opened
-    from tuner.night.watch_command import attended
+    from tuner.night.reporting import night_report
+    from tuner.night.watch_command import night_watch
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
@@ -96,25 +97,26 @@ def run_fleet(
     found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
     wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
     with opened(db, wanted) as fleet:
-        watch = attended(fleet.store, (), plan, request.quiet)
+        watch = night_watch(fleet.store, (), plan, request.quiet)
         watch.note()
-        watch.watching.why_none = "no worker came"
+        watch.why_none = "no worker came"
         night = _night(plan, fleet, request, partial(_time_sentinels, watch, plan))
         with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
             result = _tuned(night, ended)
         result.snapshot = night.snapshot()
         places = {item.key: place for place, item in enumerate(plan.items)}
         result.items.sort(key=lambda each: places[each.item.key])
-        result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
+        result.report = night_report(
+            watch, [each.to_json() for each in result.items], str(result.stopped or "")
+        )
     return result
 
 
-def _time_sentinels(watch: Attended, plan: Plan, night: FleetNight) -> None:
+def _time_sentinels(watch: NightWatch, plan: Plan, night: FleetNight) -> None:
     """Has each worker time the sentinels of its board, before any slice."""
     from tuner.fleet.sentinels import of_models
-    from tuner.night.watch_command import candidates
 
-    watch.begin(candidates(plan), plan.watch.problems, night.left_s(), of_models(night))
+    watch.begin(plan, night.left_s(), of_models(night))
 
 
 def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:

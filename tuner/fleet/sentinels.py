@@ -16,7 +16,7 @@ from tuner.results.sentinel import Sentinel
 if TYPE_CHECKING:
     from tuner.devices.detect import DetectedDevice
     from tuner.fleet.night import FleetNight
-    from tuner.night.sentinels import Code, Pass, Timed, Watched
+    from tuner.night.sentinels import Pass, SentinelCode, Timed, Watched
 
 #: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
 BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
@@ -104,8 +104,8 @@ def _told(watched: Watched) -> Told:
 
 
 def time_here(
-    found: DetectedDevice, order: WatchOrder, known: dict[str, Catalogue], code: Code | None
-) -> tuple[list[list[Sentinel]], Code]:
+    found: DetectedDevice, order: WatchOrder, known: dict[str, Catalogue], code: SentinelCode | None
+) -> tuple[list[list[Sentinel]], SentinelCode]:
     """Times sentinels on a worker's board.
 
     Args:
@@ -118,9 +118,9 @@ def time_here(
         EnvironmentTrouble: Problem or kernel are not in this machine's files.
         DeviceTrouble: The board cannot be used.
     """
-    from tuner.night.sentinels import Code, Pass
+    from tuner.night.sentinels import Pass, SentinelCode
 
-    code = code or Code(found.opening)
+    code = code or SentinelCode(found.opening)
     problems = [_found(each, known, found.target) for each in order.problems]
     passes = [Pass(*each) for each in order.passes]
     return [each.over(found, code, problems) for each in passes], code

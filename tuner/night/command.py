@@ -45,23 +45,25 @@ def run_here(
         told: Called with each problem's result.
     """
     from tuner.night.night import Night
+    from tuner.night.reporting import night_report
     from tuner.night.surveys import with_wanted
-    from tuner.night.watch_command import attended, candidates
+    from tuner.night.watch_command import night_watch
     from tuner.store import Store
     from tuner.study.locks import occupied
 
     found = find_all(device or plan.device)
     with Store.open(db) as store, occupied(db, found, f"nightly {plan.path}"):
         plan = with_wanted(plan, store, found[0])
-        watch = attended(store, found, plan, told.quiet)
-        left_s = math.inf if deadline_s is None else deadline_s - time.monotonic()
-        watch.begin(candidates(plan), plan.watch.problems, left_s)
+        watch = night_watch(store, found, plan, told.quiet)
+        watch.begin(plan, math.inf if deadline_s is None else deadline_s - time.monotonic())
         night = Night(
             plan, store, found, seed, deadline_s, db, again, watch.versions(),
             said=_nothing if told.quiet else _said, warned=lambda text: click.echo(f"tuner: {text}", err=True),
         )  # fmt: skip
         result = _tuned(plan, night, store, told)
-        result.report = watch.end([each.to_json() for each in result.items], str(result.stopped or ""))
+        result.report = night_report(
+            watch, [each.to_json() for each in result.items], str(result.stopped or "")
+        )
     return result
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
-from tuner.night.sentinels import Candidate, Code, Pass, Watched, by_nvcc, of_before, watched_of
+from tuner.night.plan.items import PlanItem
+from tuner.night.sentinels import Pass, SentinelCode, Watched, by_nvcc, of_before, watched_of
 from tuner.results.record import ProblemKey, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched
@@ -30,7 +31,7 @@ def timed(board: DetectedDevice, watched: Watched, instead: CompiledConfig | Non
     Raises:
         DeviceTrouble: The board cannot be used.
     """
-    code = Code(board.opening)
+    code = SentinelCode(board.opening)
     if instead is not None:
         code.put(watched, watched.contenders[0], instead)
     return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [watched])[0]
@@ -60,7 +61,7 @@ class Swap:
 
 
 def explain(
-    store: Store, found: DetectedDevice, others: Sequence[DetectedDevice], candidate: Candidate
+    store: Store, found: DetectedDevice, others: Sequence[DetectedDevice], candidate: PlanItem
 ) -> list[Swap]:
     """Times the champion as it is now, and with one thing swapped at a time.
 

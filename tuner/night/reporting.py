@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import itertools
 import math
+import platform
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.errors import NothingFound
-from tuner.night.analysing import arguments
+from tuner.night.causes import arguments
 from tuner.night.detecting import stretches
-from tuner.night.watch_night import Watching
+from tuner.night.watching import NightWatch
+from tuner.results.record import utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 from tuner.store import Store, watched
 from tuner.study import crowns
+from tuner.version import __version__
 
 #: Nights of a sentinel's history in the report.
 HISTORY = 90
 
 
-def summary(store: Store, watching: Watching, problems: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a night came to.
+def night_report(watch: NightWatch, problems: Sequence[Mapping[str, Any]], stopped: str) -> dict[str, Any]:
+    """Ends a night: confirms its new champions, and notes its report, from which pages are made now or later.
 
     Args:
-        store: The database.
-        watching: What its sentinels came to.
+        watch: The night's sentinels.
         problems: What its problems came to, as JSON.
+        stopped: Why the night ended early; empty if it did not.
     """
-    return {
-        "sentinels": [_sentinel(each) for each in watching.sentinels],
-        "no_sentinels": watching.why_none or None,
-        "not_watched": watching.left,
-        "alerts": [each.to_json() for each in watching.alerts if each.slower or each.cause == "wrong"],
-        "improvements": [
-            each.to_json() for each in watching.alerts if not each.slower and each.cause != "wrong"
-        ],
-        "confirmed": watching.confirmed,
-        "rolled_back": watching.rolled_back,
-        "behind": _behind(watching),
-        "faster": [_faster(store, each) for each in problems if _is_faster(each)],
+    watch.confirm_new(problems)
+    alerts = {True: [], False: []}  # type: dict[bool, list[dict[str, Any]]]
+    for alert in watch.alerts:
+        alerts[alert.slower or alert.cause == "wrong"].append(alert.to_json())
+    report = {
+        "form": 1, "night": watch.night, "tuner": __version__, "plan": watch.plan, "host": platform.node(),
+        "begun_at": watch.begun_at, "ended_at": utc_now(), "took_s": time.monotonic() - watch.begun_s,
+        "stopped": stopped, "sentinels": [_sentinel(each) for each in watch.sentinels],
+        "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": alerts[True],
+        "improvements": alerts[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
+        "behind": [_behind(each) for each in watch.behind],
+        "faster": [_faster(watch.store, each) for each in problems if _is_faster(each)],
         "stale": [_stale(each) for each in problems if each.get("stale")],
         "not_reached": [_left(each) for each in problems if each["state"] in ("not reached", "failed")],
-        "problems": list(problems),
-        "boards": _boards(watching.sentinels),
-        "history": _history(store, watching.sentinels),
-    }
+        "problems": list(problems), "boards": _boards(watch.sentinels),
+        "history": _history(watch.store, watch.sentinels),
+    }  # fmt: skip
+    watched.note(watch.store, watched.NightEvent(watch.night, watched.ENDED, report))
+    return report
 
 
 def has_alerts(report: Mapping[str, Any]) -> bool:
@@ -118,17 +123,12 @@ def _finite(log_ratio: float) -> float | None:
     return math.exp(log_ratio) if math.isfinite(log_ratio) else None
 
 
-def _behind(watching: Watching) -> list[dict[str, str]]:
-    """Champions that are slower than the one before, with the command that goes back."""
-    return [
-        {
-            "problem": str(each.problem),
-            "board": each.device.uuid,
-            "behind": BEFORE,
-            "command": f"tuner champions rollback {arguments(each.problem, each.regime)} --why '...'",
-        }
-        for each in watching.behind
-    ]
+def _behind(sentinel: Sentinel) -> dict[str, str]:
+    """A champion that is slower than the one before, with the command that goes back."""
+    return {
+        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "behind": BEFORE,
+        "command": f"tuner champions rollback {arguments(sentinel.problem, sentinel.regime)} --why '...'",
+    }  # fmt: skip
 
 
 def _is_faster(problem: Mapping[str, Any]) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.language import source_language
@@ -22,6 +21,7 @@ from tuner.devices.cuda.nvrtc import CubinCache, read_report
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
+from tuner.night.plan.items import PlanItem
 from tuner.results.doubts import OTHERS_GPU
 from tuner.results.measurement import Measurement
 from tuner.results.record import Champion, ProblemKey
@@ -70,7 +70,7 @@ class Watched:
         return {**self.problem.to_json(), "origin": str(self.problem.operation.origin or "")}
 
 
-class Code:
+class SentinelCode:
     """Machine code of all that takes part, compiled once for any number of passes."""
 
     def __init__(self, opening: str, architecture: str = "") -> None:
@@ -196,7 +196,7 @@ class Pass:
     terms: Terms
     processes: int = PROCESSES
 
-    def over(self, found: DetectedDevice, code: Code, watched: Sequence[Watched]) -> list[Sentinel]:
+    def over(self, found: DetectedDevice, code: SentinelCode, watched: Sequence[Watched]) -> list[Sentinel]:
         """Times sentinels in fresh processes.
 
         Args:
@@ -222,7 +222,9 @@ class Pass:
         joined = [joined_of(each) for each in zip(*timed, strict=True)]
         return [replace(each, seen={**before, **each.seen}) for each in joined]
 
-    def _timed(self, worker: DeviceWorker, machine: MachineWatch, code: Code, watched: Watched) -> Sentinel:
+    def _timed(
+        self, worker: DeviceWorker, machine: MachineWatch, code: SentinelCode, watched: Watched
+    ) -> Sentinel:
         begun_s = time.monotonic()
         machine.restart()
         named: list[tuple[str, CompiledConfig]] = []
@@ -268,28 +270,9 @@ def _players(watched: Watched, code: Mapping[str, CompiledConfig], turns: Turns)
     return players
 
 
-#: Problems that a night watches unless a plan says otherwise.
-MOST_PROBLEMS = 60
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A problem that may be watched.
-
-    Attributes:
-        problem: The problem.
-        catalogue: Where its kernels are found.
-        regime: How time is taken.
-    """
-
-    problem: Problem
-    catalogue: Catalogue
-    regime: str = "cold"
-
-
 def choose(
-    store: Store, device: DeviceInfo, candidates: Iterable[Candidate], uses: Mapping[ProblemKey, float],
-    most: int = MOST_PROBLEMS,
+    store: Store, device: DeviceInfo, candidates: Iterable[PlanItem], uses: Mapping[ProblemKey, float],
+    most: int,
 ) -> tuple[list[Watched], list[str]]:  # fmt: skip
     """Chooses what is used most, by share of time, then in the order given.
 
@@ -325,7 +308,7 @@ def choose(
     return [each for _, each in found[:most]], left
 
 
-def watched_of(candidate: Candidate, reign: Reign, target: str) -> Watched | None:
+def watched_of(candidate: PlanItem, reign: Reign, target: str) -> Watched | None:
     """Champion and the one before it; None if the champion cannot be rendered as the kernels are now."""
     if reign.champion is None:
         return None
@@ -336,7 +319,7 @@ def watched_of(candidate: Candidate, reign: Reign, target: str) -> Watched | Non
     return Watched(candidate.problem, candidate.regime, (champion, *([before] if before else [])))
 
 
-def _contender(candidate: Candidate, name: str, champion: Champion, target: str) -> Contender | None:
+def _contender(candidate: PlanItem, name: str, champion: Champion, target: str) -> Contender | None:
     record = champion.record
     kernels: dict[str, Kernel] = {
         each.name: each for each in candidate.catalogue.of(candidate.problem.operation.name, target)
@@ -377,7 +360,7 @@ class Boards(Protocol):
         ...
 
 
-class Here:
+class LocalBoards:
     """Boards of this machine."""
 
     def __init__(self, found: Sequence[DetectedDevice]) -> None:
@@ -387,7 +370,7 @@ class Here:
             found: The boards, of one model.
         """
         self._found = {each.spec: each for each in found}
-        self._code = {each.spec: Code(each.opening) for each in found}
+        self._code = {each.spec: SentinelCode(each.opening) for each in found}
 
     @property
     def info(self) -> DeviceInfo:

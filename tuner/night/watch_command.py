@@ -12,11 +12,11 @@ from tuner.cli.options import database_option, json_option, parse_problem, probl
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from tuner.night.attending import Attended
+    from tuner.devices.detect import DetectedDevice
     from tuner.night.plan import Plan
-    from tuner.night.sentinels import Candidate
+    from tuner.night.watching import NightWatch
     from tuner.store import Store
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ALERTS = 4
 
 
-class Watch(click.Group):
+class PlanGroup(click.Group):
     """``watch PLAN`` is ``watch plan PLAN``."""
 
     def resolve_command(
@@ -36,7 +36,7 @@ class Watch(click.Group):
         return super().resolve_command(context, args)
 
 
-@click.group(cls=Watch)
+@click.group(cls=PlanGroup)
 def watch() -> None:
     """Time champions, those before them and the library, and say what changed since earlier nights.
 
@@ -55,16 +55,16 @@ def plan(path: Path, device: str, folder: Path | None, quiet: bool, db: str, as_
     """Time the problems of a plan, and say what changed. Exit code 4 tells of alerts."""
     from tuner.devices.detect import find_all
     from tuner.night.plan import read_plan
-    from tuner.night.reporting import has_alerts
+    from tuner.night.reporting import has_alerts, night_report
     from tuner.store import Store
     from tuner.study.locks import occupied
 
     read = read_plan(path)
     found = find_all(device or read.device)
     with Store.open(db) as store, occupied(db, found, f"watch {path}"):
-        night = attended(store, found, read, quiet)
-        night.begin(candidates(read), read.watch.problems)
-        report = night.end([], "")
+        night = night_watch(store, found, read, quiet)
+        night.begin(read)
+        report = night_report(night, [], "")
     if as_json:
         print_json(report)
     else:
@@ -74,26 +74,15 @@ def plan(path: Path, device: str, folder: Path | None, quiet: bool, db: str, as_
     return ALERTS if has_alerts(report) else 0
 
 
-def attended(store: Store, found: Any, read: Plan, quiet: bool) -> Attended:
-    """A night's watch by the rules of a plan."""
-    from tuner.night.attending import Attended
+def night_watch(store: Store, boards: Sequence[DetectedDevice], plan: Plan, quiet: bool) -> NightWatch:
+    """The sentinels of a plan's night on this machine's boards; says on stderr what goes on."""
+    from tuner.night.watching import NightWatch
 
     def say(text: str) -> None:
         if not quiet:
             click.echo(text, err=True)
 
-    rules = read.watch
-    return Attended.of(store, found, str(read.path), say, seconds=rules.seconds, automatic=rules.automatic)
-
-
-def candidates(read: Plan) -> list[Candidate]:
-    """The problems of a plan, each once."""
-    from tuner.night.sentinels import Candidate
-
-    found = {
-        (item.problem, item.regime): Candidate(item.problem, item.catalogue, item.regime) for item in read.items
-    }
-    return list(found.values())
+    return NightWatch(store, boards, str(plan.path), plan.watch, say)
 
 
 @watch.command()
@@ -109,7 +98,7 @@ def explain(
     """Try what can be swapped for a problem that changed: its old machine code, another compiler or board."""
     from tuner.devices.detect import find
     from tuner.night.explaining import explain as tried
-    from tuner.night.sentinels import Candidate
+    from tuner.night.plan import PlanItem
     from tuner.store import Store
 
     named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))
@@ -117,7 +106,7 @@ def explain(
     found = find(device)
     boards = [find(other)] if other else []
     with Store.open(db) as store:
-        swaps = tried(store, found, boards, Candidate(problem, catalogue, words["regime"]))
+        swaps = tried(store, found, boards, PlanItem(problem, catalogue, regime=words["regime"]))
     if as_json:
         print_json([each.to_json() for each in swaps])
         return

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from tuner.night.analysing import CAUSES, Evidence, alerts, judge
+from tuner.night.causes import CAUSES, ChangeEvidence, alerts, judge
 
 DRIVER = {"driver": ("580.1", "590.2")}
 
 
-def evidence(moved: str, problem: str = "gemm 64 x 64 x 64", change: float = 0.03, **more: Any) -> Evidence:
+def evidence(
+    moved: str, problem: str = "gemm 64 x 64 x 64", change: float = 0.03, **more: Any
+) -> ChangeEvidence:
     at = {"since": "2026-01-05T00:00:00", "arguments": "gemm 64 64 64"}
-    return Evidence(problem, "GPU-1", "cold", moved, change, (change - 0.01, change + 0.01), **(at | more))
+    return ChangeEvidence(
+        problem, "GPU-1", "cold", moved, change, (change - 0.01, change + 0.01), **(at | more)
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,7 @@ def evidence(moved: str, problem: str = "gemm 64 x 64 x 64", change: float = 0.0
         (evidence("champion", others=0.5), "neighbour", "others were seen"),
     ],
 )  # fmt: skip
-def test_a_cause_and_what_led_to_it(found: Evidence, cause: str, told: str) -> None:
+def test_a_cause_and_what_led_to_it(found: ChangeEvidence, cause: str, told: str) -> None:
     named, why = judge(found)
     assert named == cause
     assert told in why
@@ -67,7 +71,7 @@ def test_one_alert_for_a_cause_however_many_problems() -> None:
 
 def test_boards_have_alerts_of_their_own_and_a_compiler_has_one() -> None:
     both = [
-        Evidence("gemm", board, "cold", "champion", 0.03, (0.02, 0.04), new_code=new_code)
+        ChangeEvidence("gemm", board, "cold", "champion", 0.03, (0.02, 0.04), new_code=new_code)
         for board in ("GPU-1", "GPU-2")
         for new_code in (True, False)
     ]

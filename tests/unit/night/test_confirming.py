@@ -13,8 +13,8 @@ from fixtures.fake_device import BOARD
 from fixtures.records import champion, measured, record
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.night.analysing import Watch
-from tuner.night.watch_night import confirm_again, go_back
+from tuner.night.causes import ProblemNight
+from tuner.night.watching import confirm_again, go_back
 from tuner.results.record import ProblemKey, Role
 from tuner.results.sentinel import BEFORE, CHAMPION, Player, Sentinel
 from tuner.store import Store
@@ -35,7 +35,7 @@ def bench() -> ModuleType:
     return made
 
 
-def watch(board: str, slower: float, wrong: str = "", last: float | None = None) -> Watch:
+def watch(board: str, slower: float, wrong: str = "", last: float | None = None) -> ProblemNight:
     """A night of a board and its repeats; the champion is so much slower, and was in the last night."""
     device = DeviceInfo.from_json({**BOARD, "uuid": board})
     random = np.random.default_rng(1)
@@ -49,7 +49,7 @@ def watch(board: str, slower: float, wrong: str = "", last: float | None = None)
         )
         return Sentinel(KEY, device, "cold", "night", process, players)
 
-    return Watch(
+    return ProblemNight(
         [timed(1, slower if last is None else last)], timed(1), [timed(process) for process in range(2, 6)]
     )
 

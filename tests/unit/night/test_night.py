@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored, write_device
+from tuner.night.attending import Attended
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
 from tuner.night import slices, standing
-from tuner.night.attending import Attended
 from tuner.night.night import Night
 from tuner.night.plan import PlanItem, read_plan
 from tuner.results.record import Role

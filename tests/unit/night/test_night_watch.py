@@ -18,7 +18,8 @@ from fixtures.records import champion, measured, record
 from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.devices.detect import find
-from tuner.night.sentinels import Candidate, Code, Pass, choose
+from tuner.night.plan import PlanItem
+from tuner.night.sentinels import Pass, SentinelCode, choose
 from tuner.results.record import ProblemKey, Role, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched
@@ -45,7 +46,7 @@ Ran = Callable[..., tuple[int, dict[str, Any]]]
 @pytest.fixture
 def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Each repeat is two processes more, and one compiles as quickly as many.
-    monkeypatch.setattr("tuner.night.watch_night.REPEATS", 1)
+    monkeypatch.setattr("tuner.night.watching.REPEATS", 1)
     monkeypatch.setattr("tuner.workers.compile_pool.WORKERS_PER_DEVICE", 1)
     for name in ("toy.py", "toy.cu", "toy.numba.py"):
         shutil.copy(TOY.with_name(name), here)
@@ -80,12 +81,14 @@ def past(store: Store, nights: int = 8) -> Sentinel:
     """Nights before this one, in which nothing changed; returns one of them."""
     found = find("fake:device.json")
     declared = catalogue.from_file(Path("toy.py"))
-    candidate = Candidate(declared.operation("toy").problem({"n": 1000}), declared)
-    (what,), _ = choose(store, found.info, [candidate], {})
+    candidate = PlanItem(declared.operation("toy").problem({"n": 1000}), declared)
+    (what,), _ = choose(store, found.info, [candidate], {}, 1)
     # Equal boards with equal contenders were timed by an earlier test.
     which = Path("device.json").read_text(), tuple(str(each.config) for each in what.contenders)
     if which not in TIMED:
-        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(found, Code(found.opening), [what])[0]
+        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(
+            found, SentinelCode(found.opening), [what]
+        )[0]
     timed = TIMED[which]
     random = np.random.default_rng(1)
     told = []
@@ -267,7 +270,7 @@ def test_what_is_used_most_is_watched_and_others_are_named(folder: Path) -> None
     of = declared.operation("toy")
     with Store.open(database(folder)) as store:
         crown(store, BEST, 1)
-        candidates = [Candidate(of.problem({"n": n}), declared) for n in (1000, 2000)]
+        candidates = [PlanItem(of.problem({"n": n}), declared) for n in (1000, 2000)]
         chosen, left = choose(store, find("fake:device.json").info, candidates, {KEY: 9.0}, 1)
         assert [str(each.problem) for each in chosen] == ["toy 1000 float32 plain"]
         assert left == ["toy 2000 float32 plain: it has no champion yet"]

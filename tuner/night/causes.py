@@ -1,0 +1,409 @@
+"""From the sentinels of a board's nights to what changed, with all the evidence for why."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tuner.declare.problem import IEEE
+from tuner.night.detecting import LEAST_HISTORY, Finding, Floats, confirmed, examine, levels
+from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.record import ProblemKey
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
+
+#: Causes, and what they are called.
+CAUSES = {
+    "neighbour": "something else ran on the same device",
+    "clocks": "the device ran at other clocks",
+    "driver": "the driver changed",
+    "node": "the node or board became slower or faster as a whole",
+    "vendor": "the library changed",
+    "compiler": "the compiler makes other machine code of the same source",
+    "config": "the champion is another config or source than before",
+    "board": "the champion alone moved, with the same machine code and driver",
+    "wrong": "the champion no longer computes the right result",
+}
+#: A clock that differs by this share tells something.
+CLOCK_CHANGE = 0.005
+#: Power beyond that of the nights before, at other problems, that only a neighbour explains.
+POWER_CHANGE = 0.12
+#: Others' processor time that counts, in cores.
+BUSY_CORES = 0.5
+#: Bits of NVML's reasons that are a throttle: power, thermal and hardware slowdowns (nvml.h, "clocks event
+#: reasons"): software power cap, hardware slowdown, software and hardware thermal, power brake.
+THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+
+
+@dataclass(frozen=True)
+class ChangeEvidence:
+    """What is known of a problem that changed on a board in a night.
+
+    Attributes:
+        problem: The problem in words.
+        board: UUID of the board.
+        regime: How time was taken.
+        moved: What explains the night best: ``champion``, ``library`` or ``all``.
+        change: Share by which the time changed; above 0 it is slower.
+        interval: Its 95 % interval.
+        since: First night of the change: ISO 8601, UTC.
+        crept: True if the nights together tell it, not this one alone.
+        wrong: What is wrong with the champion's result; empty if nothing is.
+        new_code: True if the champion's machine code is not that of the nights before.
+        new_config: True if the champion is another config or source than in the nights before.
+        versions: Name -> (before, now) of each version that changed: driver, compiler, library...
+        clock_change: Share by which the clock differs from the nights before; None if it was not read.
+        throttled: True if the device was throttled, and was not in the nights before.
+        power_change: Largest share by which the board drew more power at other problems than in the nights
+            before; None if it was not read.
+        others: Others' share of the device meanwhile, or how many processes, whichever tells more; 0 for none.
+        together: Share of the board's watched problems whose champion and library moved alike.
+        elsewhere: True if another board of the model moved alike in that night; None if there is none.
+        arguments: The problem as the command line takes it.
+        fell_behind: ``before`` or ``library`` if the champion is now slower than that one; else empty.
+    """
+
+    problem: str
+    board: str
+    regime: str
+    moved: str
+    change: float
+    interval: tuple[float, float]
+    since: str = ""
+    crept: bool = False
+    wrong: str = ""
+    new_code: bool = False
+    new_config: bool = False
+    versions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    clock_change: float | None = None
+    throttled: bool = False
+    power_change: float | None = None
+    others: float = 0.0
+    together: float = 0.0
+    elsewhere: bool | None = None
+    arguments: str = ""
+    fell_behind: str = ""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One cause, however many problems it hit.
+
+    Attributes:
+        cause: A key of `CAUSES`.
+        why: What led to it, in a sentence.
+        slower: True if times rose.
+        change: Median change of the problems.
+        since: When it was first seen; ISO 8601, UTC.
+        command: The command that shows more.
+        problems: Everything that is known of each problem.
+    """
+
+    cause: str
+    why: str
+    slower: bool
+    change: float
+    since: str
+    command: str
+    problems: tuple[ChangeEvidence, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object, with the cause in words."""
+        return asdict(self) | {"told": CAUSES[self.cause]}
+
+
+def judge(evidence: ChangeEvidence) -> tuple[str, str]:
+    """Names the cause of a change.
+
+    Args:
+        evidence: What is known of it.
+
+    Returns:
+        A key of `CAUSES`, and what led to it.
+    """
+    if evidence.wrong:
+        return "wrong", evidence.wrong
+    if evidence.moved == "library":
+        return _neighbour(evidence) or _vendor(evidence)
+    if evidence.moved == "champion":
+        unlike = _new_champion(evidence) or _driver(evidence, "the champion's machine code is the same;")
+        told = "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
+        return unlike or _disturbed(evidence) or ("board", told)
+    driver = _driver(evidence, "champion and library moved alike, and")
+    return _disturbed(evidence) or driver or _node(evidence)
+
+
+def _new_champion(evidence: ChangeEvidence) -> tuple[str, str] | None:
+    if evidence.new_config:
+        return "config", "the champion is another config or source than in the nights before"
+    if not evidence.new_code:
+        return None
+    compiler = (
+        _version_change(evidence, "compiler") if "compiler" in evidence.versions else "of the same version"
+    )
+    return "compiler", f"the champion's machine code is new, of the same source and config; compiler {compiler}"
+
+
+def _driver(evidence: ChangeEvidence, beside: str) -> tuple[str, str] | None:
+    if "driver" not in evidence.versions:
+        return None
+    return "driver", f"{beside} the driver was {_version_change(evidence, 'driver')}"
+
+
+def _disturbed(evidence: ChangeEvidence) -> tuple[str, str] | None:
+    """A neighbour or other clocks, if there is a sign of them."""
+    neighbour = _neighbour(evidence)
+    if neighbour:
+        return neighbour
+    if evidence.throttled and evidence.change > 0:
+        return "clocks", "the device was throttled, and was not in the nights before"
+    clock = evidence.clock_change
+    if clock is not None and abs(clock) >= CLOCK_CHANGE and clock * evidence.change < 0:
+        return "clocks", f"its clock was {clock:+.1%} of that in the nights before"
+    return None
+
+
+def _neighbour(evidence: ChangeEvidence) -> tuple[str, str] | None:
+    """A neighbour, if it was seen, or if the board drew more power than its own work explains."""
+    if evidence.change <= 0:
+        return None
+    if evidence.others > 0:
+        return "neighbour", "others were seen on the device meanwhile"
+    power = evidence.power_change
+    if power is not None and power >= POWER_CHANGE:
+        told = f"the board drew {power:.0%} more power at other problems than in the nights before"
+        return "neighbour", told
+    return None
+
+
+def _vendor(evidence: ChangeEvidence) -> tuple[str, str]:
+    if "library" in evidence.versions:
+        return "vendor", f"the library alone moved, and it was {_version_change(evidence, 'library')}"
+    return "vendor", "the library alone moved, although its version is the same: what it chooses has changed"
+
+
+def _node(evidence: ChangeEvidence) -> tuple[str, str]:
+    if evidence.elsewhere:
+        return "node", "champion and library moved alike, on another board, too: what the boards share"
+    beside = "" if evidence.elsewhere is None else "; another board did not"
+    return "node", f"champion and library moved alike, with the same driver and clocks{beside}"
+
+
+def _version_change(evidence: ChangeEvidence, name: str) -> str:
+    before, now = evidence.versions[name]
+    return f"{before or 'unknown'} and is {now or 'unknown'}"
+
+
+def alerts(changes: Iterable[ChangeEvidence]) -> list[Alert]:
+    """One alert for each cause, however many problems it hit; those with the most problems first."""
+    groups: dict[tuple[str, str, bool], list[tuple[ChangeEvidence, str]]] = {}
+    for change in changes:
+        cause, why = judge(change)
+        board = "" if cause in ("vendor", "compiler") else change.board
+        groups.setdefault((cause, board, change.change > 0), []).append((change, why))
+    of_causes = [
+        _alert(cause, group[0][1], [one for one, _ in group]) for (cause, _, _), group in groups.items()
+    ]
+    return sorted(of_causes, key=lambda alert: (not alert.slower, -len(alert.problems)))
+
+
+def _alert(cause: str, why: str, problems: Sequence[ChangeEvidence]) -> Alert:
+    ordered = tuple(sorted(problems, key=lambda one: -abs(one.change)))
+    middle = statistics.median_high(one.change for one in ordered)
+    since = min((one.since for one in ordered if one.since), default="")
+    command = f"tuner watch explain {ordered[0].arguments}"
+    return Alert(cause, why, middle > 0, middle, since, command, ordered)
+
+
+def arguments(problem: ProblemKey, regime: str = "cold") -> str:
+    """Operation, dims and options of a problem."""
+    dims = " ".join(str(size) for _, size in problem.shape)
+    options = {
+        "dtype": problem.dtype,
+        "layout": problem.layout,
+        "precision": problem.precision if problem.precision != IEEE else "",
+        "epilogue": problem.epilogue,
+        "regime": regime if regime != "cold" else "",
+    }
+    return " ".join(
+        [problem.operation, dims, *(f"--{name} {value}" for name, value in options.items() if value)]
+    )
+
+
+@dataclass
+class ProblemNight:
+    """One problem on one board in a night.
+
+    Attributes:
+        history: The nights before, the first first: the night's own sentinels since the last change.
+        tonight: The night's own sentinel.
+        again: Its repeats in fresh processes.
+    """
+
+    history: list[Sentinel]
+    tonight: Sentinel
+    again: list[Sentinel] = field(default_factory=list)
+
+    @property
+    def new_config(self) -> bool:
+        """True if the champion is another config or source than in the nights before."""
+        return bool(self.history) and _who(self.history[-1], CHAMPION) != _who(self.tonight, CHAMPION)
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the champion; empty if nothing is."""
+        return next((player.wrong for player in self.tonight.players if player.name == CHAMPION), "")
+
+    @property
+    def finding(self) -> Finding | None:
+        """How its times changed, with the repeats if there are some; None if they did not, or it is unknown."""
+        again = [sentinel for sentinel in self.again if sentinel.player(CHAMPION)]
+        if not self.history or not self.tonight.player(CHAMPION) or (self.again and not again):
+            return None
+        champion, before = (_who(self.history[-1], name) for name in (CHAMPION, BEFORE))
+        changed = [number for number, each in enumerate(self.history) if _who(each, CHAMPION) != champion]
+        nights = self._rows(self.history[changed[-1] + 1 if changed else 0 :], before)
+        tonight = self._rows([self.tonight], before)
+        return confirmed(nights, tonight[0], self._rows(again, before)) if again else examine(nights, tonight)
+
+    @staticmethod
+    def _rows(sentinels: Iterable[Sentinel], before: tuple[object, ...] | None) -> Floats:
+        """A row of levels for each sentinel; another champion before than the usual one does not count."""
+        here = np.array([True, False, True])
+        return np.array(
+            [np.where(here | (_who(each, BEFORE) == before), levels(each), np.nan) for each in sentinels]
+        )
+
+    @property
+    def behind(self) -> str:
+        """Whom the champion is slower than in all passes: ``before``, ``library`` or nobody."""
+        passes = (self.tonight, *self.again)
+        return next(
+            (other for other in (BEFORE, LIBRARY) if all(one.verdict(other) == "slower" for one in passes)), ""
+        )
+
+    @property
+    def was_behind(self) -> bool:
+        """True if the same champion was slower than the same one before in the night before, too."""
+        if not self.history:
+            return False
+        last = self.history[-1]
+        same = all(_who(last, name) == _who(self.tonight, name) for name in (CHAMPION, BEFORE))
+        return same and last.verdict(BEFORE) == "slower"
+
+    @property
+    def suspect(self) -> bool:
+        """True if it is worth repeating in fresh processes."""
+        finding = self.finding
+        return bool(self.wrong) or bool(self.behind) or (finding is not None and finding.suspect)
+
+    @property
+    def change(self) -> Finding | None:
+        """The change that is told: it was repeated, and is certain.
+
+        A new champion that is faster is no news here: its finals said so.
+        """
+        finding = self.finding if self.again else None
+        if finding is None or not finding.is_told or (self.new_config and finding.change < 0):
+            return None
+        return finding
+
+
+def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
+    """Identity of a participant: kernel, config and source."""
+    for player in sentinel.players:
+        if player.name == name:
+            return player.kernel, tuple(sorted(player.config.items())), player.source_hash
+    return None
+
+
+def alerts_of(of_boards: Mapping[str, Sequence[ProblemNight]]) -> list[Alert]:
+    """The alerts of all boards; the evidence of each says what the others did."""
+    changes = [change for nights in of_boards.values() for change in _evidence(nights)]
+    if len(of_boards) > 1:
+        alike = {(one.problem, one.board) for one in changes if one.moved == "all"}
+        changes = [
+            replace(one, elsewhere=any(name == one.problem and board != one.board for name, board in alike))
+            for one in changes
+        ]
+    return alerts(changes)
+
+
+def _evidence(nights: Sequence[ProblemNight]) -> list[ChangeEvidence]:
+    """Everything that is known of each change of a board's night."""
+    changes = [(number, change) for number, night in enumerate(nights) if (change := night.change) is not None]
+    together = sum(change.moved == "all" for _, change in changes) / max(len(nights), 1)
+    # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
+    alone = {number for number, change in changes if change.moved != "all"}
+    power = {
+        number: share
+        for number, night in enumerate(nights)
+        if number not in alone and (share := _power_change(night)) is not None
+    }
+    found = []
+    for number, change in changes:
+        others = max((share for other, share in power.items() if other != number), default=None)
+        found.append(replace(_change_evidence(nights[number], change), together=together, power_change=others))
+    wrong = [night for night in nights if night.wrong and all(again.players[0].wrong for again in night.again)]
+    return [*found, *(replace(_plain_evidence(night, CHAMPION), wrong=night.wrong) for night in wrong)]
+
+
+def _plain_evidence(night: ProblemNight, moved: str) -> ChangeEvidence:
+    now = night.tonight
+    return ChangeEvidence(
+        str(now.problem), now.device.uuid, now.regime, moved, 0.0, (0.0, 0.0), now.measured_at,
+        new_config=night.new_config, arguments=arguments(now.problem, now.regime),
+    )  # fmt: skip
+
+
+def _change_evidence(night: ProblemNight, change: Finding) -> ChangeEvidence:
+    now, history = night.tonight, night.history
+    champion, last = now.player(CHAMPION), history[-1].player(CHAMPION)
+    versions = _versions(history[-1], now)
+    if champion and last and champion.compiler != last.compiler:
+        versions["compiler"] = last.compiler, champion.compiler
+    new_code = champion and last and champion.binary_hash and champion.binary_hash != last.binary_hash
+    return replace(
+        _plain_evidence(night, change.moved), change=math.expm1(change.change), interval=change.interval,
+        since=[*history, now][-min(change.nights, len(history) + 1)].measured_at, crept=change.nights > 1,
+        new_code=bool(new_code and not night.new_config), versions=versions,
+        clock_change=_share_of_usual(history, now, "sm_clock_hz"),
+        throttled=_throttled(now) and not any(map(_throttled, history)),
+        others=_others(now) if not any(map(_others, history[-5:])) else 0.0, fell_behind=night.behind,
+    )  # fmt: skip
+
+
+def _versions(before: Sentinel, now: Sentinel) -> dict[str, tuple[str, str]]:
+    """Name -> (before, now) of the versions that changed."""
+    both = {
+        name: (before.versions.get(name, ""), now.versions.get(name, ""))
+        for name in sorted(before.versions.keys() | now.versions.keys())
+    }
+    return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
+
+
+def _share_of_usual(history: Sequence[Sentinel], now: Sentinel, reading: str, least: int = 1) -> float | None:
+    """Share by which a reading differs from that of the nights before; None if it was read too seldom."""
+    usual = [value for sentinel in history if (value := sentinel.circumstance(reading))]
+    value = now.circumstance(reading)
+    return value / statistics.median(usual) - 1.0 if value and len(usual) >= least else None
+
+
+def _power_change(night: ProblemNight) -> float | None:
+    return _share_of_usual(night.history, night.tonight, "power_w", LEAST_HISTORY)
+
+
+def _throttled(sentinel: Sentinel) -> bool:
+    reasons = sentinel.circumstances.get("throttle_reasons", ())
+    return sum(bool(int(reason) & THROTTLES) for reason in reasons) > len(reasons) / 2
+
+
+def _others(sentinel: Sentinel) -> float:
+    seen = sentinel.seen
+    gpu, cores = seen.get(OTHERS_GPU, 0.0), seen.get(OTHERS_CORES, 0.0)
+    busy = gpu if gpu >= BUSY_GPU else 0.0, cores if cores > BUSY_CORES else 0.0
+    return max(*busy, seen.get(OTHERS_PROCESSES, 0.0))
