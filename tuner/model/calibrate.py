@@ -1,25 +1,23 @@
-"""What predictions cost, from problems that the predicting model was not fitted to.
+"""What answers of a model cost, measured at problems that it was not fitted to: one calibration, one summary.
 
-Each case is such a problem: how much faster the best config was predicted to be than the library, what the
-answer lost against the best of all that was timed there, and how far its time was off. A new answer is expected
-to lose what the cases lost that are most like it.
+A case is such a problem: left out of the fit in turn, drawn after it, or of a later survey. A new answer is
+expected to lose what the cases lost that are most like it, and its intervals end where they hold four of five
+residuals of the cases, each over what was expected of it (split conformal prediction).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.model.evidence import WEIGHT
-from tuner.results.distance import Floats, Numbers
+from tuner.lookup.answers import UNMEASURED
+from tuner.results.distance import Floats
 from tuner.results.measurement import SLOWER
-
-if TYPE_CHECKING:
-    from tuner.model.table import Table
 
 #: Gains that must be predicted before a kernel is preferred to the library, tried on cases; the last: never.
 MARGINS = np.array([*np.arange(0.0, 0.2, 0.01), 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 9.0])
@@ -34,14 +32,8 @@ NEAREST, PRIOR = 40, 5.0
 GAIN_SCALE, DIM_SCALE = 0.15, 2.0
 #: Losses and errors below this are noise.
 LEAST = 0.002
-#: Share of cases that an interval holds.
-HELD = 0.8
-#: A problem with so many times the timings that this share of problems have is one at which the search went on.
-SEARCHED, USUAL = 3.0, 0.9
-#: Tries of a study of some seconds; problems with so many tries tell what more of them find, so many for each.
-STUDIED, LEAST_TRIED, SPEAK = 250, 16, 5
-#: First-use list: configs that are timed.
-FIRST = 8
+#: Share of cases that an interval holds; rounding puts none outside.
+HELD, ROUNDED = 0.8, 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -54,10 +46,9 @@ class Cases:
         near: The same by what was timed near by.
         error: log(true / predicted) time of the best config and of the library, shape (cases, 2).
         kernel_s: True time of the config that was predicted to be best.
-        first_s: The least true time among the configs that were predicted to be the best eight.
-        library_s: True time of the library.
-        best_s: The least time of all; where the search did not go on, less what it is likely to have missed.
-        searched: Problems at which the search went on.
+        library_s: True time of the library; infinite without one.
+        best_s: The least time that is known; where few configs were tried, less what is likely to be left.
+        searched: Problems at which a longer search told what there is to be found.
     """
 
     dims: Floats
@@ -65,10 +56,14 @@ class Cases:
     near: Floats
     error: Floats
     kernel_s: Floats
-    first_s: Floats
     library_s: Floats
     best_s: Floats
     searched: int = 0
+
+    def some(self, which: NDArray[np.bool_]) -> Cases:
+        """Some of the cases."""
+        values = {name: value[which] for name, value in vars(self).items() if name != "searched"}
+        return replace(self, **values)
 
     def doubted(self, doubt: float) -> Cases:
         """The cases with gains that `doubted` lessens."""
@@ -83,188 +78,13 @@ class Cases:
         """True time of what is answered."""
         return np.where(self.used(margin), self.kernel_s, self.library_s)
 
-    def loss(self, margin: float) -> Floats:
-        """Time of the answer over the best, minus 1."""
-        found: Floats = self.answered_s(margin) / self.best_s - 1
-        return found
-
     def lost(self, margin: float) -> Floats:
         """The fraction of speed that the answer loses: 1 - best / answered."""
         return 1 - self.best_s / self.answered_s(margin)
 
-    def first_loss(self) -> Floats:
-        """The same when the best eight and the library are timed."""
-        found: Floats = np.minimum(self.first_s, self.library_s) / self.best_s - 1
-        return found
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a model said of a survey's rows, fitted to other problems.
-
-    Attributes:
-        log_s: Logs of seconds, shape (times,); infinite where a config is not one that could be answered.
-        behind: How far behind the fastest it is expected to be by what was timed near by.
-        gain: log(library / config) near by.
-        library_log_s: Logs of seconds of the library, shape (problems,); infinite where there is none.
-        weight: Of `behind`, beside `log_s`.
-    """
-
-    log_s: Floats
-    behind: Floats
-    gain: Floats
-    library_log_s: Floats
-    weight: float = WEIGHT
-
-
-def cases(numbers: Numbers, dims: Floats, data: Table, said: Said) -> Cases:
-    """Cases from predictions.
-
-    Args:
-        numbers: Of the problems that are cases.
-        dims: Logs, of all problems, shape (problems, dims).
-        data: The survey.
-        said: What was predicted.
-    """
-    ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
-    found, left = [], Left(dims, data)
-    for number in numbers:
-        rows = np.arange(ends[number], ends[number + 1])
-        rows = rows[np.isfinite(said.log_s[rows])]
-        order = rows[np.argsort(said.log_s[rows] + said.weight * said.behind[rows], kind="stable")][:FIRST]
-        library_s = data.library_s[number] if np.isfinite(data.library_s[number]) else np.inf
-        best_s = min(data.time_s[ends[number] : ends[number + 1]].min(), library_s) * np.exp(-left.gap(number))
-        if len(order):
-            times, foreseen = data.time_s[order], said.log_s[order[0]]
-            gain, near = said.library_log_s[number] - foreseen, said.gain[order[0]]
-            found.append((number, foreseen, gain, near, times[0], times.min(), library_s, best_s))
-        elif np.isfinite(library_s):
-            found.append((number, np.inf, -np.inf, -np.inf, np.inf, np.inf, library_s, best_s))
-    columns = np.array(found).T
-    place, (foreseen, gain, near, *times_s) = columns[0].astype(np.int64), columns[1:]
-    kernel_s, first_s, library_s, best_s = times_s
-    with np.errstate(invalid="ignore"):
-        error = np.log(np.array([kernel_s, library_s])) - np.array([foreseen, said.library_log_s[place]])
-    return Cases(
-        dims[place], gain, near, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, first_s, library_s,
-        best_s, left.searched,
-    )  # fmt: skip
-
-
-class Left:
-    """What a study would find beyond a survey's turn at a problem.
-
-    Where the survey went on for some turns, these tell. Elsewhere it is extrapolated: every other of its
-    timings is left out, and what the rest had missed is expected of each further doubling of the tries.
-
-    Attributes:
-        searched: Problems at which the search went on.
-    """
-
-    def __init__(self, dims: Floats, data: Table) -> None:
-        """Looks at what further tries found.
-
-        Args:
-            dims: Logs, of all problems, shape (problems, dims).
-            data: The survey.
-        """
-        ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
-        self._counts = np.diff(ends)
-        self._dims, gained = dims, np.zeros(len(dims))
-        for at in np.flatnonzero(self._counts > 1):
-            log_s = np.log(data.time_s[ends[at] : ends[at + 1]])
-            cap = np.log(data.library_s[at]) if np.isfinite(data.library_s[at]) else np.inf
-            halves = [min(log_s[first::2].min(), cap) for first in (0, 1)]
-            gained[at] = np.mean(halves) - min(log_s.min(), cap)
-        usual = np.quantile(self._counts[self._counts > 0], USUAL)
-        self._deep = self._counts >= SEARCHED * usual
-        self._known = np.flatnonzero(self._counts >= LEAST_TRIED)
-        self._gained = gained
-        # A study tries no config twice.
-        self._studied = min(STUDIED, data.parameters.shape[1])
-        self.searched = int(self._deep.sum())
-
-    def gap(self, number: int) -> float:
-        """Log of time that a study is likely to gain at a problem beyond what was timed there."""
-        if self._deep[number] or not self._counts[number] or not len(self._known):
-            return 0.0
-        apart = ((self._dims[self._known] - self._dims[number]) ** 2).sum(axis=1)
-        near = self._known[np.argsort(apart, kind="stable")[:SPEAK]]
-        doublings = max(math.log2(self._studied / self._counts[number]), 0.0)
-        return float(self._gained[near].mean()) * doublings
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How much to trust predictions.
-
-    Attributes:
-        margin: Log(library / kernel) above which the kernel is answered.
-        places: Per case: where it lies, by `_places`.
-        losses: Per case: fraction of speed that its answer lost.
-        errors: Per case: log(true / predicted) of its answer.
-        reach: What the 80 % interval of the loss ends at, over the expected loss.
-        spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
-        searched: Problems at which a longer search told what is left to be found; 0: losses are against the
-            survey's configs alone.
-        drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
-        scale: True loss there over the expected one, by means.
-        held: What multiplies the ends of both intervals, of loss and time, so that they hold 80 % there.
-        doubt: Share of what a predicted log(library / kernel) exceeds the one near by that is taken off it; see
-            `doubted`. Models of earlier versions take the lesser of both.
-    """
-
-    margin: float
-    places: Floats
-    losses: Floats
-    errors: Floats
-    reach: float
-    spread: tuple[float, float]
-    searched: int = 0
-    drawn: int = 0
-    scale: float = 1.0
-    held: tuple[float, float] = (1.0, 1.0)
-    doubt: float = 1.0
-
-    def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
-        """What is said of an answer.
-
-        Args:
-            dims: Logs of the problem's dims.
-            gain: Predicted log(library / kernel).
-
-        Returns:
-            Expected loss, a fraction of speed; end of its 80 % interval, which begins at 0; and of
-            log(true / predicted) time the 80 % interval.
-        """
-        place = _places(dims[None], np.array([gain]))
-        expected, size = (float(each[0]) for each in _near(self, place))
-        expected *= self.scale
-        of_loss, of_time = self.held
-        most = self.reach * of_loss
-        if self.drawn:  # few cases that lose nothing must not end an interval below what is expected
-            most = max(most, 1.0)
-        return expected, most * expected, (self.spread[0] * of_time * size, self.spread[1] * of_time * size)
-
-
-def _places(dims: Floats, gain: Floats) -> Floats:
-    return np.column_stack([dims / DIM_SCALE, 2 * np.tanh(np.clip(gain, -9, 9) / GAIN_SCALE)])
-
-
-def _near(of: Calibration, places: Floats, own: bool = False) -> tuple[Floats, Floats]:
-    """Expected loss and size of the error at places; if `own`, those of the cases, each without itself."""
-    apart = ((places[:, None, :] - of.places[None, :, :]) ** 2).sum(axis=2)
-    if own:
-        np.fill_diagonal(apart, np.inf)
-    count = min(NEAREST, apart.shape[1] - 2)
-    reach = np.partition(apart, count, axis=1)[:, count, None] + 1e-12
-    weights = np.maximum(1 - apart / reach, 0.0)
-    total = weights.sum(axis=1) + PRIOR
-    losses, sizes = of.losses, np.abs(of.errors)
-    return (
-        np.maximum((weights @ losses + PRIOR * losses.mean()) / total, LEAST),
-        np.maximum((weights @ sizes + PRIOR * sizes.mean()) / total, LEAST),
-    )
+    def errors(self, margin: float) -> Floats:
+        """log(true / predicted) time of what is answered."""
+        return np.where(self.used(margin), self.error[:, 0], self.error[:, 1])
 
 
 def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
@@ -283,6 +103,109 @@ def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
     with np.errstate(invalid="ignore"):
         found = np.asarray(gain - doubt * np.maximum(np.subtract(gain, near), 0.0))
     return np.where(np.isnan(found), np.minimum(gain, near), found)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How much to trust predictions.
+
+    Attributes:
+        margin: Log(library / kernel) above which the kernel is answered.
+        places: Per case: where it lies, by `_places`.
+        losses: Per case: fraction of speed that its answer lost.
+        errors: Per case: log(true / predicted) of its answer.
+        reach: What the 80 % interval of the loss ends at, over the expected loss.
+        spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
+        searched: Problems at which a longer search told what is left to be found; 0: losses are against the
+            survey's configs alone.
+        drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
+        scale: True loss there over the expected one, by means.
+        doubt: Share of what a predicted log(library / kernel) exceeds the one near by that is taken off it; see
+            `doubted`. Models of earlier versions take the lesser of both.
+    """
+
+    margin: float
+    places: Floats
+    losses: Floats
+    errors: Floats
+    reach: float
+    spread: tuple[float, float]
+    searched: int = 0
+    drawn: int = 0
+    scale: float = 1.0
+    doubt: float = 1.0
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> Calibration:
+        """One as it was stored: earlier versions kept apart by how much drawn problems changed intervals."""
+        found = dict(kept)
+        of_loss, of_time = found.pop("held", (1.0, 1.0))
+        low, high = found["spread"]
+        reach = found["reach"] * of_loss
+        return cls(**found | {
+            "reach": max(reach, 1.0) if found.get("drawn") else reach, "spread": (low * of_time, high * of_time)
+        })  # fmt: skip
+
+    def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
+        """What is said of an answer.
+
+        Args:
+            dims: Logs of the problem's dims.
+            gain: Predicted log(library / kernel).
+
+        Returns:
+            Expected loss, a fraction of speed; end of its 80 % interval, which begins at 0; and of
+            log(true / predicted) time the 80 % interval.
+        """
+        (expected,), (size,) = self.expected(_places(dims[None], np.array([gain])))
+        return float(expected), float(self.reach * expected), (self.spread[0] * size, self.spread[1] * size)
+
+    def expected(self, places: Floats, own: bool = False) -> tuple[Floats, Floats]:
+        """Expected losses and sizes of errors at places; if `own`, those of the cases, each without itself."""
+        apart = ((places[:, None, :] - self.places[None, :, :]) ** 2).sum(axis=2)
+        if own:
+            np.fill_diagonal(apart, np.inf)
+        count = min(NEAREST, apart.shape[1] - 2)
+        farthest = np.partition(apart, count, axis=1)[:, count, None] + 1e-12
+        weights = np.maximum(1 - apart / farthest, 0.0)
+        total = weights.sum(axis=1) + PRIOR
+        losses, sizes = (
+            np.maximum((weights @ values + PRIOR * values.mean()) / total, LEAST)
+            for values in (self.losses, np.abs(self.errors))
+        )
+        return self.scale * losses, sizes
+
+    def ending(self, losses: Floats, errors: Floats, expected: tuple[Floats, Floats]) -> Calibration:
+        """The same with intervals that hold `HELD` of some losses and errors, over what is expected of them."""
+        of_loss, of_error = losses / expected[0], errors / expected[1]
+        reach = np.quantile(of_loss, HELD, method="higher") * ROUNDED
+        low = np.quantile(of_error, (1 - HELD) / 2, method="lower") * ROUNDED
+        high = np.quantile(of_error, (1 + HELD) / 2, method="higher") * ROUNDED
+        return replace(self, reach=max(float(reach), 1.0), spread=(min(low, -LEAST), max(high, LEAST)))
+
+    def corrected(self, cases: Cases) -> Calibration:
+        """The same with losses and intervals as drawn problems have them, whatever earlier ones said."""
+        plain, known = replace(self, scale=1.0), cases.doubted(self.doubt)
+        losses, (expected, size) = known.lost(self.margin), plain.expected(_places(known.dims, known.gain))
+        prior = PRIOR * expected.mean()  # counts like so many cases at which what was said was true
+        scale = float((losses.sum() + prior) / (expected.sum() + prior))
+        found = replace(plain, drawn=len(losses), scale=scale)
+        return found.ending(losses, known.errors(self.margin), (scale * expected, size))
+
+    def judged(self, cases: Cases) -> LossSummary:
+        """What is said of answers, and what they lost."""
+        known = cases.doubted(self.doubt)
+        expected, size = self.expected(_places(known.dims, known.gain))
+        errors, answered_s = known.errors(self.margin), known.answered_s(self.margin)
+        within = (self.spread[0] * size <= errors) & (errors <= self.spread[1] * size)
+        return summarized(
+            known.lost(self.margin), known.library_s / answered_s, known.library_s / known.best_s, expected,
+            self.reach * expected, within.astype(float),
+        )  # fmt: skip
+
+
+def _places(dims: Floats, gain: Floats) -> Floats:
+    return np.column_stack([dims / DIM_SCALE, 2 * np.tanh(np.clip(gain, -9, 9) / GAIN_SCALE)])
 
 
 def choice(known: Cases) -> tuple[float, float]:
@@ -309,13 +232,77 @@ def calibrate(known: Cases) -> Calibration:
     """
     doubt, margin = choice(known)
     known = known.doubted(doubt)
-    errors = np.where(known.used(margin), known.error[:, 0], known.error[:, 1])
+    losses, errors = known.lost(margin), known.errors(margin)
     places = _places(known.dims, known.gain)
-    found = Calibration(margin, places, known.lost(margin), errors, 1.0, (-1.0, 1.0))
-    expected, size = _near(found, places, own=True)
-    reach = float(np.quantile(found.losses / expected, HELD))
-    low, high = np.quantile(errors / size, [(1 - HELD) / 2, (1 + HELD) / 2])
-    return Calibration(
-        margin, places, found.losses, errors, max(reach, LEAST), (float(low), float(high)), known.searched,
-        doubt=doubt,
+    found = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
+    return found.ending(losses, errors, found.expected(places, own=True))
+
+
+@dataclass(frozen=True)
+class LossSummary:
+    """What answers lost at some problems, and what was said of it. NaN where there is no figure.
+
+    Attributes:
+        cases: How many problems.
+        loss: Mean, median, ninetieth percentile and worst.
+        slower: Answers that are more than 3 % slower than the library.
+        answers: Geometric mean of answers over the library.
+        champions: The same of the best that is known: of short studies' champions.
+        said: Mean of the losses that were said, of the cases of which one was.
+        true: Mean of the true losses of the same cases.
+        loss_held: Share of the 80 % intervals of the loss that hold it.
+        time_held: Share of the 80 % intervals of the answer's time that hold it.
+    """
+
+    cases: int
+    loss: dict[str, float]
+    slower: int
+    answers: float
+    champions: float
+    said: float
+    true: float
+    loss_held: float
+    time_held: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields; null where there is no figure."""
+        return {name: None if value != value else value for name, value in vars(self).items()}
+
+
+def summarized(
+    lost: Floats, answers: Floats, champions: Floats, expected: Floats, most: Floats, within: Floats
+) -> LossSummary:
+    """Sums cases up; all arguments have one value for each, NaN where it is not known.
+
+    Args:
+        lost: Fractions of speed that answers lost.
+        answers: How many times as fast as the library they are.
+        champions: The same of the best that is known.
+        expected: What they were said to lose; `UNMEASURED` where nothing was.
+        most: Ends of the 80 % intervals of that.
+        within: 1 where the 80 % interval of the answer's time holds it, else 0.
+    """
+    said = expected < UNMEASURED
+    return LossSummary(
+        len(lost), spread_of(lost), int(np.sum(answers < 1 / (1 + SLOWER))), _geometric(answers),
+        _geometric(champions), _mean(expected[said]), _mean(lost[said]),
+        _mean((lost <= most + 1e-9)[~np.isnan(most)].astype(float)), _mean(within[~np.isnan(within)]),
     )  # fmt: skip
+
+
+def spread_of(losses: Floats) -> dict[str, float]:
+    """Mean, median, ninetieth percentile and worst; empty without any."""
+    if not len(losses):
+        return {}
+    return {
+        "mean": float(losses.mean()), "median": float(np.median(losses)),
+        "p90": float(np.quantile(losses, 0.9)), "worst": float(losses.max()),
+    }  # fmt: skip
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _geometric(ratios: Floats) -> float:
+    return math.exp(_mean(np.log(ratios[np.isfinite(ratios)])))

@@ -12,7 +12,7 @@ from tuner.cli.options import DEVICE, database_option, json_option, usual_regime
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
-    from tuner.model.drawn import Figures
+    from tuner.model.calibrate import LossSummary
     from tuner.model.fitted import Model
 
 
@@ -86,7 +86,7 @@ def calibrate(
     problems drawn after the model was fitted. The answers stay the same; the losses and intervals that are said
     become those seen there. Draw anew to see whether they hold.
     """
-    from tuner.model.fitting import calibrated_by
+    from tuner.model.judging import calibrated_by
 
     writable_file(output)
     found, before, now = calibrated_by(operation, pages, device, db, **of)
@@ -111,7 +111,7 @@ def check(operation: str, device: str, choose: bool, output: Path | None, db: st
     decide by how much a kernel must be predicted to be faster than the library before it is answered, and how
     much of what was timed near by counts against a prediction.
     """
-    from tuner.model.fitting import checked
+    from tuner.model.judging import checked
 
     writable_file(output)
     found = checked(operation, device, db, choose, **of)
@@ -131,9 +131,9 @@ def check(operation: str, device: str, choose: bool, output: Path | None, db: st
         _publish(found.model, operation, of["dtype"], output)
 
 
-def _figures(of: Figures) -> str:
+def _figures(of: LossSummary) -> str:
     held = f"80 % intervals of loss and time hold {of.loss_held:.0%} and {of.time_held:.0%}"
-    slower = f"{of.slower:.1%} more than 3 % slower than the library"
+    slower = f"{of.slower / of.cases:.1%} more than 3 % slower than the library"
     return f"said {of.said:.1%}, true {of.true:.1%}; {held}; {slower}"
 
 
@@ -163,8 +163,7 @@ def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> N
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
     from tuner.declare.folders import in_checkout
     from tuner.lookup.stale import builtin_now
-    from tuner.model.shelf import path_of
-    from tuner.model.stored import name_of, to_bytes
+    from tuner.model.stored import name_of, path_of, to_bytes
 
     name = name_of(builtin_now().operation(operation), dtype)
     path = output or (path_of(name, found.device.name) if in_checkout() else None)
@@ -176,13 +175,9 @@ def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> N
 
 def _losses(found: Model) -> dict[str, float]:
     """Fractions of speed that answers lost at the survey's problems, each predicted without its own times."""
-    import numpy as np
+    from tuner.model.calibrate import spread_of
 
-    losses = found.calibration.losses
-    return {
-        "mean": float(losses.mean()), "median": float(np.median(losses)),
-        "p90": float(np.quantile(losses, 0.9)), "worst": float(losses.max()),
-    }  # fmt: skip
+    return spread_of(found.calibration.losses)
 
 
 def _rows(found: Model) -> list[tuple[str, Any]]:

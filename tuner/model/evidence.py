@@ -17,8 +17,8 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space, Value
 from tuner.lookup.legality import Flags
-from tuner.model.table import Table
-from tuner.results.distance import Floats, Numbers
+from tuner.model.table import SurveyTable
+from tuner.results.distance import OTHER_LAYOUT, Floats, Numbers, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 
 #: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
@@ -36,7 +36,7 @@ CHANGED = 0.05
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptedConfigs:
     """Configs that were made legal.
 
     Attributes:
@@ -54,7 +54,7 @@ def adapted(
     about: tuple[Mapping[str, Kernel], Configs, Mapping[str, Numbers]],
     behind: Floats,
     legal: Flags,
-) -> Adapted:
+) -> AdaptedConfigs:
     """Makes good configs legal, of the kernels that have few good ones.
 
     Args:
@@ -84,13 +84,11 @@ def adapted(
             config = space[index]
             if config not in known:
                 found.setdefault((name, config), number)
-    return Adapted(list(found), np.array(list(found.values()), np.int64))
+    return AdaptedConfigs(list(found), np.array(list(found.values()), np.int64))
 
 
 #: Surveyed problems that speak for a config.
 NEAREST = 32
-#: log2 of sizes that another layout or dtype counts as.
-OTHER_KIND = 1.5
 #: A config this much slower than the best at a problem, as a log of time, does not recommend itself there.
 GOOD = 0.5
 #: Log of time to which it is rounded, up to `GOOD` and beyond: finer differences are noise, and take space. No
@@ -134,8 +132,8 @@ class Evidence:
             Per config: how far it is expected to be behind the fastest, a log, infinite if it was not good near
             by; and the mean log(library / config) near by, minus infinity if it is not known.
         """
-        place = np.log2([size for _, size in problem.shape])
-        apart = np.sqrt(((self.places - place) ** 2).sum(axis=1)) + OTHER_KIND * (self.kinds != kind)
+        unlike = OTHER_LAYOUT * (self.kinds != kind)
+        apart = distances(self.places, log_dims(problem.shape), unlike)
         near = np.argpartition(apart, NEAREST)[:NEAREST] if len(apart) > NEAREST else np.arange(len(apart))
         first, counts = self.starts[near], self.starts[near + 1] - self.starts[near]
         # Row by row: the near problem that it is of, and its place among all rows.
@@ -155,7 +153,7 @@ class Evidence:
 def evidence(
     problems: Sequence[Problem],
     kinds: Sequence[tuple[str, str]],
-    data: Table,
+    data: SurveyTable,
     numbers: Numbers,
     shortlist: Numbers,
 ) -> Evidence:
@@ -187,14 +185,14 @@ def evidence(
         starts.append(starts[-1] + len(configs[-1]))
     some = [problems[number] for number in timed]
     return Evidence(
-        np.log2([[size for _, size in each.shape] for each in some]),
+        np.array([log_dims(each.shape) for each in some]),
         np.array([kinds.index((each.dtype, each.layout)) for each in some], np.int32), np.array(library),
         np.array(starts, np.int32), np.concatenate(configs).astype(np.int32), np.concatenate(behind),
     )  # fmt: skip
 
 
 def standing_near(
-    problems: Sequence[Problem], data: Table, known: Evidence, kept: Numbers, rows: Numbers
+    problems: Sequence[Problem], data: SurveyTable, known: Evidence, kept: Numbers, rows: Numbers
 ) -> tuple[Floats, Floats]:
     """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
 

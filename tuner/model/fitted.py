@@ -16,7 +16,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.calibrate import Calibration
-from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, Adapted, Evidence
+from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, AdaptedConfigs, Evidence
 from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
 from tuner.model.physics import (
@@ -29,7 +29,7 @@ from tuner.model.physics import (
     problem_features,
     traits,
 )
-from tuner.model.table import Columns, parameter_table
+from tuner.model.table import ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
 #: Trees that tell which configs are worth the others.
@@ -42,66 +42,35 @@ class Lot:
 
     Attributes:
         traits: Their traits.
-        screen: What their own features leave of the first trees, shape (configs, trees).
-        whole: The same of all trees, for these and other configs.
-        features: Features of their own, of the same configs, shape (features, configs).
-        rows: Theirs among those.
+        bits: What their own features leave of all trees, shape (configs, trees).
+        features: Features of their own, shape (features, configs).
     """
 
     traits: Traits
-    screen: Bits
-    whole: Bits
+    bits: Bits
     features: Floats
-    rows: Numbers
 
     @classmethod
-    def of(cls, traits: Traits, whole: Bits, features: Floats) -> Lot:
-        """All that `whole` and `features` are of."""
-        screen = np.ascontiguousarray(whole[:, :SCREEN_TREES])
-        return cls(traits, screen, whole, features, np.arange(len(whole)))
-
-    @classmethod
-    def with_features(cls, forest: Forest, parameters: Floats, traits: Traits, device: DeviceInfo) -> Lot:
+    def of(cls, forest: Forest, parameters: Floats, traits: Traits, device: DeviceInfo) -> Lot:
         """Configs with some parameters, as numbers, and traits."""
         features = fixed_features(parameters, device, traits)
-        return cls.of(traits, forest.bits(0, features), features)
+        return cls(traits, forest.bits(0, features), features)
 
     def some(self, numbers: Numbers) -> Lot:
         """Those with some numbers."""
-        return replace(
-            self, traits=self.traits.some(numbers), screen=self.screen[numbers], rows=self.rows[numbers]
-        )
+        return Lot(self.traits.some(numbers), self.bits[numbers], self.features[:, numbers])
 
     def and_(self, more: Lot) -> Lot:
         """These, and more of them."""
         values = np.hstack([self.traits.values, more.traits.values])
-        whole = np.vstack([self.whole[self.rows], more.whole[more.rows]])
-        features = np.hstack([self.features[:, self.rows], more.features[:, more.rows]])
-        return Lot.of(replace(self.traits, values=values), whole, features)
+        return Lot(
+            replace(self.traits, values=values),
+            np.vstack([self.bits, more.bits]),
+            np.hstack([self.features, more.features]),
+        )
 
 
-def lot_of(
-    made: Adapted,
-    kernels: Mapping[str, Kernel],
-    problem: Problem,
-    device: DeviceInfo,
-    known: tuple[Forest, Columns, Traits],
-) -> Lot:
-    """Configs that are not of a model's shortlist; registers, which nobody counted, are those of their origins.
-
-    Args:
-        made: The configs.
-        kernels: By name.
-        problem: What they compute.
-        device: Where.
-        known: Of the model: its trees, what its numbers stand for, and its shortlist's traits.
-    """
-    forest, columns, of_shortlist = known
-    of = traits(kernels, made.configs, problem, of_shortlist.row(4)[made.origins])
-    return Lot.with_features(forest, parameter_table(kernels, made.configs, columns), of, device)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """Predicts times of a shortlist of configs, and of the library, on one device.
 
@@ -116,8 +85,9 @@ class Model:
         library: Log of the library's time over the roofline.
         calibration: What predictions cost.
         provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
-        evidence: How configs stood at the surveyed problems; None for models of earlier versions.
-        network: Says the same as the forest; None for models of earlier versions.
+        evidence: How configs stood at the surveyed problems.
+        network: Says the same as the forest; None for a model of few timings.
+        kept: What was worked out from it, by what it is of.
     """
 
     operation: str
@@ -129,10 +99,10 @@ class Model:
     forest: Forest
     library: Forest
     calibration: Calibration
+    evidence: Evidence
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    evidence: Evidence | None = None
     network: Network | None = None
-    _lots: dict[tuple[str, str, DeviceInfo], Lot] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def knows(self, problem: Problem) -> bool:
         """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
@@ -159,25 +129,8 @@ class Model:
         Raises:
             InputError: The model knows no such problems.
         """
-        here = self.at(problem, device)
+        here = ModelAt(self, problem, device or self.device, self.lot(problem, device or self.device))
         return here.log_s(), here.library_log_s()
-
-    def at(
-        self, problem: Problem, device: DeviceInfo | None = None, among: Sequence[int] | Numbers | None = None
-    ) -> There:
-        """What the model says of a problem.
-
-        Args:
-            problem: One that the model knows.
-            device: Where; that of the survey unless given.
-            among: Numbers of configs; all when None.
-
-        Raises:
-            InputError: The model knows no such problems.
-        """
-        lot = self.lot(problem, device or self.device)
-        some = lot if among is None else lot.some(np.asarray(among, dtype=np.int64))
-        return There(self, problem, device or self.device, some)
 
     def lot(self, problem: Problem, device: DeviceInfo) -> Lot:
         """All configs of the shortlist.
@@ -191,21 +144,30 @@ class Model:
                 f"{problem.operation.name} of {(problem.dtype, problem.layout)}; survey that, too"
             )
         at = problem.dtype, problem.layout, device
-        if at not in self._lots:
-            of = self.traits[at[:2]]
-            self._lots[at] = Lot.with_features(self.forest, self.parameters, of, device)
-        return self._lots[at]
+        if at not in self.kept:
+            self.kept[at] = Lot.of(self.forest, self.parameters, self.traits[at[:2]], device)
+        found: Lot = self.kept[at]
+        return found
+
+    def made(
+        self, configs: AdaptedConfigs, kernels: Mapping[str, Kernel], problem: Problem, device: DeviceInfo
+    ) -> Lot:
+        """Configs that are not of the shortlist; registers, which are not known, are those of their origins."""
+        assert self.columns is not None, "asked only of models whose shortlist tells its columns"
+        registers = self.traits[problem.dtype, problem.layout].row(4)[configs.origins]
+        of = traits(kernels, configs.configs, problem, registers)
+        return Lot.of(self.forest, parameter_table(kernels, configs.configs, self.columns), of, device)
 
     @cached_property
-    def columns(self) -> Columns | None:
+    def columns(self) -> ParameterOrder | None:
         """What the numbers of parameters stand for; None where the shortlist does not tell."""
-        found = Columns.of(self.configs)
+        found = ParameterOrder.of(self.configs)
         places = [found.kernels.index(kernel) for kernel, _ in self.configs]
         told = len(self.parameters) == 1 + len(found.parameters) and np.array_equal(self.parameters[0], places)
         return found if told else None
 
 
-class There:
+class ModelAt:
     """A model at one problem."""
 
     def __init__(self, model: Model, problem: Problem, device: DeviceInfo, lot: Lot) -> None:
@@ -232,26 +194,20 @@ class There:
     def coarse(self) -> Floats:
         """Logs of seconds of the configs by the first trees."""
         screen = self._model.screen
-        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES]
-        bits &= self._lot.screen
+        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self._lot.bits[:, :SCREEN_TREES]
         found: Floats = screen.sums(bits) + self._reference
         return found
 
-    def log_s(self, places: Numbers | None = None) -> Floats:
+    def log_s(self, places: Numbers | slice = slice(None)) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
-        some = slice(None) if places is None else places
-        bits = self._model.forest.bits_at(self._places[:, some]) & self._left
-        bits &= self._lot.whole[self._lot.rows[some]]
-        found = self._model.forest.sums(bits)
-        if self._model.network is not None:
-            found = self._model.network.joined(found, self._features(some))
-        return found + self._reference[some]
-
-    def _features(self, some: slice | Numbers) -> Floats:
-        """Features of some of the configs, shape (configs, features)."""
-        own = self._lot.features[:, self._lot.rows[some]]
-        shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
-        return np.vstack([own, shared, self._mixed[:, some]]).T
+        model = self._model
+        bits = model.forest.bits_at(self._places[:, places]) & self._left & self._lot.bits[places]
+        found = model.forest.sums(bits)
+        if model.network is not None:
+            own = self._lot.features[:, places]
+            shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
+            found = model.network.joined(found, np.vstack([own, shared, self._mixed[:, places]]).T)
+        return found + self._reference[places]
 
     def library_log_s(self) -> float:
         """Log of predicted seconds of the library; infinite where there is none."""

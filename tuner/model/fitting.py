@@ -1,33 +1,35 @@
-"""Models as the command line asks for them: the one that answers, or one fitted to surveys or to a file."""
+"""Models that are fitted to surveys, of a file or of a database, and the one that answers."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
-from tuner.devices.cuda.process import held_gpu
+from tuner.devices.cuda.process import Gpu, held_gpu
 from tuner.devices.detect import kind_of
-from tuner.errors import InputError, NothingFound, TunerError
-from tuner.lookup.answers import PREDICTED
+from tuner.errors import InputError, NothingFound
 from tuner.lookup.asking import device_in_full
+from tuner.lookup.legality import completed
 from tuner.lookup.stale import builtin_now
-from tuner.model.drawn import DrawnCase, Figures, calibrated, figures
 from tuner.model.fit import fit
 from tuner.model.fitted import Model
-from tuner.model.later import later_cases, trusted
-from tuner.model.refit import circumstances, from_database, refit
-from tuner.model.shelf import models, regime_of
-from tuner.model.stored import name_of, to_bytes
+from tuner.model.stored import models, name_of, to_bytes
 from tuner.model.survey_file import read_survey
+from tuner.model.surveyed import joined
+from tuner.model.table import LIBRARY, Timings
 from tuner.store import Store
 from tuner.store import models as stored_models
+from tuner.store.reading import Reader
 
 
 def fitted(
@@ -103,150 +105,118 @@ def known_model(operation: str, device: str, dtype: str, regime: str | None, db:
     return found
 
 
-def calibrated_by(
-    operation: str,
-    pages: Sequence[Path],
-    device: str,
-    db: str,
-    *,
+def timings(
+    store: Reader,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo | str,
+    regime: str = "cold",
     dtype: str = "",
-    regime: str | None = None,
-) -> tuple[Model, Figures, Figures]:
-    """The model that answers, with losses as files of drawn problems tell them; it is stored in the database.
+) -> Timings:
+    """All that surveys timed of an operation on a kind of device, of kernels as they are now.
 
     Args:
-        operation: Name of what is predicted.
-        pages: Files that `tuner lookup-quality --drawn --measure` left beside its pages, drawn after the fit.
-        device: Name, or as commands take it.
-        db: URL of the database.
-        dtype: Of what is predicted; the operation's first unless given.
-        regime: How times were taken; as is usual on the device unless given.
-
-    Returns:
-        The model, and what it says at the drawn problems: before, and now.
+        store: Where from.
+        operation: What was timed.
+        kernels: Configs of other sources than theirs are left out.
+        device: Where; a text is a uuid or a name.
+        regime: How time was taken.
+        dtype: Of the problems; the operation's first unless given.
 
     Raises:
-        NothingFound: There is no such model.
-        InputError: A file is none of drawn problems, or of other ones; or too few count.
-        StoreTrouble: The database cannot be read or written.
+        NothingFound: Nothing of it was surveyed.
     """
-    catalogue, model = builtin_now(), known_model(operation, device, dtype, regime, db)
-    declared = catalogue.operation(operation)
-    kernels = {each.name: each for each in catalogue.of(operation, model.device.kind)}
-    told = [read_page(page, declared, model) for page in pages]
-    found, before, now = calibrated(model, kernels, [each for page in told for each in page.cases])
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    drawn = {"calibrated_at": at, "drawn_seeds": [page.seed for page in told]}
-    found = replace(found, provenance={**model.provenance, **drawn})
-    with Store.open(db) as store:
-        stored_models.add(store, name_of(declared, dtype), model.device.name, regime_of(model), to_bytes(found))
-    return found, before, now
-
-
-@dataclass(frozen=True)
-class Page:
-    """Drawn problems of a file that were answered by prediction.
-
-    Attributes:
-        seed: Of the draw.
-        cases: The problems.
-    """
-
-    seed: int
-    cases: Sequence[DrawnCase]
-
-
-def read_page(path: Path, operation: Operation, model: Model) -> Page:
-    """Reads a file of drawn problems.
-
-    Args:
-        path: The file.
-        operation: As it is declared now.
-        model: What they are to tell of.
-
-    Raises:
-        InputError: The file is none of drawn problems, is of another device or regime, or has no such problem.
-    """
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        where, seed, cases = (told["device"], told["regime"]), int(told["seed"]), told["cases"]
-        found = [_case(each, operation) for each in cases if each["match"] == PREDICTED]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
-        raise InputError(
-            f"{path}: drawn problems are in the .json that `tuner lookup-quality --drawn --measure -o` writes, "
-            f"got another file ({error})"
-        ) from error
-    if where != (model.device.name, regime_of(model)):
-        raise InputError(
-            f"{path}: drawn problems are to be of {model.device.name}, {regime_of(model)}, "
-            f"got {', '.join(where)}"
-        )
-    if not found:
-        raise InputError(
-            f"{path}: drawn problems are to be answered by prediction, got {len(cases)} others; name the file "
-            "of `--on-miss predict`"
-        )
-    return Page(seed, found)
-
-
-def _case(told: dict[str, Any], operation: Operation) -> DrawnCase:
-    problem = operation.problem(
-        told["shape"], told["dtype"], told["layout"], told.get("precision", ""), told.get("epilogue", "")
-    )
-    times = (told[name] or math.inf for name in ("kernel_time_s", "library_time_s", "champion_time_s"))
-    return DrawnCase(problem, told["kernel"], Config(told["config"]), *times)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What came of it.
-
-    Attributes:
-        model: With the margin and doubt chosen, if that was asked for.
-        before: What the model said, and what was true.
-        now: The same with what was chosen.
-    """
-
-    model: Model
-    before: Figures
-    now: Figures
-
-
-def checked(
-    operation: str, device: str, db: str, choose: bool, *, dtype: str = "", regime: str | None = None
-) -> Checked:
-    """What the model that answers says of problems of the database's surveys that it was not fitted to.
-
-    Args:
-        operation: Name of what is predicted.
-        device: Name, or as commands take it.
-        db: URL of the database.
-        choose: True to choose by these problems when a kernel is answered, and to store the model.
-        dtype: Of what is predicted; the operation's first unless given.
-        regime: How times were taken; as is usual on the device unless given.
-
-    Raises:
-        NothingFound: There is no such model, no survey, or no such problem.
-        InputError: There are too few to choose by.
-        StoreTrouble: The database cannot be read or written.
-    """
-    catalogue, model = builtin_now(), known_model(operation, device, dtype, regime, db)
-    declared = catalogue.operation(operation)
-    dtype = dtype or declared.dtypes[0]
-    kernels = {each.name: each for each in catalogue.of(operation, model.device.kind, dtype=dtype)}
-    timings = from_database(db, declared, kernels.values(), model.device.name, regime_of(model), dtype)
-    cases = later_cases(model, kernels, timings)
-    if not cases:
+    dtype = dtype or operation.dtypes[0]
+    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
+    found = joined(store.survey_parts(operation.name, device, regime), hashes)
+    asked = np.array([each.dtype == dtype for each in found.problems], bool)
+    rows = asked[found.problem] if len(asked) else np.zeros(0, bool)
+    if not rows.any():
         raise NothingFound(
-            f"the database's surveys of {operation} time nothing that the model answers at problems that it "
-            "was not fitted to; survey more"
+            f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on "
+            f"{device if isinstance(device, str) else device.name}; run `tuner survey {operation.name}`"
         )
-    before = figures(model, kernels, cases)
-    if not choose:
-        return Checked(model, before, before)
-    found = trusted(model, kernels, cases)
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    found = replace(found, provenance={**model.provenance, "trusted_at": at, "trusted_by": len(cases)})
-    with Store.open(db) as store:
-        stored_models.add(store, name_of(declared, dtype), model.device.name, regime_of(model), to_bytes(found))
-    return Checked(found, before, figures(found, kernels, cases))
+    problems, problem = np.unique(found.problem[rows], return_inverse=True)
+    configs, config = np.unique(found.config[rows], return_inverse=True)
+    library = int(configs[0] == LIBRARY)  # it has no place among the configs
+    chosen = [found.configs[at] for at in configs[library:].tolist()]
+    named = [found.problems[at] for at in problems.tolist()]
+    return Timings(
+        [operation.problem(each.dims, each.dtype, each.layout) for each in named],
+        [(kernel, Config(dict(values))) for kernel, values in chosen], problem, config - library,
+        found.time_s[rows], found.registers[configs[library:]], found.provenance,
+    )  # fmt: skip
+
+
+def refit(
+    store: Store,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo,
+    regime: str,
+    seed: int = 0,
+    dtype: str = "",
+    gpu: Gpu | None = None,
+) -> Model:
+    """Fits a model to the database's surveys, and stores it in place of the one before it.
+
+    Args:
+        store: Where surveys are, and the model goes.
+        operation: What is predicted.
+        kernels: The kernels as they are now: times of other sources are left out.
+        device: Where.
+        regime: How the times were taken.
+        seed: Of folds and samples.
+        dtype: Of what is predicted; the operation's first unless given.
+        gpu: Where networks are trained; None for the CPU.
+
+    Raises:
+        NothingFound: Nothing of it was surveyed.
+        InputError: Too few problems were.
+        TunerError: LightGBM is not installed.
+        StoreTrouble: The database cannot be read or written.
+    """
+    by_name = {each.name: each for each in kernels}
+    found = timings(store, operation, by_name.values(), device, regime, dtype)
+    told = {**found.provenance, **circumstances(regime)}
+    model = fit(replace(found, provenance=told), by_name, device, seed, gpu=gpu)
+    stored_models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
+    return model
+
+
+def refit_if_possible(
+    store: Store,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo,
+    regime: str,
+    dtype: str = "",
+    gpu: Gpu | None = None,
+) -> str:
+    """The same at the end of a survey; returns what came of it, for people.
+
+    Args:
+        store: Where surveys are, and the model goes.
+        operation: What is predicted.
+        kernels: The kernels as they are now.
+        device: Where, with its limits or without.
+        regime: How the times were taken.
+        dtype: Of what was surveyed; the operation's first unless given.
+        gpu: Where networks are trained, which nothing else uses now; None for the CPU.
+
+    Raises:
+        StoreTrouble: The database cannot be read or written.
+    """
+    if importlib.util.find_spec("lightgbm") is None:
+        return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
+    try:
+        where = completed(device, store.devices())
+        refit(store, operation, kernels, where, regime, dtype=dtype, gpu=gpu)
+    except (InputError, NothingFound) as error:
+        return f"no model was fitted: {error}"
+    return "a model was fitted; lookups answer by it"
+
+
+def circumstances(regime: str) -> dict[str, Any]:
+    """What a model says of how it was made."""
+    return {"regime": regime, "fitted_at": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -15,19 +15,19 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.legality import Choices
-from tuner.model.calibrate import FIRST, doubted
-from tuner.model.evidence import CHANGED, WEIGHT, Adapted, adapted
-from tuner.model.fitted import Model, There, lot_of
+from tuner.model.calibrate import doubted
+from tuner.model.evidence import CHANGED, WEIGHT, AdaptedConfigs, adapted
+from tuner.model.fitted import Model, ModelAt
 from tuner.results.distance import Floats, Numbers
 
+#: Configs that a first use times.
+FIRST = 8
 #: Kernel and config.
 Named = tuple[str, Config]
 #: Configs that the first trees find worth the others.
 SCREENED = 160
 #: Pairs of changes to a config that are looked at; of more, so many are drawn.
 PAIRS = 20_000
-#: Answers that a predictor keeps; the same of what is beside others, which takes tenths of a second.
-KEPT, KEPT_BESIDE = 4096, 64
 
 
 class PredictedTime(NamedTuple):
@@ -80,7 +80,7 @@ class _Known:
     """
 
     numbers: Numbers
-    made: Adapted
+    made: AdaptedConfigs
     behind: Floats
     gain: Floats
 
@@ -98,29 +98,18 @@ class Predictor:
             device: Where answers are to be legal; the surveyed one unless given.
         """
         self.model, self._device, self._kernels = model, device or model.device, kernels
-        self._kept: dict[tuple[str, Problem], Prediction] = {}
-        self._kept_beside: dict[tuple[object, ...], list[PredictedTime]] = {}
         self._choices = Choices(model.configs, kernels.values())
 
     def answer(self, problem: Problem) -> Prediction:
-        """What to run for a problem; the last few thousand answers are kept.
+        """What to run for a problem.
 
         Raises:
             InputError: The model does not know such problems.
         """
-        key = problem.operation.name, problem
-        kept = self._kept.get(key)
-        if kept is None:
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            kept = self._kept[key] = self._answer(problem)
-        return kept
-
-    def _answer(self, problem: Problem) -> Prediction:
-        there, known = self._known(problem)
-        fastest = self._fastest(there, known, 1)
+        here, known = self._known(problem)
+        fastest = self._fastest(here, known, 1)
         found = self._candidate(known, *fastest[0]) if fastest else None
-        library = there.library_log_s()
+        library = here.library_log_s()
         kernel = math.log(found.time_s) if found else math.inf
         calibration = self.model.calibration
         # What was timed near by may cast doubt on what is predicted: trees extrapolate.
@@ -136,14 +125,15 @@ class Predictor:
             (math.exp(answered + spread[0]), math.exp(answered + spread[1])), foreseen, near,
         )  # fmt: skip
 
-    def candidates(self, problem: Problem, count: int = FIRST) -> list[PredictedTime]:
-        """The configs worth trying that are predicted to be the fastest, the best first: what is worth timing.
+    def candidates(self, problem: Problem, count: int | None = FIRST) -> list[PredictedTime]:
+        """The configs worth trying that are predicted to be the fastest, the best first; all when None.
 
         Raises:
             InputError: The model does not know such problems.
         """
-        there, known = self._known(problem)
-        return [self._candidate(known, *each) for each in self._fastest(there, known, count)]
+        here, known = self._known(problem)
+        fastest = self._fastest(here, known, len(self.model.configs) if count is None else count)
+        return [self._candidate(known, *config) for config in fastest]
 
     def beside(
         self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int = FIRST
@@ -151,8 +141,8 @@ class Predictor:
         """Configs that differ in one or two parameters from the fastest of those timed, the best first.
 
         The model tells how much faster each is than the one that it differs from, whose time is known: what the
-        model is off by at this problem does not count. A model of an earlier version that cannot be asked about
-        configs other than its own knows none.
+        model is off by at this problem does not count. A model whose shortlist misses a surveyed kernel cannot
+        be asked about other configs, and knows none.
 
         Args:
             problem: The problem.
@@ -168,32 +158,22 @@ class Predictor:
             raise InputError(
                 f"a model tells of what it was fitted to, which {problem} is not; survey that, too"
             )
-        if self.model.columns is None:
-            return []
-        key = problem, frozenset(timed.items()), parents, count
-        if key not in self._kept_beside:
-            if len(self._kept_beside) >= KEPT_BESIDE:
-                self._kept_beside.clear()
-            self._kept_beside[key] = self._looked_up_beside(problem, timed, parents, count)
-        return list(self._kept_beside[key])
-
-    def _looked_up_beside(
-        self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int
-    ) -> list[PredictedTime]:
-        found: dict[Named, float] = {}
+        expected: dict[Named, float] = {}
         for (name, config), time_s in sorted(timed.items(), key=lambda each: each[1])[:parents]:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
-            if kernel is None or numbers is None or not kernel.parameters or not math.isfinite(time_s):
+            if self.model.columns is None or kernel is None or numbers is None or not kernel.parameters:
+                continue
+            if not math.isfinite(time_s):
                 continue
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             around = (space[at] for at in space.beside(0, PAIRS).tolist())
-            here = [config, *(each for each in around if (name, each) not in timed)]
+            here = [config, *(other for other in around if (name, other) not in timed)]
             log_s = self._log_s(problem, name, here, self._most_like(numbers, config))
-            for each, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
-                expected = math.log(time_s) + behind
-                found[name, each] = min(found.get((name, each), math.inf), expected)
-        best = sorted(found, key=found.__getitem__)[:count]
-        return [PredictedTime(*each, math.exp(found[each])) for each in best]
+            for other, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
+                log_time = math.log(time_s) + behind
+                expected[name, other] = min(expected.get((name, other), math.inf), log_time)
+        best = sorted(expected, key=expected.__getitem__)[:count]
+        return [PredictedTime(*named, math.exp(expected[named])) for named in best]
 
     def _most_like(self, numbers: Numbers, config: Config) -> int:
         """Of configs of the shortlist the one that has most of another's values."""
@@ -203,53 +183,45 @@ class Predictor:
 
     def _log_s(self, problem: Problem, name: str, configs: Sequence[Config], origin: int) -> Floats:
         """Logs of predicted seconds of configs of a kernel that are like one of the shortlist."""
-        model = self.model
-        assert model.columns is not None, "it was asked for"
-        about = model.forest, model.columns, model.traits[problem.dtype, problem.layout]
-        made = Adapted([(name, each) for each in configs], np.full(len(configs), origin))
-        lot = lot_of(made, self._kernels, problem, self._device, about)
-        return There(model, problem, self._device, lot).log_s()
+        made = AdaptedConfigs([(name, config) for config in configs], np.full(len(configs), origin))
+        lot = self.model.made(made, self._kernels, problem, self._device)
+        return ModelAt(self.model, problem, self._device, lot).log_s()
 
-    def _known(self, problem: Problem) -> tuple[There, _Known]:
+    def _known(self, problem: Problem) -> tuple[ModelAt, _Known]:
         """What to choose among: legal configs that were good near by, or are like these, else all."""
-        model = self.model
-        evidence, count = model.evidence, len(model.configs)
-        lot = model.lot(problem, self._device)
-        if evidence is None:
-            behind, gains = np.zeros(count), np.full(count, np.inf)
-        else:
-            kind = list(model.traits).index((problem.dtype, problem.layout))
-            behind, gains = evidence.around(problem, kind, count)
-            if not np.isfinite(evidence.library).any():  # there is no library
-                gains = np.full(count, np.inf)
-        good = self._choices.legal(problem, self._device, np.isfinite(behind))
+        model, device = self.model, self._device
+        lot = model.lot(problem, device)
+        count, kind = len(model.configs), list(model.traits).index((problem.dtype, problem.layout))
+        behind, gains = model.evidence.around(problem, kind, count)
+        if not np.isfinite(model.evidence.library).any():  # there is no library
+            gains = np.full(count, np.inf)
+        good = self._choices.legal(problem, device, np.isfinite(behind))
         made = self._adapted(problem, behind, good)
         if not len(good) and not made.configs:
-            good, behind = self._choices.legal(problem, self._device), np.zeros(count)
-        some = lot.some(good)
-        if made.configs and model.columns is not None:
-            about = model.forest, model.columns, model.traits[problem.dtype, problem.layout]
-            some = some.and_(lot_of(made, self._kernels, problem, self._device, about))
+            good, behind = self._choices.legal(problem, device), np.zeros(count)
+        lot = lot.some(good)
+        if made.configs:
+            lot = lot.and_(model.made(made, self._kernels, problem, device))
         known = _Known(
             good, made, np.append(behind[good], behind[made.origins] + CHANGED),
             np.append(gains[good], gains[made.origins]),
         )  # fmt: skip
-        return There(model, problem, self._device, some), known
+        return ModelAt(model, problem, device, lot), known
 
-    def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> Adapted:
+    def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> AdaptedConfigs:
         """Good configs that are not legal here, made legal, of the kernels that have few good ones."""
-        if self.model.evidence is None or self.model.columns is None:
-            return Adapted([], np.zeros(0, np.int64))
+        if self.model.columns is None:
+            return AdaptedConfigs([], np.zeros(0, np.int64))
         legal = np.zeros(len(behind), bool)
         legal[good] = True
         about = self._kernels, self.model.configs, self._choices.points
         return adapted(problem, self._device, about, behind, legal)
 
-    def _fastest(self, there: There, known: _Known, count: int) -> list[tuple[int, float]]:
+    def _fastest(self, here: ModelAt, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        coarse, most = there.coarse() + WEIGHT * known.behind, max(SCREENED, count)
+        coarse, most = here.coarse() + WEIGHT * known.behind, max(SCREENED, count)
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
-        log_s = there.log_s(screened)
+        log_s = here.log_s(screened)
         best = np.argsort(log_s + self.model.weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
@@ -257,3 +229,12 @@ class Predictor:
         made = at - len(known.numbers)
         named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made.configs[made]
         return PredictedTime(*named, math.exp(log_s))
+
+
+def predictor_for(model: Model, kernels: Sequence[Kernel], device: DeviceInfo) -> Predictor:
+    """The predictor of a model with these kernels on a device, which is kept with the model."""
+    key = (device, *map(id, kernels))  # the predictor keeps the kernels, so that nothing else has their ids
+    if key not in model.kept:
+        model.kept[key] = Predictor(model, {kernel.name: kernel for kernel in kernels}, device)
+    found: Predictor = model.kept[key]
+    return found

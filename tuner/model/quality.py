@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, NothingFound
-from tuner.lookup.answers import UNMEASURED, Answer
-from tuner.results.measurement import SLOWER, Measurement
+from tuner.lookup.answers import Answer
+from tuner.model.calibrate import LossSummary, summarized
+from tuner.results.measurement import Measurement
 from tuner.store import Store
 from tuner.study.requests import StudyRequest
 from tuner.study.study import Study, open_study
@@ -27,7 +28,7 @@ from tuner.workers.device_worker import Crew
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnProblem:
     """A drawn problem, what was answered there, and the times of that and of what it is compared with.
 
     Attributes:
@@ -68,6 +69,12 @@ class Drawn:
         """Fraction of speed that the answer loses: 1 - best / answered."""
         return 1 - self.best_s / self.answered_s if math.isfinite(self.best_s) else 1.0
 
+    @property
+    def time_interval_s(self) -> tuple[float, float]:
+        """The 80 % interval of the answer's time; NaN where none was said."""
+        low, high = (self.answer["predicted"] or {}).get("time_interval_s") or (math.nan, math.nan)
+        return low, high
+
     def over_library(self, time_s: float | None) -> float:
         """How many times as fast as the library something is; NaN without a library or a time."""
         return self.library_s / time_s if self.library_s and time_s and math.isfinite(time_s) else math.nan
@@ -85,76 +92,19 @@ class Drawn:
         }  # fmt: skip
 
 
-@dataclass
-class Summary:
-    """What the cases tell together.
-
-    Attributes:
-        cases: How many.
-        loss: Mean, median, ninetieth percentile and worst.
-        slower: Answers that are more than 3 % slower than the library.
-        answers: Geometric mean of answers over the library; NaN without one.
-        champions: The same of the short studies' champions.
-        said: Mean of the losses that were said, of the cases of which one was.
-        true: Mean of the true losses of the same cases.
-        loss_held: Share of the 80 % intervals of the loss that hold it; NaN without any.
-        time_held: Share of the 80 % intervals of the answer's time that hold it; NaN without any.
-    """
-
-    cases: int
-    loss: dict[str, float] = field(default_factory=dict)
-    slower: int = 0
-    answers: float = math.nan
-    champions: float = math.nan
-    said: float = math.nan
-    true: float = math.nan
-    loss_held: float = math.nan
-    time_held: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields; null where there is no figure."""
-        return {name: None if value != value else value for name, value in vars(self).items()}
-
-
-def summary(cases: Sequence[Drawn]) -> Summary:
+def summary(cases: Sequence[DrawnProblem]) -> LossSummary:
     """What the cases tell together."""
-    found = Summary(len(cases))
-    if not cases:
-        return found
-    losses = np.array([each.loss for each in cases])
-    found.loss = {
-        "mean": float(losses.mean()), "median": float(np.median(losses)),
-        "p90": float(np.quantile(losses, 0.9)), "worst": float(losses.max()),
-    }  # fmt: skip
-    ratios = np.array([each.over_library(each.answered_s) for each in cases])
-    found.slower = int(np.sum(ratios < 1 / (1 + SLOWER)))
-    found.answers = _geometric(ratios)
-    found.champions = _geometric(np.array([each.over_library(each.champion_s) for each in cases]))
-    told = [each for each in cases if each.answer["expected_loss"] < UNMEASURED]
-    found.said = _mean([each.answer["expected_loss"] for each in told])
-    found.true = _mean([each.loss for each in told])
-    found.loss_held = _mean([
-        float(low <= each.loss <= high + 1e-9)
-        for each in cases
-        for low, high in [each.answer["expected_loss_interval"] or (math.nan, math.nan)]
-        if low == low
-    ])  # fmt: skip
-    found.time_held = _mean([
-        float(low <= each.answered_s <= high)
-        for each in cases
-        if each.answer["predicted"] and each.answer["predicted"]["time_interval_s"]
-        for low, high in [each.answer["predicted"]["time_interval_s"]]
-    ])  # fmt: skip
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
-
-
-def _geometric(ratios: Any) -> float:
-    known = ratios[np.isfinite(ratios)]
-    return math.exp(float(np.log(known).mean())) if len(known) else math.nan
+    lows, highs = np.array([case.time_interval_s for case in cases]).reshape(-1, 2).T
+    answered_s = np.array([case.answered_s for case in cases])
+    within = np.where(np.isnan(lows), np.nan, (lows <= answered_s) & (answered_s <= highs))
+    return summarized(
+        np.array([case.loss for case in cases]),
+        np.array([case.over_library(case.answered_s) for case in cases]),
+        np.array([case.over_library(case.champion_s) for case in cases]),
+        np.array([case.answer["expected_loss"] for case in cases]),
+        np.array([(case.answer["expected_loss_interval"] or (0, math.nan))[1] for case in cases]),
+        within,
+    )
 
 
 #: Kernel and config.
@@ -192,7 +142,7 @@ def timed_in_turn(
 IN_TURN_S = 1.0
 
 
-def compared(study: Study, found: Sequence[Answer]) -> tuple[Drawn, ...]:
+def compared(study: Study, found: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
     """Searches, plays the finals, and times answers, champion and library in turn.
 
     Args:
@@ -220,7 +170,7 @@ def compared(study: Study, found: Sequence[Answer]) -> tuple[Drawn, ...]:
     for answer, pick in zip(found, picked, strict=False):
         answered = times.get(pick)
         fine = answered is not None and answered.time_s
-        cases.append(Drawn(
+        cases.append(DrawnProblem(
             problem, answer.to_json(), answered.time_s if answered else None, library_s,
             winner.time_s if winner else None, won, "" if fine else _trouble(answered),
         ))  # fmt: skip
@@ -241,7 +191,7 @@ def measured(
     seconds: float,
     regime: str = "cold",
     seed: int = 0,
-) -> Iterator[tuple[Drawn, ...]]:
+) -> Iterator[tuple[DrawnProblem, ...]]:
     """Answers each problem, tunes it for a while, and times answers, champion and library in turn.
 
     The studies' records are thrown away, so that the problems remain ones that nobody tuned.
@@ -277,5 +227,6 @@ def measured(
                         yield compared(study, found)
                 except NothingFound as error:
                     yield tuple(
-                        Drawn(problem, each.to_json(), None, None, None, why=str(error)) for each in found
+                        DrawnProblem(problem, each.to_json(), None, None, None, why=str(error))
+                        for each in found
                     )

@@ -20,7 +20,8 @@ from tuner.errors import InputError
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem
     from tuner.lookup import Answer
-    from tuner.model.quality import Drawn, Summary
+    from tuner.model.calibrate import LossSummary
+    from tuner.model.quality import DrawnProblem
 
 
 @click.command()
@@ -110,7 +111,8 @@ def lookup_quality_drawn(
     asked = replace(asked, regime=regime, on_miss=tuple(dict.fromkeys(asked.on_miss)))
     where = {"device": found.info.name, "regime": regime, "seed": seed}
     told = [
-        _Told(title + FIRST[each], _page_of(output, each, asked.on_miss), [], where) for each in asked.on_miss
+        _AnswerPage(title + FIRST[each], _page_of(output, each, asked.on_miss), [], where)
+        for each in asked.on_miss
     ]
     answers = [partial(_answered, asked, db, each) for each in asked.on_miss]
     with occupied(db, (found,), title):
@@ -127,21 +129,21 @@ def lookup_quality_drawn(
 
 
 @dataclass(frozen=True)
-class _Told:
+class _AnswerPage:
     """What is told of one way to answer."""
 
     title: str
     output: Path | None
-    cases: list[Drawn]
+    cases: list[DrawnProblem]
     where: dict[str, Any]
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LossSummary:
         from tuner.model.quality import summary
 
         return summary(self.cases)
 
-    def take(self, case: Drawn, asked: DrawnRequest) -> None:
+    def take(self, case: DrawnProblem, asked: DrawnRequest) -> None:
         """Prints a case, and writes the page."""
         self.cases.append(case)
         click.echo(f"{len(self.cases)} of {asked.count}: {' | '.join(row(case))}", err=True)
@@ -172,7 +174,7 @@ def _answered(asked: DrawnRequest, db: str, on_miss: str, problem: Problem, crew
     return answer_at_first_use(problem, crew, builtin_now(), asked.regime, kept_open(db))
 
 
-def row(of: Drawn) -> tuple[str, ...]:
+def row(of: DrawnProblem) -> tuple[str, ...]:
     """A case for people."""
     said = of.answer["expected_loss"]
     return (
@@ -182,7 +184,7 @@ def row(of: Drawn) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def lines(told: Summary) -> list[str]:
+def lines(told: LossSummary) -> list[str]:
     """The summary for people."""
     losses = ", ".join(f"{name} {value:.1%}" for name, value in told.loss.items())
     found = [
@@ -199,7 +201,9 @@ def lines(told: Summary) -> list[str]:
     return found
 
 
-def _write(output: Path, data: dict[str, Any], cases: list[Drawn], told: Summary, seconds: float) -> None:
+def _write(
+    output: Path, data: dict[str, Any], cases: list[DrawnProblem], told: LossSummary, seconds: float
+) -> None:
     """The page, and its data beside it."""
     data = {**data, "seconds": seconds}
     output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

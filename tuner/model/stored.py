@@ -1,13 +1,20 @@
-"""Models as text: what is published beside the results, or kept in a database."""
+"""Models as text, as files beside the published results, and in a database.
+
+A model is of one dtype: of the operation's first one, or of another that its name tells. A file is
+``<device>/models/<name>.json``. Of two models of a name and device the one that was fitted last answers.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,13 +22,20 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.model import base85
 from tuner.model.calibrate import Calibration
 from tuner.model.evidence import Evidence
 from tuner.model.fitted import Model
 from tuner.model.forest import Forest
 from tuner.model.network import Encoding, Network
 from tuner.model.physics import Limits, Traits
+from tuner.store.published import tuned_folder
+from tuner.store.published.form import slug
+
+if TYPE_CHECKING:
+    from tuner.store.reading import Reader
+
+#: Regime of a model that does not tell it.
+COLD = "cold"
 
 #: Written into every model; one of a later format is refused.
 FORMAT = 1
@@ -57,7 +71,7 @@ def to_bytes(model: Model) -> bytes:
         "forest": _arrays(model.forest),
         "library": _arrays(model.library),
         "calibration": _arrays(model.calibration),
-        "evidence": _arrays(model.evidence) if model.evidence is not None else None,
+        "evidence": _arrays(model.evidence),
         "network": _arrays(model.network) if model.network is not None else None,
     }
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
@@ -96,12 +110,12 @@ def from_bytes(text: bytes) -> Model:
 def _read(body: Mapping[str, Any]) -> Model:
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), Limits(**body["limits"]),
-        [(kernel, Config(config)) for kernel, config in _configs(body["configs"])],
+        [(kernel, Config(config)) for kernel, config in json.loads(_inflated_text(body["configs"]))],
         _unpacked(body["parameters"]),
         {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
         Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
-        Calibration(**_unpacked_all(body["calibration"])), body["provenance"],
-        Evidence(**_unpacked_all(body["evidence"])) if body.get("evidence") else None,
+        Calibration.read(_unpacked_all(body["calibration"])), Evidence(**_unpacked_all(body["evidence"])),
+        body["provenance"],
         _network(body["network"]) if body.get("network") else None,
     )  # fmt: skip
 
@@ -111,15 +125,12 @@ def _network(kept: Mapping[str, Any]) -> Network:
     return Network(Encoding(**_unpacked_all(kept["encoding"])), **_unpacked_all(others))
 
 
-def _configs(kept: Any) -> Any:
-    """Pairs of kernel and config; earlier versions wrote them as they are."""
-    if not isinstance(kept, str):
-        return kept
-    return json.loads(zlib.decompressobj().decompress(base64.b64decode(kept), 16 * MOST_BYTES))
-
-
 def _packed_text(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _inflated_text(kept: str) -> bytes:
+    return _inflated(base64.b64decode(kept), 16 * MOST_BYTES)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
@@ -147,7 +158,7 @@ def _packed(name: str, value: Any) -> Any:
     data = np.ascontiguousarray(value.T.astype(kept)).tobytes()
     if kept.kind == "f":
         data = np.frombuffer(data, np.uint8).reshape(-1, kept.itemsize).T.tobytes()
-    text = base85.written(zlib.compress(data, 9))
+    text = base64.b85encode(zlib.compress(data, 9)).decode()
     return {"dtype": kept.str, "shape": list(value.shape), "text": text}
 
 
@@ -161,12 +172,35 @@ def _unpacked(value: Any) -> Any:
     if "data" in value:  # as earlier versions kept it
         found = np.frombuffer(_inflated(base64.b64decode(value["data"]), room), dtype)
     else:
-        data = _inflated(base85.read(value["text"]), room)
+        data = _inflated(_base85(value["text"]), room)
         if dtype.kind == "f":
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
         found = np.frombuffer(data, dtype)
     wide = np.int32 if dtype.kind == "i" else np.float64
     return np.ascontiguousarray(found.reshape(shape[::-1]).T.astype(wide))
+
+
+#: What a character of base 85 counts, and a digit at each place of five.
+_COUNTS = np.full(256, 1 << 33, np.uint64)
+_COUNTS[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~")] = range(
+    85
+)
+_WORTH = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
+
+
+def _base85(text: str) -> bytes:
+    """What `base64.b85encode` wrote; the standard library takes a tenth of a second to read a megabyte.
+
+    Raises:
+        ValueError: It wrote no such text.
+    """
+    missing = -len(text) % 5
+    digits = _COUNTS[np.frombuffer(text.encode("ascii") + b"~" * missing, np.uint8)]
+    values = digits.reshape(-1, 5) @ _WORTH
+    if values.max(initial=0) >= 1 << 32:
+        raise ValueError("a text in base 85 has other characters, or groups beyond four bytes")
+    data = values.astype(">u4").tobytes()
+    return data[: len(data) - missing]
 
 
 def _inflated(kept: bytes, room: int) -> bytes:
@@ -176,3 +210,87 @@ def _inflated(kept: bytes, room: int) -> bytes:
 
 def _unpacked_all(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _unpacked(value) for name, value in values.items()}
+
+
+def path_of(name: str, device: str, directory: Path | None = None) -> Path:
+    """Where a model of a device lies.
+
+    Args:
+        name: What it is called (`name_of`).
+        device: Name of the device.
+        directory: Folder of published results; the project's own when None.
+    """
+    return (directory or tuned_folder()) / slug(device) / "models" / f"{slug(name)}.json"
+
+
+def models(
+    operation: str,
+    regime: str = COLD,
+    directory: Path | None = None,
+    store: Reader | None = None,
+    dtype: str = "",
+) -> list[Model]:
+    """The models of an operation, one for each device. Files are read once, and again when they change.
+
+    Args:
+        operation: Its name.
+        regime: How the times that a model predicts were taken.
+        directory: Folder of published results; the project's own when None.
+        store: Has models of its own, of which damaged ones are left out; None without a database.
+        dtype: What is to be predicted. A device's model of another dtype stands in for one that there is not.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+        StoreTrouble: The database cannot be read.
+    """
+    found = _named(operation, operation, regime, directory, store)
+    if dtype:
+        found |= _named(f"{operation} {dtype}", operation, regime, directory, store)
+    return list(found.values())
+
+
+def _named(
+    name: str, operation: str, regime: str, directory: Path | None, store: Reader | None
+) -> dict[str, Model]:
+    """The models of a name, by device."""
+    found: dict[str, Model] = {}
+    for path in sorted((directory or tuned_folder()).glob(f"*/models/{slug(name)}.json")):
+        status = path.stat()
+        model = _of_file(path, status.st_mtime_ns, status.st_size)
+        if (model.operation, regime_of(model)) == (operation, regime):
+            found[model.device.name] = model
+    if store is not None:
+        from tuner.store.models import latest
+
+        for device, (fitted_at, text) in latest(store, name, regime).items():
+            if device not in found or fitted_at > fitted_at_of(found[device]):
+                with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
+                    found[device] = _of_text(text)
+    return found
+
+
+def fitted_at_of(model: Model) -> str:
+    """When a model was fitted, or set right by drawn problems; ISO 8601, UTC; empty if it does not tell."""
+    return str(model.provenance.get("calibrated_at") or model.provenance.get("fitted_at", ""))
+
+
+def regime_of(model: Model) -> str:
+    """How the times that a model predicts were taken."""
+    return str(model.provenance.get("regime", COLD))
+
+
+@functools.lru_cache(maxsize=16)
+def _of_file(path: Path, changed_ns: int, size_bytes: int) -> Model:
+    """The model of a file in one state."""
+    if size_bytes > MOST_BYTES:
+        raise InputError(
+            f"{path}: a model takes {MOST_BYTES} bytes at the most, got {size_bytes}; fit it again"
+        )
+    try:
+        return from_bytes(path.read_bytes())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+#: The models of the latest texts in databases.
+_of_text = functools.lru_cache(maxsize=16)(from_bytes)

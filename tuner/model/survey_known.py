@@ -9,11 +9,11 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.shelf import models
+from tuner.model.predict import predictor_for
+from tuner.model.stored import models
 from tuner.model.survey_design import Design, Proposals, SurveyRequest
 from tuner.model.survey_pool import Named
 from tuner.model.surveyed import joined
-from tuner.model.tiers import predictor_for
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY
 from tuner.store import Store, published

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.devices.cuda.process import gpu_of
-from tuner.model.refit import refit_if_possible
+from tuner.model.fitting import refit_if_possible
 from tuner.model.survey import SurveyProgress, run_survey
 from tuner.model.survey_design import SurveyRequest
 from tuner.model.survey_known import design

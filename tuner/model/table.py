@@ -106,7 +106,7 @@ SLOW = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class SurveyTable:
     """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
 
     Attributes:
@@ -152,7 +152,7 @@ class Table:
         return found
 
 
-def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> Table:
+def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> SurveyTable:
     """The rows of a survey.
 
     Args:
@@ -181,7 +181,7 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
         estimates.append(estimate)
     roofline, estimate = np.log([known.roofline_s(each) for each in problems]), np.concatenate(estimates)
     weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
-    return Table(
+    return SurveyTable(
         known, parameters, by_layout, np.concatenate(rows),
         np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
         problem, config, time_s, np.array([library_features(each, device, known) for each in problems]),
@@ -190,7 +190,7 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class ParameterOrder:
     """How kernels and parameters become numbers: their order.
 
     Attributes:
@@ -202,7 +202,7 @@ class Columns:
     parameters: Sequence[str]
 
     @classmethod
-    def of(cls, configs: Sequence[tuple[str, Config]]) -> Columns:
+    def of(cls, configs: Sequence[tuple[str, Config]]) -> ParameterOrder:
         """Those of some configs."""
         return cls(
             sorted({kernel for kernel, _ in configs}),
@@ -211,7 +211,7 @@ class Columns:
 
 
 def parameter_table(
-    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], columns: Columns | None = None
+    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], order: ParameterOrder | None = None
 ) -> Floats:
     """Kernels and parameters as numbers, shape (1 + names, configs); -1 for what a kernel does not have.
 
@@ -220,17 +220,17 @@ def parameter_table(
     Args:
         kernels: By name.
         configs: Kernel and config.
-        columns: What numbers stand for; those of the configs when None.
+        order: What numbers stand for; those of the configs when None.
     """
-    columns = columns or Columns.of(configs)
-    found = np.full((1 + len(columns.parameters), len(configs)), -1.0)
+    order = order or ParameterOrder.of(configs)
+    found = np.full((1 + len(order.parameters), len(configs)), -1.0)
     for at, (kernel, config) in enumerate(configs):
-        found[0, at] = columns.kernels.index(kernel)
+        found[0, at] = order.kernels.index(kernel)
         declared = {each.name: each.values for each in kernels[kernel].parameters} if kernel in kernels else {}
         for name, value in config.items():
             values = declared.get(name, ())
             number = values.index(value) if isinstance(value, str) and value in values else value
-            found[1 + columns.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
+            found[1 + order.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
     return found
 
 

@@ -11,7 +11,7 @@ from tuner.devices.cuda.process import gpu_of
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.lookup.demand import most_wanted
-from tuner.model.refit import refit_if_possible
+from tuner.model.fitting import refit_if_possible
 from tuner.model.survey import run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, SurveyRequest
 from tuner.night.plan import PlanItem

@@ -62,7 +62,8 @@ class Predictions:
         """
         extra = predictor()
         self._search = extra.search(problem, kernels, device, regime, store) if extra else None
-        candidates = self._search.candidates() if self._search else []
+        self._problem = problem
+        candidates = self._search.candidates(problem, None) if self._search else []
         self.starts: list[Named] = [(each.kernel, each.config) for each in candidates[:STARTS]]
         self.elsewhere = [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
@@ -78,7 +79,7 @@ class Predictions:
         known |= {(each.kernel, each.config): each.time_s or math.inf for each in self.elsewhere[:STARTS]}
         return [
             Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s)
-            for each in self._search.beside(known, STARTS, FURTHER)
+            for each in self._search.beside(self._problem, known, STARTS, FURTHER)
         ]
 
     def beside(self, timed: Mapping[Named, float]) -> list[Named]:
@@ -89,7 +90,9 @@ class Predictions:
         """
         if self._search is None:
             return []
-        return [(each.kernel, each.config) for each in self._search.beside(timed, PARENTS, STARTS)]
+        return [
+            (each.kernel, each.config) for each in self._search.beside(self._problem, timed, PARENTS, STARTS)
+        ]
 
 
 #: Number of champions of other problems to start from.

@@ -5,14 +5,14 @@ from fixtures.lookup_records import BOARD
 from fixtures.model_survey import GEMM, TIED, WIDE
 
 from tuner.declare.space import Config
-from tuner.model.evidence import ENOUGH, Adapted, adapted
+from tuner.model.evidence import ENOUGH, AdaptedConfigs, adapted
 
 #: Wide loads are illegal here.
 ODD = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
 PLAIN = Config({**WIDE, "LOAD": "plain"})
 
 
-def made(configs: list[Config], behind: list[float], legal: list[bool], points: bool = True) -> Adapted:
+def made(configs: list[Config], behind: list[float], legal: list[bool], points: bool = True) -> AdaptedConfigs:
     numbers = {"tied": np.arange(len(configs))} if points else {}
     about = {"tied": TIED}, [("tied", each) for each in configs], numbers
     return adapted(ODD, BOARD, about, np.array(behind), np.array(legal))

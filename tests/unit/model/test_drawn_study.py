@@ -12,7 +12,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
-from tuner.model.quality import Drawn, measured, summary
+from tuner.model.quality import DrawnProblem, measured, summary
 from tuner.model.quality_command import lines
 from tuner.results.record import ProblemKey
 
@@ -20,7 +20,7 @@ DECLARED = catalogue.from_file(TOY)
 PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
 
 
-def case(config: dict[str, Any], tmp_path: Path, library: str = "") -> Drawn:
+def case(config: dict[str, Any], tmp_path: Path, library: str = "") -> DrawnProblem:
     """The toy with this answer."""
     found = find(write_device(tmp_path / "device.json", baseline_s=2 * BEST_S))
     told = told_of(found, config, library)
@@ -62,14 +62,14 @@ def test_several_answers_are_compared_with_one_study(tmp_path: Path) -> None:
     assert bad.loss > 0.1
 
 
-def drawn(kernel_s: float | None, use: str = "kernel", said: float = 0.05) -> Drawn:
+def drawn(kernel_s: float | None, use: str = "kernel", said: float = 0.05) -> DrawnProblem:
     """A case whose library takes 2 s and whose champion takes 1 s."""
     answer = {
         "match": "predicted", "use": use, "kernel": "toy", "config": {}, "expected_loss": said,
         "expected_loss_interval": [0.0, 0.1] if said < 1 else None,
         "predicted": {"time_interval_s": [0.9, 1.2]} if said < 1 else None,
     }  # fmt: skip
-    return Drawn(PROBLEM, answer, kernel_s, 2.0, 1.0, "toy")
+    return DrawnProblem(PROBLEM, answer, kernel_s, 2.0, 1.0, "toy")
 
 
 def test_a_summary_tells_loss_calibration_and_what_is_slower_than_the_library() -> None:

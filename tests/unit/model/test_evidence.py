@@ -6,36 +6,38 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, WIDE, plain_model, survey, two_kernels
+from fixtures.model_survey import (
+    CONFIGS,
+    GEMM,
+    KERNELS,
+    SMALL,
+    WIDE,
+    evidence_of,
+    plain_model,
+    survey,
+    two_kernels,
+)
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.evidence import NEAREST, Adapted, Evidence
+from tuner.model.evidence import NEAREST, AdaptedConfigs, Evidence
 from tuner.model.fit import fit
-from tuner.model.fitted import Model, lot_of
+from tuner.model.fitted import Model
 from tuner.model.predict import Predictor
 
 pytestmark = pytest.mark.usefixtures("one_tree_thread")
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
 
-def known(configs: list[int], behind: list[float], library: float = 0.5) -> Evidence:
-    """One problem, at which these configs were timed."""
-    return Evidence(
-        np.array([[9.0, 9.0, 9.0]]), np.array([0]), np.array([library]), np.array([0, len(configs)]),
-        np.array(configs), np.array(behind),
-    )  # fmt: skip
-
-
 def test_only_what_was_good_near_by_is_answered() -> None:
-    model = replace(plain_model(), evidence=known([3, 20], [0.0, 0.9]))
+    model = replace(plain_model(), evidence=evidence_of([3, 20], 0.5, [0.0, 0.9]))
     found = Predictor(model, KERNELS).candidates(PROBLEM)
     assert [each.config for each in found] == [CONFIGS[3][1]]
 
 
 def test_a_kernel_that_lost_to_the_library_near_by_is_not_preferred_to_it() -> None:
-    slow, fast = (replace(plain_model(-9.0), evidence=known([3], [0.0], gain)) for gain in (-99.0, 0.5))
+    slow, fast = (replace(plain_model(-9.0), evidence=evidence_of([3], gain)) for gain in (-99.0, 0.5))
     assert Predictor(slow, KERNELS).answer(PROBLEM).by_library
     assert not Predictor(fast, KERNELS).answer(PROBLEM).by_library
 
@@ -55,7 +57,6 @@ def test_near_problems_of_the_same_layout_speak() -> None:
 def test_a_fitted_model_answers_with_configs_of_near_problems() -> None:
     few = survey(60)
     model = fit(few, KERNELS, BOARD, recipe=SMALL)
-    assert model.evidence is not None
     kinds = list(model.traits)
     for problem in survey(10, seed=5).problems:
         behind, _ = model.evidence.around(
@@ -83,7 +84,6 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     answer = Predictor(two_kernels(-9.0)[0], kernels).answer(odd)
     assert answer.best is not None
     assert (answer.best.config, answer.by_library) == (plain, False)
-    assert tied(replace(model, evidence=None), kernels, odd) == []
     assert tied(model, {"blocks": kernels["blocks"]}, odd) == [], "the kernel is gone"
     of_tied, defaults = kernels["tied"], {"BM": 64, "BN": 64, "SPLIT": 1}
     fewer = replace(of_tied, parameters=of_tied.parameters[:-1], constraints=(), defaults=defaults)
@@ -95,13 +95,10 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
 def test_what_is_made_is_predicted_as_if_it_had_been_kept() -> None:
     model, kernels = two_kernels()
     odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
-    made = Adapted([("tied", WIDE)], np.array([1]))
-    assert model.columns is not None
-    about = model.forest, model.columns, model.traits["float32", "nn"]
-    lot = lot_of(made, kernels, odd, BOARD, about)
+    lot = model.made(AdaptedConfigs([("tied", WIDE)], np.array([1])), kernels, odd, BOARD)
     kept = model.lot(odd, BOARD).some(np.array([1]))
     np.testing.assert_array_equal(lot.traits.values, kept.traits.values)
-    np.testing.assert_array_equal(lot.whole, kept.whole[kept.rows])
+    np.testing.assert_array_equal(lot.bits, kept.bits)
 
 
 def test_a_shortlist_that_misses_a_surveyed_kernel_does_not_tell_its_columns() -> None:

@@ -12,8 +12,7 @@ from tuner.cli.main import run
 from tuner.declare.catalogue import builtin
 from tuner.lookup import Answer
 from tuner.model.predict import Predictor
-from tuner.model.shelf import models
-from tuner.model.stored import MOST_BYTES, from_bytes
+from tuner.model.stored import MOST_BYTES, from_bytes, models
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing

@@ -47,16 +47,6 @@ def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
     assert [each.time_s for each in after] == pytest.approx([3 * each.time_s for each in before])
 
 
-def test_what_was_asked_before_is_not_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = Predictor(plain_model(), KERNELS)
-    known = timed(predictor)
-    first = predictor.beside(PROBLEM, known, 2, 8)
-    monkeypatch.setattr("tuner.model.predict.Space", None)
-    assert predictor.beside(PROBLEM, dict(known), 2, 8) == first
-    with pytest.raises(AttributeError, match="at"):
-        predictor.beside(PROBLEM, known, 2, 9)
-
-
 def test_nothing_is_found_beside_what_failed_or_is_of_no_kernel_here() -> None:
     predictor = Predictor(plain_model(), KERNELS)
     ((failed, _), *_) = timed(predictor).items()

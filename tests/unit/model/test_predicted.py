@@ -18,9 +18,8 @@ from tuner.lookup import Answer
 from tuner.model import provider
 from tuner.model.evidence import Evidence
 from tuner.model.fitted import Model
-from tuner.model.shelf import path_of
-from tuner.model.stored import to_bytes
-from tuner.model.tiers import staleness_of
+from tuner.model.provider import staleness_of
+from tuner.model.stored import path_of, to_bytes
 from tuner.python.decisions import decide
 from tuner.results.record import ProblemKey
 from tuner.store import Store

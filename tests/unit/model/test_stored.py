@@ -86,16 +86,19 @@ def test_a_model_fitted_before_doubt_was_measured_takes_the_lesser_gain() -> Non
     assert from_bytes(text).calibration.doubt == 1.0
 
 
+def test_what_an_earlier_version_kept_of_drawn_problems_ends_intervals_as_it_did() -> None:
+    body = json.loads(to_bytes(plain_model()))
+    del body["checksum"]
+    body["calibration"] |= {"held": [0.5, 2.0], "drawn": 30}
+    found = from_bytes(json.dumps({**body, "checksum": stored._checksum(body)}).encode()).calibration
+    before = plain_model().calibration
+    assert found.reach == max(0.5 * before.reach, 1.0)
+    assert found.spread == tuple(2.0 * end for end in before.spread)
+
+
 def test_other_layouts_and_operations_are_not_answered() -> None:
     with pytest.raises(InputError, match="a model answers for what was surveyed"):
         plain_model().times(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
-
-
-def test_some_configs_have_the_times_that_they_have_among_all() -> None:
-    model = plain_model()
-    every, some = model.times(PROBLEM)[0], [3, 17, 5]
-    np.testing.assert_allclose(model.at(PROBLEM, among=some).log_s(), every[some])
-    np.testing.assert_allclose(model.at(PROBLEM).log_s(np.array(some)), every[some])
 
 
 def test_a_kernel_that_is_gone_or_changed_is_not_answered() -> None:

@@ -20,9 +20,9 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
 from tuner.model import refit
+from tuner.model.fitting import timings
 from tuner.model.predict import Predictor
-from tuner.model.refit import timings
-from tuner.model.shelf import models
+from tuner.model.stored import models
 from tuner.model.survey import SurveyProgress, run_survey
 from tuner.model.survey_design import SurveyRequest
 from tuner.model.surveyed import joined

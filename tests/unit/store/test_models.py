@@ -11,10 +11,9 @@ from fixtures.records import BOARD
 
 from tuner.errors import NothingFound
 from tuner.lookup.snapshot import Snapshot
-from tuner.model.refit import timings
-from tuner.model.shelf import models as known
-from tuner.model.shelf import path_of
-from tuner.model.stored import name_of, to_bytes
+from tuner.model.fitting import timings
+from tuner.model.stored import models as known
+from tuner.model.stored import name_of, path_of, to_bytes
 from tuner.model.table import LIBRARY
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
