@@ -307,8 +307,7 @@ from pathlib import Path
 import tuner
 from tuner.declare import catalogue
 from tuner.declare.folders import kernels_folder
-from tuner.report.ladder_plan import read_ladder_plan
-from tuner.report.rungs import lessons
+from tuner.report.ladder_plan import lessons, read_ladder_plan
 from tuner.night.plan import read_plan
 from tuner.store.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent

@@ -19,5 +19,5 @@ EXTRA = Extra(
             "tuner.report.commands:compare", "Compare devices, drivers, versions, days or studies.", "Look"
         ),
     },
-    provides={"figures": "tuner.report.pages:Figures"},
+    provides={"figures": "tuner.report.pages:FigureWriter"},
 )

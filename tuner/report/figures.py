@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -36,21 +36,21 @@ VERDICTS = {"faster": "#2a9d5c", "same": STOPPED, "slower": LIBRARY, "ambiguous"
 OBJECTIVES = {"time": ("ms", 1e3), "energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
 
 
-class Figures(dict[str, go.Figure]):
+class NamedFigures(dict[str, go.Figure]):
     """Figures by name; a shell shows their names."""
 
     def __repr__(self) -> str:
         return f"<figures: {', '.join(self)}>"
 
 
-def figures(study: StudyView) -> Figures:
+def figures(study: StudyView) -> NamedFigures:
     """Figures by name; those that the study has no data for are left out."""
-    draw: Mapping[str, Callable[[StudyView], go.Figure | None]] = {
+    draw = {
         "history": history, "importance": importances, "pairs": pairs, "parallel": parallel,
         "failures": failures, "time": time_spent,
     }  # fmt: skip
-    found = {name: each(study) for name, each in draw.items()}
-    return Figures({name: each for name, each in found.items() if each is not None})
+    drawn = {name: function(study) for name, function in draw.items()}
+    return NamedFigures({name: figure for name, figure in drawn.items() if figure is not None})
 
 
 def titled(figure: go.Figure, title: str, height: int = 420) -> go.Figure:
@@ -63,75 +63,102 @@ def titled(figure: go.Figure, title: str, height: int = 420) -> go.Figure:
     return figure
 
 
+def points(
+    figure: go.Figure, x: Sequence[Any], y: Sequence[Any], name: str, colour: str, mode: str = "markers",
+    line: Mapping[str, Any] | None = None, marker: Mapping[str, Any] | None = None, **more: Any,
+) -> None:  # fmt: skip
+    """Adds points or a line of one colour.
+
+    Args:
+        figure: Gets them.
+        x: Of each point.
+        y: Of each point.
+        name: In the legend.
+        colour: Of points and line.
+        mode: As Plotly has it.
+        line: Further properties of the line.
+        marker: Further properties of the points.
+        more: Further properties of the trace.
+    """
+    styles: dict[str, Any] = {"marker": {"color": colour, **(marker or {})}}
+    if "lines" in mode:
+        styles["line"] = {"color": colour, **(line or {})}
+    figure.add_scatter(x=x, y=y, name=name, mode=mode, **styles, **more)
+
+
+def bars(
+    names: Sequence[str], values: Sequence[float], texts: Sequence[str], axis: str, *, least: float = 0.0,
+    **more: Any,
+) -> go.Figure:  # fmt: skip
+    """A bar for each name, the first on top.
+
+    Args:
+        names: Of the bars.
+        values: Their lengths.
+        texts: What stands beside each.
+        axis: Title of the axis.
+        least: Width of the axis at least.
+        more: Further properties of the bars, each in the order of the names.
+    """
+    more = {name: value[::-1] if isinstance(value, list) else value for name, value in more.items()}
+    figure = go.Figure(
+        go.Bar(
+            x=values[::-1], y=names[::-1], text=texts[::-1], orientation="h", textposition="outside",
+            cliponaxis=False, **{"marker_color": OURS, "hovertemplate": "%{y}: %{text}<extra></extra>"} | more,
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title=axis, range=[0, max(least, 1.15 * max(values))])
+    figure.update_yaxes(automargin=True)
+    return figure
+
+
 def history(study: StudyView) -> go.Figure | None:
     """Speed by trial, the best so far, and the library."""
     if not study.timed:
         return None
     figure = go.Figure()
-    number = {each.id: at for at, each in enumerate(study.trials, 1)}
+    number = {trial.id: at for at, trial in enumerate(study.trials, 1)}
     kinds = (
         (Outcome.MEASURED, "measured", OURS, "circle"),
         (Outcome.PRUNED, "stopped early", STOPPED, "circle-open"),
     )
     for outcome, name, colour, symbol in kinds:
-        some = [each for each in study.timed if each.measurement.outcome is outcome]
-        figure.add_scatter(
-            x=[number[each.id] for each in some],
-            y=[study.speed(each.measurement.time_s or 1) for each in some],
-            mode="markers", name=name, marker={"color": colour, "symbol": symbol, "size": 7},
-            text=[f"{each.kernel}<br>{config_text(each.config)}" for each in some],
+        some = [trial for trial in study.timed if trial.measurement.outcome is outcome]
+        points(
+            figure, [number[trial.id] for trial in some],
+            [study.speed(trial.measurement.time_s or 1) for trial in some], name, colour,
+            marker={"symbol": symbol, "size": 7},
+            text=[f"{trial.kernel}<br>{config_text(trial.config)}" for trial in some],
             hovertemplate="trial %{x}: %{y:.4g} " + study.unit + "<br>%{text}<extra></extra>",
         )  # fmt: skip
     best, best_s = [], math.inf
-    for each in study.trials:
-        if each.measurement.outcome is Outcome.MEASURED:
-            best_s = min(best_s, each.measurement.time_s or math.inf)
+    for trial in study.trials:
+        if trial.measurement.outcome is Outcome.MEASURED:
+            best_s = min(best_s, trial.measurement.time_s or math.inf)
         best.append(study.speed(best_s) if best_s < math.inf else None)
-    figure.add_scatter(
-        x=list(range(1, len(best) + 1)), y=best, mode="lines", name="best so far", hoverinfo="skip",
-        line={"color": OURS, "width": 2, "shape": "hv"},
-    )  # fmt: skip
+    numbers, line = list(range(1, len(best) + 1)), {"width": 2, "shape": "hv"}
+    points(figure, numbers, best, "best so far", OURS, "lines", line, hoverinfo="skip")
     if study.baseline is not None and study.baseline.measurement.time_s:
         speed = study.speed(study.baseline.measurement.time_s)
-        figure.add_scatter(
-            x=[1, max(len(best), 2)], y=[speed, speed], mode="lines", name=study.baseline.kernel,
-            line={"color": LIBRARY, "dash": "dash"}, hovertemplate=f"{speed:.4g} {study.unit}<extra></extra>",
-        )  # fmt: skip
+        hover = f"{speed:.4g} {study.unit}<extra></extra>"
+        ends = [1, max(len(best), 2)]
+        name = study.baseline.kernel
+        points(figure, ends, [speed] * 2, name, LIBRARY, "lines", {"dash": "dash"}, hovertemplate=hover)
     figure.update_xaxes(title="trial")
     figure.update_yaxes(title=study.unit, rangemode="tozero")
     return titled(figure, f"Speed by trial: {study.title}")
 
 
-def _bars(found: Mapping[str, float], shown: str, said: str, least: float = 0.0) -> go.Figure:
-    """A bar for each name, the first on top.
-
-    Args:
-        found: Name -> value.
-        shown: Format of a value.
-        said: Title of the axis.
-        least: Width of the axis at least.
-    """
-    names = list(found)[::-1]
-    figure = go.Figure(
-        go.Bar(
-            x=[found[name] for name in names], y=names, orientation="h", marker_color=OURS,
-            text=[shown.format(found[name]) for name in names], textposition="outside", cliponaxis=False,
-            hovertemplate="%{y}: %{text}<extra></extra>",
-        )
-    )  # fmt: skip
-    figure.update_xaxes(title=said, range=[0, max(least, 1.15 * max(found.values()))])
-    figure.update_yaxes(automargin=True)
-    return figure
-
-
 def importances(study: StudyView) -> go.Figure | None:
     """How much each parameter explains."""
-    found = importance(study)
-    if not found:
+    shares = importance(study)
+    if not shares:
         return None
-    figure = _bars(found, "{:.1%}", "share of the variance of log time that its values explain alone", 0.1)
+    axis = "share of the variance of log time that its values explain alone"
+    texts = [f"{share:.1%}" for share in shares.values()]
+    figure = bars(list(shares), list(shares.values()), texts, axis, least=0.1)
     figure.update_xaxes(tickformat=".0%")
-    return titled(figure, f"What matters in {study.kernel}", 140 + 32 * len(found))
+    return titled(figure, f"What matters in {study.kernel}", 140 + 32 * len(shares))
 
 
 def pairs(study: StudyView) -> go.Figure | None:
@@ -143,15 +170,15 @@ def pairs(study: StudyView) -> go.Figure | None:
     tall = math.ceil(len(shown) / wide)
     figure = make_subplots(tall, wide, horizontal_spacing=0.13, vertical_spacing=0.2 / tall)
     for number, (one, other) in enumerate(shown):
-        row, column = divmod(number, wide)
+        place = {"row": number // wide + 1, "col": number % wide + 1}
         figure.add_heatmap(
             x=[str(value) for value in study.parameters[one]],
             y=[str(value) for value in study.parameters[other]],
-            z=best_by_pair(study, one, other), coloraxis="coloraxis", row=row + 1, col=column + 1,
+            z=best_by_pair(study, one, other), coloraxis="coloraxis", **place,
             hovertemplate=f"{one}=%{{x}} {other}=%{{y}}<br>best %{{z:.4g}} {study.unit}<extra></extra>",
         )  # fmt: skip
-        figure.update_xaxes(title=one, type="category", row=row + 1, col=column + 1)
-        figure.update_yaxes(title=other, type="category", row=row + 1, col=column + 1)
+        figure.update_xaxes(title=one, type="category", **place)
+        figure.update_yaxes(title=other, type="category", **place)
     figure.update_layout(coloraxis={"colorscale": "Viridis", "colorbar": {"title": study.unit}})
     return titled(figure, f"Best speed by pairs of parameters of {study.kernel}", 120 + 300 * tall)
 
@@ -160,10 +187,10 @@ def parallel(study: StudyView) -> go.Figure | None:
     """Parallel coordinates: a line for each config, coloured by its speed."""
     if not study.parameters:
         return None
-    speeds = [study.speed(each.measurement.time_s or 1) for each in study.of_kernel]
+    speeds = [study.speed(trial.measurement.time_s or 1) for trial in study.of_kernel]
     axes = [
         {
-            "label": name, "values": [values.index(each.config[name]) for each in study.of_kernel],
+            "label": name, "values": [values.index(trial.config[name]) for trial in study.of_kernel],
             "tickvals": list(range(len(values))), "ticktext": [str(value) for value in values],
         }
         for name, values in study.parameters.items()
@@ -171,33 +198,25 @@ def parallel(study: StudyView) -> go.Figure | None:
     axes.append({"label": study.unit, "values": speeds})
     line = {"color": speeds, "colorscale": "Viridis", "showscale": False}
     figure = go.Figure(go.Parcoords(line=line, dimensions=axes))
-    figure = titled(figure, f"Configs of {study.kernel}; drag along an axis to select", 460)
-    figure.update_layout(margin={"t": 110})
-    return figure
+    titled(figure, f"Configs of {study.kernel}; drag along an axis to select", 460)
+    return figure.update_layout(margin={"t": 110})
 
 
 def failures(study: StudyView) -> go.Figure | None:
     """How trials ended, and why those that failed did."""
     if not study.trials:
         return None
-    counts = {
-        (Outcome.MEASURED.value, ""): sum(e.measurement.outcome is Outcome.MEASURED for e in study.trials)
-    }
-    counts |= reasons(study)
-    shown = list(reversed(counts.items()))[-12:]
+    measured = sum(trial.measurement.outcome is Outcome.MEASURED for trial in study.trials)
+    counts = {(Outcome.MEASURED.value, ""): measured} | reasons(study)
+    shown, numbers = list(counts)[:12], list(counts.values())[:12]
     colours = {Outcome.MEASURED.value: OURS, Outcome.PRUNED.value: STOPPED}
-    labels = ["<br>".join(textwrap.wrap(ended(outcome, why), 34)) for (outcome, why), _ in shown]
-    figure = go.Figure(
-        go.Bar(
-            x=[count for _, count in shown], y=labels, orientation="h", text=[str(count) for _, count in shown],
-            textposition="outside", cliponaxis=False,
-            marker_color=[colours.get(outcome, FAILED) for (outcome, _), _ in shown],
-            customdata=[why or outcome for (outcome, why), _ in shown],
-            hovertemplate="%{x} trials<br>%{customdata}<extra></extra>",
-        )
+    figure = bars(
+        ["<br>".join(textwrap.wrap(ended(outcome, why), 34)) for outcome, why in shown], numbers,
+        [str(number) for number in numbers], "trials",
+        marker_color=[colours.get(outcome, FAILED) for outcome, _ in shown],
+        customdata=[why or outcome for outcome, why in shown],
+        hovertemplate="%{x} trials<br>%{customdata}<extra></extra>",
     )  # fmt: skip
-    figure.update_xaxes(title="trials")
-    figure.update_yaxes(automargin=True)
     return titled(figure, "How trials ended, and why", 140 + 44 * len(shown))
 
 
@@ -206,7 +225,9 @@ def time_spent(study: StudyView) -> go.Figure | None:
     spent = seconds_by_stage(study)
     if not spent:
         return None
-    figure = _bars(spent, "{:.3g} s", "seconds; compile workers and the search work beside the device")
+    axis = "seconds; compile workers and the search work beside the device"
+    texts = [f"{seconds:.3g} s" for seconds in spent.values()]
+    figure = bars(list(spent), list(spent.values()), texts, axis)
     return titled(figure, "Where the time went", 140 + 32 * len(spent))
 
 
@@ -221,9 +242,9 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     for verdict, colour in VERDICTS.items():
         rows = [row for row in compared["problems"] if row["verdict"] == verdict]
         if rows:
-            figure.add_scatter(
-                x=[row["ratio"] for row in rows], y=[f"{row['problem']}, {row['regime']}" for row in rows],
-                mode="markers", name=verdict, marker={"color": colour, "size": 9},
+            points(
+                figure, [row["ratio"] for row in rows],
+                [f"{row['problem']}, {row['regime']}" for row in rows], verdict, colour, marker={"size": 9},
                 error_x={
                     "type": "data", "symmetric": False, "color": colour,
                     "array": [row["high"] - row["ratio"] for row in rows],
@@ -247,35 +268,26 @@ def front_figure(front: Front, champion: Record) -> go.Figure:
     """
     others = range(1, len(front.objectives))
     figure = make_subplots(len(others), 1, vertical_spacing=0.12)
-    for place in others:
-        _front_panel(figure, front, place)
-    title = f"{champion.problem} on {champion.device.name}, {champion.regime}"
-    return titled(figure, title, 480 * len(others))
-
-
-def _front_panel(figure: go.Figure, front: Front, place: int) -> None:
-    """One objective over time, on logarithmic axes unless an error is 0."""
     on_it = [front.values(point) for point in front.points]
-
-    def add(points: Sequence[Sequence[float]], name: str, **style: Any) -> None:
-        (_, x_scale), (_, y_scale) = (OBJECTIVES[front.objectives[number]] for number in (0, place))
-        figure.add_scatter(
-            x=[point[0] * x_scale for point in points], y=[point[place] * y_scale for point in points],
-            name=name, showlegend=place == 1, row=place, col=1, **{"mode": "markers", **style},
-        )  # fmt: skip
-
-    if front.beaten:
-        add(front.beaten, "beaten", marker={"color": STOPPED, "size": 5})
     # The staircase of a front of two objectives: nothing below or left of it was found.
-    stairs: dict[str, Any] = {"line": {"color": OURS, "shape": "hv"}, "mode": "lines+markers"}
-    add(on_it, "front", **(stairs if len(front.objectives) == 2 else {"marker": {"color": OURS}}))
+    stairs = {"mode": "lines+markers", "line": {"shape": "hv"}} if len(others) == 1 else {}
+    layers: list[tuple[str, Sequence[Sequence[float]], str, dict[str, Any]]] = [
+        ("beaten", front.beaten, STOPPED, {"marker": {"size": 5}}), ("front", on_it, OURS, stairs),
+    ]  # fmt: skip
     if front.champion is not None:
-        marker = {"color": FAILED, "size": 14, "symbol": "circle-open"}
-        add([front.values(front.champion)], "champion: the fastest in the finals", marker=marker)
+        ring = {"marker": {"size": 14, "symbol": "circle-open"}}
+        layers.append(("champion: the fastest in the finals", [front.values(front.champion)], FAILED, ring))
     if front.library is not None:
-        marker = {"color": LIBRARY, "size": 9, "symbol": "diamond"}
-        add([front.values(front.library)], front.library.kernel, marker=marker)
-    for number, update in ((0, figure.update_xaxes), (place, figure.update_yaxes)):
-        positive = all(point[number] > 0 for point in [*on_it, *front.beaten])
-        title = OBJECTIVES[front.objectives[number]][0]
-        update(title=title, type="log" if positive else "linear", row=place, col=1)
+        diamond = {"marker": {"size": 9, "symbol": "diamond"}}
+        layers.append((front.library.kernel, [front.values(front.library)], LIBRARY, diamond))
+    for place in others:
+        axes = [(at, *OBJECTIVES[front.objectives[at]]) for at in (0, place)]
+        for name, values, colour, style in layers:
+            if values:
+                x, y = ([value[at] * scale for value in values] for at, _, scale in axes)
+                points(figure, x, y, name, colour, showlegend=place == 1, row=place, col=1, **style)
+        for (at, title, _), update in zip(axes, (figure.update_xaxes, figure.update_yaxes), strict=True):
+            # Axes are logarithmic unless an error is 0.
+            positive = all(value[at] > 0 for value in [*on_it, *front.beaten])
+            update(title=title, type="log" if positive else "linear", row=place, col=1)
+    return titled(figure, f"{champion.problem} on {champion.device.name}, {champion.regime}", 480 * len(others))

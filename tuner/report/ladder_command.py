@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ from tuner.cli.options import (
     writable_folder,
 )
 from tuner.declare.catalogue import builtin
-from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.devices.detect import find, kind_of
 from tuner.errors import InputError
 from tuner.report.ladder_plan import ladder_of, read_ladder_plan
-from tuner.report.ladder_tables import limits_text, rung_table, slower_texts
-from tuner.report.rungs import Ladder, LadderPlan
+from tuner.report.ladder_result import Ladder, limits_text, rung_table, slower_texts
 
 #: Seconds for tuning each step, unless said otherwise.
 DEFAULT_SECONDS = 10.0
@@ -59,6 +57,7 @@ DEFAULT_SECONDS = 10.0
 @json_option
 def ladder(
     target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    kernels: tuple[str, ...], device: str, seconds: float | None, sweeps: bool | None, folder: Path | None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Measure every kernel of an operation in order, and show what each step gains.
@@ -66,21 +65,41 @@ def ladder(
     OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
     published report, with its figures beside ours.
     """
-    seconds, folder = options["seconds"], options["folder"]
+    from tuner.report.ladder import Climb
+    from tuner.store import Store
+    from tuner.study.locks import occupied
+
     if seconds is not None and not seconds > 0:
         raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
-    sweeps = folder is not None if options["sweeps"] is None else options["sweeps"]
     if folder is not None:
         writable_folder(folder)
-    plan, found = _plan(
-        target, dims, (sets, dtype, layout, options["precision"], options["epilogue"]),
-        options["device"],
-        (options["kernels"], sweeps),
-    )  # fmt: skip
-    if options["sweeps"] is False:
+    words = (sets, dtype, layout, options["precision"], options["epilogue"])
+    if target.endswith(".toml"):
+        if dims or kernels or any(words):
+            raise InputError(
+                f"a ladder plan says itself what to measure, got more beside {target}; leave it away"
+            )
+        plan = read_ladder_plan(Path(target), builtin())
+        found = find(device or kind_of(plan.target).first)
+        if found.target != plan.target:
+            raise InputError(f"{target} is for {plan.target}, got --device {found.spec}; choose another device")
+    else:
+        catalogue, problem = parse_problem(target, dims, *words)
+        found = find(device)
+        swept = folder is not None if sweeps is None else sweeps
+        plan = ladder_of(catalogue, problem, found.target, kernels, sweeps=swept)
+    if sweeps is False:
         plan = replace(plan, sweeps=())
-    classic = (options["classic"] or plan.classic) and seconds is None
-    climbed = _climbed(plan, found, regime, None if classic else seconds or DEFAULT_SECONDS, options)
+    if seconds is None and not (options["classic"] or plan.classic):
+        seconds = DEFAULT_SECONDS
+
+    def report(text: str) -> None:
+        if not options["quiet"]:
+            click.echo(text, err=True)
+
+    with Store.open(options["db"]) as store, occupied(options["db"], (found,), f"ladder {plan.title}"):
+        end_to_end, seed = options["end_to_end"], options["seed"]
+        climbed = Climb(plan, found, store, regime, seconds, end_to_end, seed, report).run()
     if folder is not None:
         from tuner.report.pages import write_ladder
 
@@ -92,43 +111,9 @@ def ladder(
         show(climbed)
 
 
-def _plan(
-    target: str, dims: tuple[str, ...], rest: tuple[tuple[str, ...], str, str, str, str], device: str,
-    choice: tuple[tuple[str, ...], bool],
-) -> tuple[LadderPlan, DetectedDevice]:  # fmt: skip
-    """The plan that the arguments name, and the device to measure it on."""
-    (sets, *words), (kernels, sweeps) = rest, choice
-    if not target.endswith(".toml"):
-        catalogue, problem = parse_problem(target, dims, sets, *words)
-        found = find(device)
-        return ladder_of(catalogue, problem, found.target, kernels, sweeps=sweeps), found
-    if dims or sets or any(words) or kernels:
-        raise InputError(f"a ladder plan says itself what to measure, got more beside {target}; leave it away")
-    plan = read_ladder_plan(Path(target), builtin())
-    found = find(device or kind_of(plan.target).first)
-    if found.target != plan.target:
-        raise InputError(f"{target} is for {plan.target}, got --device {found.spec}; choose another device")
-    return plan, found
-
-
-def _climbed(
-    plan: LadderPlan, found: DetectedDevice, regime: str, seconds: float | None, options: Mapping[str, Any]
-) -> Ladder:
-    from tuner.report.ladder import Climb, Request
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-
-    said: Callable[[str], None] = lambda text: None if options["quiet"] else click.echo(text, err=True)
-    request = Request(
-        plan, found, regime, seconds, end_to_end=options["end_to_end"], seed=options["seed"]
-    )  # fmt: skip
-    with Store.open(options["db"]) as store, occupied(options["db"], (found,), f"ladder {plan.title}"):
-        return Climb(request, store, said).run()
-
-
 def show(climbed: Ladder) -> None:
     """Prints tables on stdout: the rungs of each shape, libraries and limits."""
-    for problem in dict.fromkeys(rung.problem for rung in climbed.rungs):
+    for problem in climbed.problems:
         table(f"{problem} on {climbed.device.name}, {climbed.regime}", *rung_table(climbed, problem))
         for text in slower_texts(climbed, problem):
             click.echo(text)
@@ -141,17 +126,18 @@ def show(climbed: Ladder) -> None:
 def _show_sweeps(climbed: Ladder) -> None:
     """Prints a table for each sweep: a row for each problem, the report's figure in brackets."""
     for sweep in climbed.plan.sweeps:
-        points = [each for each in climbed.sweeps if each.sweep is sweep]
-        values = [value for value in sweep.values if any(each.value == value for each in points)]
+        points = [point for point in climbed.sweeps if point.sweep is sweep]
+        times_s = {(point.problem, point.value): point.measurement.time_s for point in points}
+        values = [value for value in sweep.values if any(point.value == value for point in points)]
         rows = []
-        for problem in dict.fromkeys(each.problem for each in points):
-            own = {each.value: each.measurement for each in points if each.problem == problem}
-            sizes = tuple(size for _, size in problem.shape)
-            cells = []
+        for problem in dict.fromkeys(point.problem for point in points):
+            sizes, cells = tuple(size for _, size in problem.shape), []
             for value in values:
-                time_s = own[value].time_s if value in own else None
-                told = sweep.published_ms.get((sizes, value))
-                cells.append((duration(time_s) if time_s else "-") + (f" ({told:g} ms)" if told else ""))
+                time_s = times_s.get((problem, value))
+                reported = sweep.published_ms.get((sizes, value))
+                cells.append(
+                    (duration(time_s) if time_s else "-") + (f" ({reported:g} ms)" if reported else "")
+                )
             rows.append((" x ".join(map(str, sizes)), *cells))
         title = f"{sweep.label} over {sweep.parameter}" + (" (the report's)" if sweep.published_ms else "")
         table(title, ("shape", *map(str, values)), rows)

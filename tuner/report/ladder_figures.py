@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import plotly.graph_objects as go
 
 from tuner.declare.problem import IEEE, Problem
-from tuner.report.figures import FAILED, LIBRARY, LIMIT, OURS, titled
-from tuner.report.rungs import Ladder, SweepPoint
+from tuner.report.figures import FAILED, LIBRARY, LIMIT, OURS, bars, points, titled
+from tuner.report.ladder_result import Ladder, SweepPoint
 from tuner.results.units import is_compute_bound
 
 #: Colours of the lines of a sweep, from small to large.
 LINES = ("#a9d6e5", "#61a5c2", "#2a6f97", "#013a63", "#001b2e")
-#: Figures of a report by which steps compare, and whether more is faster.
-RATES = (("ms", False), ("gbps", True), ("gflops", True), ("of_library", True))
+#: Figures of a report by which steps compare, and the power of them that grows with speed.
+RATES = {"ms": -1, "gbps": 1, "gflops": 1, "of_library": 1}
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -24,24 +25,17 @@ Rows = Sequence[Mapping[str, Any]]
 def ladder_figures(ladder: Ladder) -> dict[str, go.Figure]:
     """Figures by file name (without suffix), in the order of the page."""
     figures: dict[str, go.Figure] = {}
-    for problem in dict.fromkeys(rung.problem for rung in ladder.rungs):
-        rows = [row for row in ladder.rows() if row["problem"] == problem.to_json() and row["time_s"]]
-        name = problem_name(problem)
+    for problem in ladder.problems:
+        rows = [row for row in ladder.rows(problem) if row["time_s"]]
+        name = "-".join([*(str(size) for _, size in problem.shape), problem.layout]).strip("-")
         if rows:
             figures |= {f"{kind}-{name}": figure for kind, figure in _of_problem(ladder, problem, rows)}
-    by_sweep: dict[int, list[SweepPoint]] = {}
-    for point in ladder.sweeps:
-        if point.measurement.time_s:
-            by_sweep.setdefault(id(point.sweep), []).append(point)
-    for points in by_sweep.values():
-        sweep = points[0].sweep
-        figures[f"sweep-{sweep.kernel.name}-{sweep.parameter}".lower()] = _sweep(points)
+    timed = [point for point in ladder.sweeps if point.measurement.time_s]
+    for _, some in itertools.groupby(timed, key=lambda point: id(point.sweep)):
+        swept = list(some)
+        sweep = swept[0].sweep
+        figures[f"sweep-{sweep.kernel.name}-{sweep.parameter}".lower()] = _sweep(swept)
     return figures
-
-
-def problem_name(problem: Problem) -> str:
-    """A problem as a part of file names."""
-    return "-".join([*(str(size) for _, size in problem.shape), problem.layout]).strip("-")
 
 
 def _of_problem(ladder: Ladder, problem: Problem, rows: Rows) -> Iterator[tuple[str, go.Figure]]:
@@ -61,52 +55,44 @@ def _flops_unit(tflops: float) -> tuple[str, float]:
 
 def _steps(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     """Bars from the first step, at the top, to the last, with libraries and limit as lines."""
-    unit, per_second = "GB/s", problem.work.bytes * 1e-9
+    unit, amount = "GB/s", problem.work.bytes * 1e-9
     if is_compute_bound(problem.work.flops, problem.work.bytes):
         unit, scale = _flops_unit(max(row["tflops"] for row in rows))
-        per_second = problem.work.flops * 1e-12 * scale
-    speeds = [per_second / row["time_s"] for row in rows][::-1]
-    steps = [*(row["step_speedup"] for row in rows[:0:-1]), None]
-    text = [
-        f"{speed:.3g}" + (f"   {step:.2f} x" if step else "") for speed, step in zip(speeds, steps, strict=True)
-    ]
-    figure = go.Figure(
-        go.Bar(
-            x=speeds, y=[row["label"] for row in rows][::-1], orientation="h", text=text, name="steps",
-            marker_color=OURS, textposition="outside", cliponaxis=False, showlegend=False,
-        )
-    )  # fmt: skip
+        amount = problem.work.flops * 1e-12 * scale
     lines = [
-        (library.name, per_second / library.measurement.time_s, LIBRARY, "solid" if library.main else "dot")
+        (library.name, amount / library.measurement.time_s, LIBRARY, "solid" if library.main else "dot")
         for library in ladder.libraries
         if library.problem == problem and library.measurement.time_s
     ]
     if least_s := ladder.limits.least_s(problem):
-        lines.append(("measured limit", per_second / least_s, LIMIT, "dash"))
+        lines.append(("measured limit", amount / least_s, LIMIT, "dash"))
+    speeds = [amount / row["time_s"] for row in rows]
+    gains = ["", *(f"   {row['step_speedup']:.2f} x" if row["step_speedup"] else "" for row in rows[1:])]
+    figure = bars(
+        [row["label"] for row in rows], speeds,
+        [f"{speed:.3g}{gain}" for speed, gain in zip(speeds, gains, strict=True)],
+        f"{unit}; beside each bar its speed, and how many times faster than the step before",
+        least=1.16 * max((speed for _, speed, _, _ in lines), default=0.0), name="steps", showlegend=False,
+    )  # fmt: skip
     for name, speed, colour, dash in lines:
         label = f"{name} {speed:.3g} {unit}"
         figure.add_vline(x=speed, line_color=colour, line_dash=dash, name=label, showlegend=True)
-    widest = max(*speeds, *(speed for _, speed, _, _ in lines), 0.0)
     figure.update_layout(showlegend=True)
-    figure.update_yaxes(automargin=True)
-    axis = f"{unit}; beside each bar its speed, and how many times faster than the step before"
-    figure.update_xaxes(title=axis, range=[0, 1.16 * widest])
     return titled(figure, f"The steps of {problem} on {ladder.device.name}", 200 + 40 * len(rows))
 
 
 def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     """A point for each step, and the library: its error over its speed."""
-    points = [(row["label"], row["tflops"], row["error"]["rms_rel"], OURS) for row in rows if row["error"]]
+    marks = [(row["label"], row["tflops"], row["error"]["rms_rel"], OURS) for row in rows if row["error"]]
     for library in ladder.libraries:
         error, time_s = library.measurement.error, library.measurement.time_s
         if library.problem == problem and error is not None and time_s:
-            points.append((library.name, problem.work.flops / time_s / 1e12, error.rms_rel, LIBRARY))
+            marks.append((library.name, problem.work.flops / time_s / 1e12, error.rms_rel, LIBRARY))
     figure = go.Figure()
-    for number, (label, tflops, rms, colour) in enumerate(points):
-        figure.add_scatter(
-            x=[tflops], y=[rms], text=[label], mode="markers+text", name=label, marker={"color": colour},
-            textposition="bottom right" if number % 2 else "top right", showlegend=False,
-        )  # fmt: skip
+    for number, (label, tflops, rms, colour) in enumerate(marks):
+        place = "bottom right" if number % 2 else "top right"
+        text: dict[str, Any] = {"text": [label], "textposition": place, "showlegend": False}
+        points(figure, [tflops], [rms], label, colour, "markers+text", **text)
     figure.update_xaxes(title="TFLOPS; to the right is faster")
     figure.update_yaxes(title="error, root mean square over the result's; further down is exact", type="log")
     return titled(figure, f"Error beside speed of {problem} on {ladder.device.name}")
@@ -117,25 +103,17 @@ def _roofline(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     unit, scale = _flops_unit(limits.tflops)
     intensity, ridge = problem.work.flops / problem.work.bytes, limits.tflops * 1e3 / bandwidth
     roof = [min(intensity, ridge) / 8, ridge, max(intensity, ridge) * 8]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=roof, y=[scale * min(x * bandwidth * 1e-3, limits.tflops) for x in roof], mode="lines",
-        name=f"memory {bandwidth:.0f} GB/s, multiply-adds {scale * limits.tflops:.3g} {unit}",
-        line={"color": LIMIT},
-    )  # fmt: skip
     speeds, labels = [scale * row["tflops"] for row in rows], [row["label"] for row in rows]
-    figure.add_scatter(
-        x=[intensity] * len(rows), y=speeds, mode="markers", name="steps", text=labels, marker={"color": OURS}
-    )  # fmt: skip
-    figure.add_scatter(
-        x=[intensity * 1.06] * len(rows), y=_spread(speeds), mode="text", text=labels, hoverinfo="skip",
-        textposition="middle right", showlegend=False,
-    )  # fmt: skip
+    figure, aside = go.Figure(), [intensity * 1.06] * len(rows)
+    name = f"memory {bandwidth:.0f} GB/s, multiply-adds {scale * limits.tflops:.3g} {unit}"
+    points(figure, roof, [scale * min(x * bandwidth * 1e-3, limits.tflops) for x in roof], name, LIMIT, "lines")
+    points(figure, [intensity] * len(rows), speeds, "steps", OURS, text=labels)
+    text: dict[str, Any] = {"text": labels, "textposition": "middle right", "hoverinfo": "skip"}
+    points(figure, aside, _spread(speeds), "", OURS, "text", showlegend=False, **text)
     library = ladder.library_of(problem)
     if library is not None and library.measurement.time_s:
         speed = scale * problem.work.flops / library.measurement.time_s * 1e-12
-        marker = {"color": LIBRARY, "symbol": "diamond"}
-        figure.add_scatter(x=[intensity], y=[speed], mode="markers", name=library.name, marker=marker)
+        points(figure, [intensity], [speed], library.name, LIBRARY, marker={"symbol": "diamond"})
     figure.update_xaxes(title="flops per byte that must move", type="log")
     figure.update_yaxes(title=unit, type="log")
     return titled(figure, f"Roofline of {ladder.device.name} with the steps of {problem}")
@@ -155,25 +133,22 @@ def comparable(rows: Rows) -> list[tuple[Mapping[str, Any], float]]:
     by_kind: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], float]]] = {}
     for row in rows:
         published = row["published"] or {}
-        for name, more_is_faster in RATES:
-            if name in published:
-                speed = float(published[name]) if more_is_faster else 1.0 / float(published[name])
-                key = (published["source"], published["hardware"], tuple(published["shape"]), name)
-                by_kind.setdefault(key, []).append((row, speed))
+        for name in [name for name in RATES if name in published]:
+            key = (published["source"], published["hardware"], tuple(published["shape"]), name)
+            by_kind.setdefault(key, []).append((row, float(published[name]) ** RATES[name]))
     return max(by_kind.values(), key=len, default=[])
 
 
 def _beside(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     """Speed-ups over the report's first step, ours and the report's."""
-    compared = comparable(rows)
+    compared, figure = comparable(rows), go.Figure()
     first, first_speed = compared[0]
     ours = [first["time_s"] / row["time_s"] for row, _ in compared]
     theirs = [speed / first_speed for _, speed in compared]
-    labels, figure = [row["label"] for row, _ in compared], go.Figure()
-    hardware = first["published"]["hardware"]
+    labels = [row["label"] for row, _ in compared]
     for name, ratios, colour in (
         (f"here, {ladder.device.name}", ours, OURS),
-        (f"report, {hardware}", theirs, FAILED),
+        (f"report, {first['published']['hardware']}", theirs, FAILED),
     ):
         text = [f"{ratio:.3g}" for ratio in ratios]
         figure.add_bar(x=labels, y=ratios, name=name, marker_color=colour, text=text, textposition="outside")
@@ -182,28 +157,21 @@ def _beside(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     return titled(figure, f"What each step buys: {problem}, over the first step, here and in the report")
 
 
-def _sweep(points: Sequence[SweepPoint]) -> go.Figure:
+def _sweep(swept: Sequence[SweepPoint]) -> go.Figure:
     """Time over the value, with a line for each problem; the report's dashed."""
-    sweep, figure = points[0].sweep, go.Figure()
-    problems = list(dict.fromkeys(point.problem for point in points))
+    sweep, figure = swept[0].sweep, go.Figure()
+    problems = list(dict.fromkeys(point.problem for point in swept))
     for number, problem in enumerate(problems):
-        colour = LINES[min(number * len(LINES) // len(problems), len(LINES) - 1)]
+        colour = LINES[number * len(LINES) // len(problems)]
         sizes = tuple(size for _, size in problem.shape)
-        ours = {
-            point.value: (point.measurement.time_s or 0.0) * 1e3 for point in points if point.problem == problem
-        }
-        theirs = {
-            value: sweep.published_ms[key]
-            for value in sweep.values
-            if (key := (sizes, value)) in sweep.published_ms
-        }
+        own = (point for point in swept if point.problem == problem)
+        ours = {point.value: (point.measurement.time_s or 0.0) * 1e3 for point in own}
+        theirs = {value: ms for (shape, value), ms in sweep.published_ms.items() if shape == sizes}
         label = " x ".join(map(str, sizes))
         for name, times_ms, dash in ((label, ours, "solid"), (f"{label}, the report's", theirs, "dash")):
             if times_ms:
-                figure.add_scatter(
-                    x=[str(value) for value in times_ms], y=list(times_ms.values()), mode="lines+markers",
-                    name=name, line={"color": colour, "dash": dash},
-                )  # fmt: skip
+                values, line = [str(value) for value in times_ms], {"dash": dash}
+                points(figure, values, list(times_ms.values()), name, colour, "lines+markers", line)
     figure.update_xaxes(title=sweep.parameter, type="category")
     figure.update_yaxes(title="ms", type="log")
     return titled(figure, f"{sweep.label} over {sweep.parameter}")

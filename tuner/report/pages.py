@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tuner.errors import EnvironmentTrouble, InputError, UnknownName
 from tuner.python.tuned import Tuned
-from tuner.report.ladder_tables import limits_text, rung_table, slower_texts
-from tuner.report.rungs import Ladder
+from tuner.report.ladder_result import Ladder, limits_text, rung_table, slower_texts
 from tuner.report.study_view import ShowOptions, StudyView, reasons, recorded_study, view_of
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
@@ -21,36 +19,6 @@ from tuner.results.units import config_text, duration
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2b30; --paper: #ffffff; --line: #e2e8ea; --strong: #9aa5a8; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #dfe7ea; --paper: #14191b; --line: #2d373b; --strong: #64757b; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; }
-body { padding: 0 1rem; color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.1rem; margin: 2rem 0 0.3rem; }
-table { border-collapse: collapse; font-size: 0.9rem; overflow-wrap: normal; }
-td, th { padding: 0.25rem 0.7rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-th { border-bottom: 2px solid var(--strong); } td { white-space: pre-line; } dt { font-weight: 600; }
-.scroll { overflow-x: auto; } .number { text-align: right; font-variant-numeric: tabular-nums; }
-code { font-size: 0.85rem; } p { margin: 0.3rem 0; }
-"""
-#: Gives figures the page's colours, again if the user changes them.
-DRESS = """
-const dress = () => {
-  const style = getComputedStyle(document.documentElement);
-  const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
-  for (const figure of document.querySelectorAll(".plotly-graph-div")) {
-    const change = { "font.color": ink, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" };
-    for (const axis of Object.keys(figure.layout).filter((name) => /^[xy]axis[0-9]*$/.test(name))) {
-      change[axis + ".gridcolor"] = change[axis + ".zerolinecolor"] = line;
-    }
-    Plotly.relayout(figure, change);
-  }
-};
-dress();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress);
-"""
 #: What each figure of a study shows, above it.
 EXPLANATIONS = {
     "history": "Each point is a trial; hover for its config. The line is the best so far.",
@@ -77,8 +45,11 @@ COLUMNS = {
     "published": "A public report's figures for this step on its own hardware: compare ratios, not times.",
 }
 
+#: A part of a page: ``heading``; ``lines``, ``columns`` and ``rows``, ``figure`` and ``width``; ``meanings``.
+Block = dict[str, Any]
 
-class Figures:
+
+class FigureWriter:
     """The extension point ``figures``: what the core shows of a study, and of a Pareto front."""
 
     @staticmethod
@@ -204,90 +175,50 @@ def _with_images(path: Path, html: str, figures: Mapping[str, go.Figure]) -> lis
     return paths
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """A page as HTML, with Plotly's script inside.
-
-    Args:
-        title: Its title, as plain text.
-        parts: What it shows, as HTML.
-    """
+def page(title: str, blocks: Sequence[Block]) -> str:
+    """A page as HTML, with Plotly's script inside."""
+    from jinja2 import Environment, PackageLoader
     from plotly.offline import get_plotlyjs
 
-    return "\n".join(
-        [
-            "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{STYLE}</style>",
-            f"<script>{get_plotlyjs()}</script></head><body>",
-            f"<h1>{escape(title)}</h1>", *parts, f"<script>{DRESS}</script>", "</body></html>", "",
-        ]
-    )  # fmt: skip
+    environment = Environment(loader=PackageLoader("tuner.report"), autoescape=True)
+    template = environment.get_template("report.html")
+    return template.render(title=title, blocks=blocks, plotly=get_plotlyjs())
 
 
-def _figure_html(figure: go.Figure, name: str) -> str:
+def _figure_block(figure: go.Figure, name: str) -> Block:
     """A figure under its title, which becomes a heading; it scrolls where the screen is narrower."""
     import plotly.graph_objects as go
 
-    heading = escape(figure.layout.title.text or "")
     config = {"responsive": True, "displaylogo": False}
     shown = go.Figure(figure).update_layout(title_text="", margin_t=50)
     html = shown.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config)
-    explanation = f"<p>{EXPLANATIONS[name]}</p>" if name in EXPLANATIONS else ""
-    least_px = WIDTHS.get(name, 480)
-    return (
-        f"<h2>{heading}</h2>{explanation}"
-        f'<div class="scroll"><div style="min-width: {least_px}px">{html}</div></div>'
-    )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table of HTML; numbers stand on the right."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _cell(value: Any) -> str:
-    kind = ' class="number"' if isinstance(value, int | float) else ""
-    if isinstance(value, float):
-        value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"<td{kind}>{escape(str(value))}</td>"
-
-
-def _meanings(meanings: Mapping[str, str]) -> str:
-    items = (f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in meanings.items())
-    return f"<dl>{''.join(items)}</dl>"
+    lines = [EXPLANATIONS[name]] if name in EXPLANATIONS else []
+    width = WIDTHS.get(name, 480)
+    return {"heading": figure.layout.title.text, "lines": lines, "figure": html, "width": width}
 
 
 def study_page(study: StudyView, figures: Mapping[str, go.Figure]) -> str:
     """A study's tables and figures as HTML."""
-    tables = study_tables(study)
-    return page(study.title, [tables, *(_figure_html(figure, name) for name, figure in figures.items())])
-
-
-def study_tables(study: StudyView) -> str:
-    """The tables of a study as HTML."""
     timed = [record for record in study.of_kernel if record.measurement.outcome is Outcome.MEASURED]
-    rows = [
+    fastest = [
         (
             study.speed(record.measurement.time_s or 1), (record.measurement.time_s or 0) * 1e6,
             record.measurement.noise * 100, config_text(record.config),
         )
         for record in sorted(timed, key=lambda record: record.measurement.time_s or 0.0)[:FASTEST]
     ]  # fmt: skip
-    shown = [_summary(study)]
-    if rows:
-        shown += [
-            f"<h2>The fastest trials of {escape(study.kernel)}</h2>",
-            _table((study.unit, "time, us", "noise, %", "config"), rows),
-        ]
     failed = [(count, outcome, why) for (outcome, why), count in reasons(study).items() if why]
+    blocks: list[Block] = [{"lines": _summary(study)}]
+    if fastest:
+        table: Block = {"columns": (study.unit, "time, us", "noise, %", "config"), "rows": fastest}
+        blocks.append({"heading": f"The fastest trials of {study.kernel}", **table})
     if failed:
-        shown += ["<h2>What failed, and why</h2>", _table(("trials", "outcome", "reason"), failed)]
-    return "\n".join(shown)
+        table = {"columns": ("trials", "outcome", "reason"), "rows": failed}
+        blocks.append({"heading": "What failed, and why", **table})
+    return page(study.title, [*blocks, *(_figure_block(figure, name) for name, figure in figures.items())])
 
 
-def _summary(study: StudyView) -> str:
+def _summary(study: StudyView) -> list[str]:
     lines = [f"{len(study.trials)} trials"]
     if study.trials:
         first = study.trials[0]
@@ -295,10 +226,9 @@ def _summary(study: StudyView) -> str:
     for name, record in (("champion", study.champion), ("library", study.baseline)):
         if record is not None:
             time_s = record.measurement.time_s or 0.0
-            config = f" {config_text(record.config)}" if record.config else ""
             speed = f"{study.speed(time_s):.4g} {study.unit}, " if time_s else ""
-            lines.append(f"{name}: {record.kernel}{config}: {speed}{duration(time_s)}")
-    return f"<p>{'<br>'.join(map(escape, lines))}</p>"
+            lines.append(f"{name}: {record.kernel} {config_text(record.config)}: {speed}{duration(time_s)}")
+    return lines
 
 
 def comparison_page(compared: Mapping[str, Any]) -> str:
@@ -315,19 +245,18 @@ def comparison_page(compared: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     columns = ("problem", "speed, B over A", "low", "high", "verdict", "A, us", "B, us", "library", "A", "B")
     counts = ", ".join(f"{count} {name}" for name, count in compared["counts"].items() if count)
+    about = (
+        f"A is {compared['one']}, B is {compared['other']}. A ratio above 1 says that B is faster; intervals "
+        f"are of 95 %. Geometric mean {compared['mean_ratio']:.3f}: {counts}."
+    )
     alone = [
-        f"<p>Only {escape(compared[side])}: {escape('; '.join(compared[f'only_{side}']))}</p>"
+        {"lines": [f"Only {compared[side]}: {'; '.join(compared[f'only_{side}'])}"]}
         for side in ("one", "other")
         if compared[f"only_{side}"]
     ]
-    about = (
-        f"<p>A is {escape(compared['one'])}, B is {escape(compared['other'])}. A ratio above 1 says that B "
-        f"is faster; intervals are of 95 %. Geometric mean {compared['mean_ratio']:.3f}: {counts}.</p>"
-    )
-    ratios = _figure_html(comparison(compared), "ratios")
-    return page(
-        f"{compared['other']} against {compared['one']}", [about, ratios, _table(columns, rows), *alone]
-    )
+    ratios = _figure_block(comparison(compared), "ratios")
+    blocks = [{"lines": [about]}, ratios, {"columns": columns, "rows": rows}, *alone]
+    return page(f"{compared['other']} against {compared['one']}", blocks)
 
 
 def ladder_page(ladder: Ladder, figures: Mapping[str, go.Figure]) -> str:
@@ -337,25 +266,21 @@ def ladder_page(ladder: Ladder, figures: Mapping[str, go.Figure]) -> str:
         ladder: What was climbed.
         figures: Figures by name.
     """
-    parts = [_about(ladder), *(f"<p>{escape(note)}</p>" for note in ladder.plan.notes)]
-    for problem in dict.fromkeys(rung.problem for rung in ladder.rungs):
-        parts += [f"<h2>{escape(str(problem))}</h2>", _table(*rung_table(ladder, problem))]
-        parts += [f"<p>{escape(text)}</p>" for text in slower_texts(ladder, problem)]
-    parts += [_figure_html(figure, name) for name, figure in figures.items()]
-    lessons = {rung.step.kernel.name: rung.step.lesson or rung.step.kernel.idea for rung in ladder.rungs}
-    if lessons:
-        parts += ["<h2>What each step is about</h2>", _meanings(lessons)]
-    return page(ladder.plan.title, [*parts, "<h2>What the columns mean</h2>", _meanings(COLUMNS)])
-
-
-def _about(ladder: Ladder) -> str:
     device, plan = ladder.device, ladder.plan
     versions = (f"{name} {version}" for name, version in sorted(ladder.versions.items()) if name != "driver")
-    lines = [
+    about = [
         f"{device.name}, driver {device.driver or 'unknown'}",
         ", ".join(versions),
         f"{ladder.regime} caches, {ladder.measured_at[:19].replace('T', ' ')} UTC",
         limits_text(ladder.limits),
         f"Reproduces: {plan.source} ({plan.hardware})" if plan.source else "",
     ]
-    return f"<p>{'<br>'.join(escape(line) for line in lines if line)}</p>"
+    blocks: list[Block] = [{"lines": [*filter(None, about)]}, *({"lines": [note]} for note in plan.notes)]
+    for problem in ladder.problems:
+        columns, rows = rung_table(ladder, problem)
+        blocks.append({"heading": str(problem), "columns": columns, "rows": rows})
+        blocks += [{"lines": [text]} for text in slower_texts(ladder, problem)]
+    blocks += [_figure_block(figure, name) for name, figure in figures.items()]
+    lessons = {rung.step.kernel.name: rung.step.lesson or rung.step.kernel.idea for rung in ladder.rungs}
+    blocks.append({"heading": "What each step is about", "meanings": lessons})
+    return page(plan.title, [*blocks, {"heading": "What the columns mean", "meanings": COLUMNS}])

@@ -12,24 +12,14 @@ from fixtures.commands import Told, told
 from fixtures.fake_device import BOARD, TOY, write_device
 
 from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.folders import configs_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.report.ladder_attempts import declared_config, pinned_space
-from tuner.report.ladder_limits import array_bytes
-from tuner.report.ladder_plan import ladder_of, read_ladder_plan
-from tuner.report.rungs import (
-    Ladder,
-    LadderPlan,
-    Library,
-    Limits,
-    Rung,
-    Step,
-    configs_folder,
-    lessons,
-    slower_steps,
-)
+from tuner.report.ladder import array_bytes, declared_config
+from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lessons, read_ladder_plan
+from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung, slower_steps
 from tuner.results.measurement import Error, Measurement, Outcome
 
 CATALOGUE = builtin()
@@ -104,17 +94,18 @@ def test_shipped_plans_are_legal_step_by_step(path: Path) -> None:
         H200 if plan.target == "cuda" else DeviceInfo("c", "cpu", cores=2, vector_bytes=64, l2_bytes=1 << 25)
     )
     assert plan.classic
-    for each in plan.problems:
-        for step in plan.steps:
-            asked = replace(each, layout=step.layout or each.layout)
-            space = pinned_space(step.kernel, step.pins, asked, device)
-            config = declared_config(step.kernel, step.pins, space)
-            assert dict(config).items() >= step.pins.items()
-            assert config in space
-    for sweep in plan.sweeps:
-        for each in sweep.problems:
-            for value in sweep.values:
-                assert len(pinned_space(sweep.kernel, sweep.pinned(value), each, device))
+    first = plan.problems[0]
+    steps = [
+        (step.kernel, step.pins, replace(first, layout=step.layout or first.layout)) for step in plan.steps
+    ]
+    steps += [
+        (sweep.kernel, sweep.pinned(value), each)
+        for sweep in plan.sweeps for each in sweep.problems for value in sweep.values
+    ]  # fmt: skip
+    for kernel, pins, asked in steps:
+        config = declared_config(kernel, pins, asked, device)
+        assert config is not None
+        assert config.items() >= pins.items()
 
 
 def test_every_lesson_is_of_a_kernel_and_every_kernel_has_one() -> None:
@@ -130,15 +121,15 @@ def test_every_lesson_is_of_a_kernel_and_every_kernel_has_one() -> None:
 
 
 MISTAKES = [
-    ("", "the plan needs operation"),
+    ("", "operation is needed; add it"),
     ("operation = 'gemm'\ntarget = 'cuda'\nshapes = [[1, 2, 3]]", "has a shape, and a step or a sweep"),
     ("operation = 'gem'\ntarget = 'cuda'\nshapes = [[1, 2, 3]]", "unknown operation 'gem'; did you mean gem"),
     ("operation = 'gemm'\ntarget = 'cuda'\nshapes = [[1, 2]]", r"a list of 3 dims, got \[1, 2\]"),
     ("operation = 3", "operation has the wrong type, got 3"),
-    ("speed = 3", "unknown key 'speed'"),
+    ("speed = 3", "speed: unknown key 'speed'; did you mean"),
     ("steps = [{kernel = 'naiv'}]", "unknown kernel 'naiv'; did you mean naive"),
     ("steps = [{kernel = 'naive', config = {BLOCK_X = 5}}]", "BLOCK_X = 5; choose among"),
-    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", "a figure of naive needs shape"),
+    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", r"steps\.0\.published\.0\.shape is needed"),
     ("[[sweeps]]\nkernel = 'tiled'\nparameter = 'BLOCK'\nvalues = [8]\nshapes = [[1, 1, 1]]\n"
      "published_ms = [[1, 2]]", "a figure for each value"),
     ("steps = [", "cannot be read as a ladder plan"),
@@ -159,8 +150,8 @@ def test_a_mistake_in_a_plan_is_told(text: str, message: str, tmp_path: Path) ->
 def test_a_config_that_is_not_legal_gives_way_to_the_nearest() -> None:
     (kernel,) = CATALOGUE.of("gemm", "cuda", ("register_tiled",))
     odd = problem("gemm", 1001, 1001, 1001)
-    space = pinned_space(kernel, {"BM": 64}, odd, H200)
-    config = declared_config(kernel, {"BM": 64}, space)
+    config = declared_config(kernel, {"BM": 64}, odd, H200)
+    assert config is not None
     wanted = {**kernel.defaults, "BM": 64}
     changed = {name for name in wanted if wanted[name] != config[name]}
     assert "VECTOR" in changed  # 1001 is odd
@@ -180,12 +171,14 @@ def measured(*samples_s: float) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=samples_s, error=Error(1e-6, 2e-7, 0.1, 1e-7))
 
 
-def climbed(*times_s: float, limits: Limits | None = None) -> Ladder:
+def climbed(*times_s: float, limits: DeviceLimits | None = None) -> Ladder:
     """A ladder of transpose on these times, with a library of 2 ms."""
     asked = problem("transpose", 1000, 1000)
     kernels = CATALOGUE.of("transpose", "cuda")
-    steps = tuple(Step(kernel, kernel.name) for kernel in kernels[: len(times_s)])
-    ladder = Ladder(LadderPlan("T", (asked,), steps), H200, {}, "cold", limits or Limits(1000.0, 800.0, 0.0))
+    steps = tuple(LadderStep(kernel, kernel.name) for kernel in kernels[: len(times_s)])
+    ladder = Ladder(
+        LadderPlan("T", (asked,), steps), H200, {}, "cold", limits or DeviceLimits(1000.0, 800.0, 0.0)
+    )
     for step, time_s in zip(steps, times_s, strict=True):
         found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
         ladder.rungs.append(Rung(step, asked, Config(step.kernel.defaults), found))
@@ -209,12 +202,12 @@ def test_a_slower_step_is_found() -> None:
 
 
 def test_the_roof_is_the_slower_of_moving_and_computing() -> None:
-    limits = Limits(read_gbps=2000.0, copy_gbps=1000.0, tflops=10.0)
+    limits = DeviceLimits(read_gbps=2000.0, copy_gbps=1000.0, tflops=10.0)
     square, thin = problem("gemm", 4096, 4096, 4096), problem("gemv", 4096, 4096)
     assert limits.least_s(square) == pytest.approx(2 * 4096**3 / 10e12)
     assert limits.least_s(thin) == pytest.approx(thin.work.bytes / 2000e9)
     assert limits.bandwidth_gbps(problem("transpose", 64, 64)) == 1000.0
-    assert Limits().least_s(square) == 0.0
+    assert DeviceLimits().least_s(square) == 0.0
 
 
 def test_the_array_of_a_limit_is_larger_than_caches_and_fits() -> None:
@@ -288,9 +281,14 @@ def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here
 def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None:
     text = (configs_folder() / "ladder-gemv.toml").read_text().replace("16384, 16384", "64, 64")
     assert tomllib.loads(text)["shapes"] == [[64, 64]]
-    (here / "gemv.toml").write_text(text)
+    sweep = "kernel = 'shuffle'\nparameter = 'BLOCK'\nvalues = [64, 128]\nshapes = [[32, 32]]\n"
+    (here / "gemv.toml").write_text(f"{text}\n[[sweeps]]\n{sweep}")
     code, out, err = told("ladder", "gemv.toml", "--device", board, "--quiet", "--end-to-end")
     assert code == 0, err
+    assert "over BLOCK" in out
+    code, out, err = told("ladder", "gemv.toml", "--device", board, "--quiet", "--no-sweeps")
+    assert code == 0, err
+    assert "over BLOCK" not in out
     assert "gemv 64 x 64 float32 n" in out
     assert "gemv 64 x 64 float32 t" in out
     assert "cuBLAS" in out
@@ -306,18 +304,6 @@ def test_published_loops_without_a_pragma_are_unrolled_as_compilers_do(path: Pat
     steps = read_ladder_plan(path, CATALOGUE).steps
     published = [step for step in steps if step.published and "UNROLL" in step.pins]
     assert all(step.pins["UNROLL"] >= 4 for step in published)
-
-
-@pytest.mark.parametrize("chosen", [[], ["--no-sweeps"]], ids=["with sweeps", "without"])
-def test_the_sweeps_of_a_plan_can_be_left_out(told: Told, board: str, here: Path, chosen: list[str]) -> None:
-    (here / "tiles.toml").write_text(
-        'title = "Tiles"\nsource = "a test"\nhardware = "none"\noperation = "gemm"\ntarget = "cuda"\n'
-        'classic = true\nshapes = [[32, 32, 32]]\n[[steps]]\nkernel = "tiled"\n'
-        '[[sweeps]]\nkernel = "tiled"\nparameter = "BLOCK"\nvalues = [8, 16]\nshapes = [[32, 32, 32]]\n'
-    )
-    code, out, err = told("ladder", "tiles.toml", "--device", board, "--quiet", *chosen)
-    assert code == 0, err
-    assert ("over BLOCK" in out) is not bool(chosen)
 
 
 def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
