@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from fixtures.postgres import Databases
-from fixtures.records import BOARD, CPU, champion, full_record, record, square
+from fixtures.records import BOARD, CPU, champion, full_record, measured, record, square
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.results.measurement import Comparison, Error, Measurement, Outcome
 from tuner.results.record import Pair, ProblemKey, Record, Retraction, Role, new_id
-from tuner.store import Store, matrix, retracting, snapshots, streams
+from tuner.store import Store, lines, listing, matrix, retracting, snapshots, streams
 from tuner.store.streams import Selection
 
 
@@ -90,10 +90,8 @@ def test_an_error_that_is_no_number_is_kept(store: Store) -> None:
 
 @given(st.lists(st.floats(width=64, allow_nan=False), max_size=40))
 def test_samples_are_kept_bit_for_bit(samples_s: list[float]) -> None:
-    from tuner.store import rows
-
-    again = rows.unpack_samples(rows.pack_samples(tuple(samples_s)))
-    assert [value.hex() for value in again] == [value.hex() for value in samples_s]
+    again = lines.unpacked(lines.packed(record(square(64), measurement=measured(*samples_s))))
+    assert [value.hex() for value in again.measurement.samples_s] == [value.hex() for value in samples_s]
 
 
 def test_a_record_is_only_ever_added(store: Store) -> None:
@@ -272,8 +270,8 @@ def test_all_records_are_streamed_by_id(store: Store, monkeypatch: pytest.Monkey
     assert {each.record.id for each in streams.champions(store, chosen)} == {each.id for each in fits}
     assert list(streams.champions(store, Selection())) == sorted(crowned, key=lambda each: each.id)
     assert list(streams.records(store, Selection("gemv"))) == []
-    assert streams.recent(store, Selection(), 4) == some[:-5:-1]
-    assert streams.recent(store, Selection(regime="hot"), 4) == []
+    assert [found for _, found in listing.latest(store, Selection(), 4)] == some[:-5:-1]
+    assert listing.latest(store, Selection(regime="hot"), 4) == []
 
 
 def test_what_there_is_is_tallied(store: Store) -> None:
@@ -283,8 +281,8 @@ def test_what_there_is_is_tallied(store: Store) -> None:
     final = record(square(64), role=Role.FINAL, measured_at=days[2])
     store.add(record(square(64), measurement=failed, measured_at=days[0]))
     store.crown(champion(final))
-    assert streams.tallies(store) == [
-        streams.Tally("gemm", "NVIDIA H200", 2, 3, 1, 1, 1, days[1], days[2]),
+    assert listing.tallies(store) == [
+        listing.RecordTally("gemm", "NVIDIA H200", 2, 3, 1, 1, 1, days[1], days[2]),
     ]
 
 
@@ -332,7 +330,7 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     assert store.counts(square(64), BOARD, "cold")["total"] == 1
     assert [row.time_s for rows in matrix.fastest(store, asked, 100) for row in rows] == [2e-3]
     assert [each.record.time_s for each in matrix.crowned(store, asked)] == [2e-3]
-    assert [each.retracted for each in streams.tallies(store)] == [1]
+    assert [each.retracted for each in listing.tallies(store)] == [1]
     assert [each.id for each in streams.records(store, Selection())] == [kept.id]
     assert [each.id for each in streams.champions(store, Selection())] == [crowned[0].id]
     (told,) = streams.retractions(store)

@@ -18,7 +18,6 @@ from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, writable_file, writable_folder
 from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
-from tuner.store.record_forms import selection
 
 if TYPE_CHECKING:
     from tuner.store.exchange import Counts
@@ -77,13 +76,14 @@ def export_(
     """
     from tuner.store import Store
     from tuner.store.exchange import export
+    from tuner.store.streams import Selection
 
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
     path = None if file == "-" else Path(file)
     writable_file(path)
-    wanted = selection(**chosen)
+    wanted = Selection.parsed(**chosen)
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
     if form != "lines":

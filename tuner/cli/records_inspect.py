@@ -13,8 +13,6 @@ import click
 from tuner.cli.formatting import config_text, duration, pairs, print_json, table
 from tuner.cli.options import database_option, json_option
 from tuner.errors import InputError
-from tuner.store.record_forms import found_record, latest, record_json, selection, tallies_json
-from tuner.store.record_forms import record_id as checked_id
 
 if TYPE_CHECKING:
     from tuner.store.health import Health
@@ -93,21 +91,24 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 @json_option
 def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
-    from tuner.store import Store
+    from tuner.store import Store, listing, retracting
+    from tuner.store.streams import Selection
 
     with Store.open(db, read_only=True) as store:
-        found = latest(store, selection(operation, shape, device, regime), limit)
+        wanted = Selection.parsed(operation, shape, device, regime)
+        found = [record for _, record in listing.latest(store, wanted, limit)]
+        retracted = retracting.retracted(store, [record.id for record in found])
     if as_json:
-        print_json([record_json(record, gone) for record, gone in found])
+        print_json([listing.record_json(record, retracted.get(record.id)) for record in found])
         return
     rows = [
         (
             record.measured_at[:19], str(record.problem), record.device.name,
             f"{record.role} {record.kernel} {config_text(record.config)}",
-            record.measurement.outcome.value + (", taken back" if gone else ""),
+            record.measurement.outcome.value + (", taken back" if record.id in retracted else ""),
             duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
         )
-        for record, gone in found
+        for record in found
     ]  # fmt: skip
     table("", ("measured", "problem", "device", "kernel and config", "outcome", "time", "record"), rows)
 
@@ -118,12 +119,12 @@ def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: 
 @json_option
 def show(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
-    from tuner.store import Store
+    from tuner.store import Store, listing
 
-    text = checked_id(text)
+    text = listing.record_id(text)
     with Store.open(db, read_only=True) as store:
-        record, gone = found_record(store, text, db)
-    told = record_json(record, gone)
+        record, gone = listing.record_named(store, text, db)
+    told = listing.record_json(record, gone)
     if as_json:
         print_json(told)
         return
@@ -157,7 +158,7 @@ def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool
 
     The ID of a record or champion stands for all measurements of its config for that problem.
     """
-    from tuner.store import Store, retracting
+    from tuner.store import Store, listing, retracting
 
     before, after, device = asked["before"], asked["after"], asked["device"]
     if bool(ids) == bool(before or after or device) or (alone and not ids):
@@ -165,7 +166,7 @@ def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
             "the one or the other"
         )
-    named = tuple(checked_id(each) for each in ids)
+    named = tuple(listing.record_id(each) for each in ids)
     chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
     with Store.open(db) as store:
         count = (retracting.give_back if undo else retracting.take_back)(store, chosen, asked["reason"])
@@ -196,13 +197,13 @@ def _moment(option: str, text: str) -> str:
 @json_option
 def stats(db: str, as_json: bool) -> None:
     """Count records by operation and device."""
-    from tuner.store import Store, streams
+    from tuner.store import Store, listing
 
     with Store.open(db, read_only=True) as store:
         if as_json:
-            print_json(tallies_json(store))
+            print_json(listing.tallies_json(store))
             return
-        found, surveyed = streams.tallies(store), streams.survey_tallies(store)
+        found, surveyed = listing.tallies(store), listing.survey_tallies(store)
     rows = [
         (
             each.operation, each.device, *map(str, (each.problems, each.trials, each.failed, each.finals)),

@@ -12,8 +12,7 @@ from tuner.night.standing import study_of
 from tuner.night.work import Done, Place, Work
 from tuner.results.record import new_id
 from tuner.store import Store
-from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims
-from tuner.store.patience import patiently
+from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
 
 
 class ClaimLedger:

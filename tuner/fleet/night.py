@@ -19,7 +19,7 @@ from tuner.night.scheduler import Lane, NightItem, Rules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Place, Work
 from tuner.store import Store
-from tuner.store.patience import patiently
+from tuner.store.claims import patiently
 
 #: Seconds between two looks for workers while there is none.
 LOOK_S = 0.5

@@ -14,7 +14,7 @@ from tuner.fleet.orders import Answer, Database, Order
 from tuner.night.standing import kernels_of, study_of
 from tuner.night.work import Work
 from tuner.store import Store
-from tuner.store.patience import PatientStore, patiently
+from tuner.store.claims import PatientStore, patiently
 
 if TYPE_CHECKING:
     from tuner.night.night import Stage, View

@@ -23,7 +23,7 @@ from tuner.store.published import Published, entries, standing
 
 if TYPE_CHECKING:
     from tuner.store import Store
-    from tuner.store.matrix import Crowned, Seen
+    from tuner.store.matrix import ConfigTime, Crowned
 
 #: Rows read from a store for one operation, dtype, device and regime.
 ROWS_READ = 5000
@@ -171,7 +171,7 @@ class _Gathered:
             return None
         return kernel, Config({name: config[name] for name in names})
 
-    def _stored(self, row: Seen) -> Column | None:
+    def _stored(self, row: ConfigTime) -> Column | None:
         """The column of a store's row: rows of equal configs have equal texts."""
         key = row.kernel, row.config
         if key not in self._columns:
@@ -189,7 +189,7 @@ class _Gathered:
             tuned.add(column, _time(seen, final=True))
             tuned.crown(column, crowned.crowned_at, crowned.speedup)
 
-    def take(self, groups: Sequence[Sequence[Seen]]) -> None:
+    def take(self, groups: Sequence[Sequence[ConfigTime]]) -> None:
         """Takes a store's fastest times in, one group a problem.
 
         Of each the best and its finalists, and whatever of these configs is known at other problems.
@@ -221,5 +221,5 @@ class _Gathered:
                 tuned.add(other, Timed(each.role is Role.FINAL, at, each.time_s, each.source_hash))
 
 
-def _time(row: Seen, *, final: bool) -> Timed:
+def _time(row: ConfigTime, *, final: bool) -> Timed:
     return Timed(final, row.measured_at, row.time_s, row.source_hash)

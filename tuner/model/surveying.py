@@ -13,7 +13,7 @@ from tuner.model.survey import SurveyProgress, run_survey
 from tuner.model.survey_design import SurveyRequest
 from tuner.model.survey_known import design
 from tuner.store import Store
-from tuner.store.streams import survey_tallies
+from tuner.store.listing import survey_tallies
 from tuner.study.locks import occupied
 from tuner.study.reporting import Events
 

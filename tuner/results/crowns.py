@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tuner.results.record import ProblemKey, new_id, rank_in_time, utc_now
+from tuner.results.record import Id, ProblemKey, new_id, rank_in_time, utc_now
 
 
 class Act(enum.StrEnum):
@@ -56,7 +56,7 @@ class Crown:
     champion: str
     who: str
     why: str = ""
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     made_at: str = field(default_factory=utc_now)
 
     def holds_for(self, problem: ProblemKey, kind: str, device: str, regime: str) -> bool:

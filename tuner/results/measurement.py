@@ -6,8 +6,10 @@ import enum
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tuner.results import codec
 
 #: Times within this share of each other are reported as the same (NVBench uses the same threshold).
 SAME_WITHIN = 0.005
@@ -215,21 +217,12 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as a JSON object."""
-        return asdict(self) | {"outcome": self.outcome.value}
+        return codec.to_json(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
         """Reads the output of `to_json`."""
-        error, compiled = data.get("error"), data.get("compiled")
-        return cls(
-            outcome=Outcome(data["outcome"]),
-            reason=data.get("reason", ""),
-            samples_s=tuple(data.get("samples_s", ())),
-            error=Error(**error) if error else None,
-            compiled=CompileReport(**compiled) if compiled else None,
-            stages_s=dict(data.get("stages_s", {})),
-            circumstances=dict(data.get("circumstances", {})),
-        )
+        return codec.from_json(cls, data)
 
 
 def under(seen: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, PRECISIONS, worded
+from tuner.errors import InputError
 from tuner.results.doubts import doubts
 from tuner.results.measurement import Comparison, Measurement
 
@@ -42,6 +43,22 @@ class Role(enum.StrEnum):
 def new_id() -> str:
     """Returns a fresh UUID as text."""
     return str(uuid.uuid4())
+
+
+def checked_id(text: str) -> str:
+    """Returns an id in the canonical spelling of UUIDs.
+
+    Raises:
+        InputError: It is not a UUID.
+    """
+    try:
+        return str(uuid.UUID(text))
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(f"an id is a UUID, got {text!r}; take it from `tuner.results.record.new_id`") from None
+
+
+#: A UUID, in its canonical spelling wherever it is stored.
+Id = Annotated[str, checked_id]
 
 
 def utc_now() -> str:
@@ -109,6 +126,22 @@ class ProblemKey:
         epilogue = next((word for word in words if word not in PRECISIONS), "")
         return cls(operation, shape, dtype, layout, precision, epilogue)
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the key as it is stored."""
+        return {
+            "operation": self.operation, "shape": [list(pair) for pair in self.shape], "dtype": self.arithmetic,
+            "layout": self.layout,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ProblemKey:
+        """Reads the output of `to_json`."""
+        texts = [data[name] for name in ("operation", "dtype", "layout")]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"operation, dtype and layout of a problem are texts, got {texts}")
+        shape = tuple((str(dim), int(size)) for dim, size in data["shape"])
+        return cls.stored(texts[0], shape, texts[1], texts[2])
+
     @property
     def arithmetic(self) -> str:
         """Dtype, precision and epilogue as one text, as it is stored: ``float32``, ``float32 emulated``.
@@ -175,7 +208,7 @@ class Record:
     study: str = ""
     session: str = ""
     origin: str = ""
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     measured_at: str = field(default_factory=utc_now)
 
     @property
@@ -233,9 +266,9 @@ class Retraction:
         made_at: ISO 8601, UTC.
     """
 
-    of: str
+    of: Id
     reason: str = ""
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     made_at: str = field(default_factory=utc_now)
 
 
@@ -290,7 +323,7 @@ class Champion:
     verdict: str
     trials: Mapping[str, int]
     pairs: tuple[Pair, ...] = ()
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     crowned_at: str = field(default_factory=utc_now)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import MAD_TO_SIGMA
-from tuner.results.record import ProblemKey, new_id, utc_now
+from tuner.results.record import Id, ProblemKey, new_id, utc_now
 
 #: Differences below this share are of no interest.
 BOUND = 0.01
@@ -213,7 +213,7 @@ class Sentinel:
     seen: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     took_s: float = 0.0
-    id: str = field(default_factory=new_id)
+    id: Id = field(default_factory=new_id)
     measured_at: str = field(default_factory=utc_now)
 
     def player(self, name: str) -> Player | None:
@@ -234,24 +234,6 @@ class Sentinel:
         """Median over the blocks; None if it was not read."""
         values = self.circumstances.get(name)
         return statistics.median(values) if values else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as a JSON object."""
-        data = asdict(self)
-        data["problem"]["shape"] = self.problem.dims
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sentinel:
-        """Reads what `to_json` wrote."""
-        problem = data["problem"]
-        key = ProblemKey(
-            problem["operation"], tuple(problem["shape"].items()), problem["dtype"], problem["layout"],
-            problem["precision"], problem.get("epilogue", ""),
-        )  # fmt: skip
-        players = tuple(Player(**{**each, "rounds_s": tuple(each["rounds_s"])}) for each in data["players"])
-        plain = {name: value for name, value in data.items() if name not in ("problem", "device", "players")}
-        return cls(key, DeviceInfo.from_json(data["device"]), players=players, **plain)
 
 
 def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:

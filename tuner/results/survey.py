@@ -13,12 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.results.codec import storable
 from tuner.results.crowns import Crown
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, ProblemKey, Record, Retraction, new_id, utc_now
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id, new_id, utc_now
 
 #: Number of the library among the configs of a part.
 LIBRARY = -1
+#: Outcomes by their numbers in the JSON of a part. New ones are added at the end.
+_OUTCOMES = (
+    Outcome.MEASURED, Outcome.PRUNED, Outcome.INVALID, Outcome.COMPILE_FAILED, Outcome.LAUNCH_FAILED,
+    Outcome.WRONG_RESULT, Outcome.INACCURATE, Outcome.TIMED_OUT, Outcome.CRASHED,
+)  # fmt: skip
+#: Fields of a part that are texts, in its JSON as they are.
+_TEXTS = ("operation", "regime", "study", "session", "measured_at")
 
 
 class Timing(NamedTuple):
@@ -90,6 +98,62 @@ class SurveyPart:
     session: str = ""
     id: str = field(default_factory=new_id)
     measured_at: str = field(default_factory=utc_now)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON data; the timings are columns, which are shorter than rows."""
+        columns = [list(column) for column in zip(*self.timings, strict=True)] or [[] for _ in Timing._fields]
+        problem, config, outcome, time_s, noise, reason = columns
+        return {
+            **{name: storable(getattr(self, name)) for name in _TEXTS},
+            "id": checked_id(self.id),
+            "device": self.device.to_json(),
+            "versions": dict(self.versions),
+            "problems": [[list(each.shape), each.dtype, each.layout] for each in self.problems],
+            "configs": [
+                [each.kernel, each.source_hash, each.origin, each.registers, dict(each.config)]
+                for each in self.configs
+            ],
+            "problem": problem,
+            "config": config,
+            "outcome": [_OUTCOMES.index(each) for each in outcome],
+            "time_s": time_s,
+            "noise": noise,
+            "reasons": {str(at): storable(text) for at, text in enumerate(reason) if text},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SurveyPart:
+        """Reads the output of `to_json`.
+
+        Raises:
+            ValueError: It refers to a problem or config that it does not have.
+        """
+        reasons = {int(at): str(text) for at, text in data["reasons"].items()}
+        columns = [data[name] for name in ("problem", "config", "outcome", "time_s", "noise")]
+        timings = tuple(
+            Timing(
+                int(problem), int(config), _OUTCOMES[number], float(time_s), float(noise), reasons.get(at, "")
+            )
+            for at, (problem, config, number, time_s, noise) in enumerate(zip(*columns, strict=True))
+        )
+        problems = tuple(
+            ProblemKey(
+                str(data["operation"]), tuple((str(dim), int(size)) for dim, size in shape), dtype, layout
+            )
+            for shape, dtype, layout in data["problems"]
+        )
+        configs = tuple(
+            SurveyConfig(str(kernel), dict(config), str(source), str(origin), int(registers))
+            for kernel, source, origin, registers, config in data["configs"]
+        )
+        known = range(len(problems)), range(LIBRARY, len(configs))
+        if any(each.problem not in known[0] or each.config not in known[1] for each in timings):
+            raise ValueError("a timing is of a problem and a config of its part, got another number")
+        return cls(
+            DeviceInfo.from_json(data["device"]), problems=problems, configs=configs, timings=timings,
+            versions=dict(data["versions"]), id=checked_id(data["id"]),
+            **{name: str(data[name]) for name in _TEXTS},
+        )  # fmt: skip
 
 
 def rounded(value: float, digits: int) -> float:

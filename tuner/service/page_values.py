@@ -228,7 +228,7 @@ def _limits(store: Store, device: DeviceInfo) -> dict[str, float | None]:
     rates: dict[str, float | None] = {}
     for name in LIMITS:
         wanted = Selection(operation=name, device=device.name)
-        found = [record for _, record in listing.records(store, wanted, [Outcome.MEASURED.value], 0, 500)]
+        found = [record for _, record in listing.latest(store, wanted, 500, only=[Outcome.MEASURED.value])]
         figures = [each.tflops if name == "multiply_add" else each.gbps for each in found]
         rates[name] = max(figures) if figures else None
     return rates

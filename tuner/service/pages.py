@@ -18,7 +18,7 @@ from tuner.service.records import problems_page
 from tuner.service.rendering import FOLDER, page, question
 from tuner.service.responses import working
 from tuner.service.tokens import SUBMIT, Caller
-from tuner.store.record_forms import selection
+from tuner.store.streams import Selection
 
 router = APIRouter(include_in_schema=False)
 Reads = Annotated[Caller, Depends(reads)]
@@ -67,7 +67,7 @@ async def problems(
     from tuner.lookup.stale import builtin_now
 
     service, view = service_of(request), service_of(request).cache.present
-    wanted = selection(operation[:100], shape[:100], device[:200], "")
+    wanted = Selection.parsed(operation[:100], shape[:100], device[:200], "")
     found = await working(service, lambda: problems_page(view.store, wanted, max(0, min(after, 2**62)), ROWS))
     names = sorted({each.name for each in view.snapshot.devices()})
     from urllib.parse import urlencode

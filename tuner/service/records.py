@@ -24,7 +24,6 @@ from tuner.service.tokens import Caller
 from tuner.store import Store, demand, listing, retracting
 from tuner.store.exchange import BATCH, Counts, content_of, taken
 from tuner.store.reading import Reader
-from tuner.store.record_forms import found_record, record_json, selection, tallies_json
 from tuner.store.streams import Selection
 from tuner.study.crowns import champions_page, history_of
 
@@ -234,7 +233,7 @@ async def problems(
 ) -> Response:  # fmt: skip
     """A page; `next` is the `after` of the next one, null after the last."""
     service, view = service_of(request), service_of(request).cache.present
-    wanted = selection(operation, shape, device, regime)
+    wanted = Selection.parsed(operation, shape, device, regime)
     found = await working(service, lambda: problems_page(view.store, wanted, after, limit))
     return told(request, found, view.manifest.number)
 
@@ -246,7 +245,7 @@ async def champions(
 ) -> Response:  # fmt: skip
     """A page; `next` is the `after` of the next one, null after the last."""
     service, view = service_of(request), service_of(request).cache.present
-    wanted = selection(operation, shape, device, regime)
+    wanted = Selection.parsed(operation, shape, device, regime)
     found = await working(service, lambda: champions_page(view.store, wanted, after, limit))
     return told(request, found, view.manifest.number)
 
@@ -273,7 +272,7 @@ async def records(
 ) -> Response:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
     service, view = service_of(request), service_of(request).cache.present
-    wanted = selection(operation, shape, device, regime)
+    wanted = Selection.parsed(operation, shape, device, regime)
     only = [each.value for each in (role, outcome) if each is not None]
     found = await working(service, lambda: _records_page(view.store, wanted, only, before, limit))
     return told(request, found, view.manifest.number)
@@ -283,7 +282,9 @@ async def records(
 async def record(request: Request, caller: Reads, record_id: str) -> Response:
     """As `tuner records show --json`; a record that was taken back is told, and marked."""
     service, view = service_of(request), service_of(request).cache.present
-    found = await working(service, lambda: record_json(*found_record(view.store, record_id, "this server")))
+    found = await working(
+        service, lambda: listing.record_json(*listing.record_named(view.store, record_id, "this server"))
+    )
     return told(request, found, view.manifest.number)
 
 
@@ -291,7 +292,7 @@ async def record(request: Request, caller: Reads, record_id: str) -> Response:
 async def stats(request: Request, caller: Reads) -> Response:
     """As `tuner records stats --json`."""
     service, view = service_of(request), service_of(request).cache.present
-    found = await working(service, lambda: tallies_json(view.store))
+    found = await working(service, lambda: listing.tallies_json(view.store))
     return told(request, {"tallies": found}, view.manifest.number)
 
 
@@ -356,9 +357,9 @@ def _records_page(
     Returns:
         ``records``, and ``next``: where the next page begins, null after the last.
     """
-    found = listing.records(store, wanted, only, before, limit + 1)
+    found = listing.latest(store, wanted, limit + 1, before=before, only=only)
     gone = retracting.retracted(store, [record.id for _, record in found])
-    page = [record_json(record, gone.get(record.id)) for _, record in found[:limit]]
+    page = [listing.record_json(record, gone.get(record.id)) for _, record in found[:limit]]
     return {"records": page, "next": found[limit - 1][0] if len(found) > limit else None}
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound
 from tuner.results.record import utc_now
-from tuner.store import Store, opening, tables
+from tuner.store import Store, tables
 from tuner.store.reading import Reader
 
 
@@ -59,7 +59,7 @@ def add(store: Store, token: StoredToken) -> None:
     """
     of = tables.tokens
     row = {**vars(token), "scopes": ",".join(token.scopes)}
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         if connection.execute(sa.select(of.c.number).where(of.c.name == token.name)).first():
             raise InputError(
                 f"a token has a name of its own, and there is one named {token.name!r} (revoked ones keep "
@@ -71,7 +71,7 @@ def add(store: Store, token: StoredToken) -> None:
 def every(store: Reader) -> list[StoredToken]:
     """All tokens, in the order made, revoked and expired ones included."""
     of = tables.tokens
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(of).order_by(of.c.number)).mappings().all()
         return [_token(dict(row)) for row in found]
 
@@ -88,7 +88,7 @@ def revoke(store: Store, name: str) -> None:
         NothingFound: None has the name.
     """
     of = tables.tokens
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         found = connection.execute(sa.select(of.c.revoked_at).where(of.c.name == name)).one_or_none()
         if found is None:
             raise NothingFound(f"no token is named {name!r}; `tuner token list` shows them")
@@ -99,7 +99,7 @@ def revoke(store: Store, name: str) -> None:
 def used(store: Store, times: dict[str, str]) -> None:
     """Stores when tokens were last used: name -> ISO 8601, UTC."""
     of = tables.tokens
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         for name, when in times.items():
             connection.execute(sa.update(of).where(of.c.name == name).values(used_at=when))
 
@@ -135,7 +135,7 @@ def allow(store: Store, node: str, file: AllowedFile) -> None:
         "node": node, "path": file.path, "digest": file.digest, "covers": json.dumps(file.covers),
         "allowed_at": utc_now(),
     }  # fmt: skip
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         connection.execute(sa.delete(of).where(of.c.node == node, of.c.path == file.path))
         connection.execute(sa.insert(of).values(**row))
 
@@ -147,7 +147,7 @@ def disallow(store: Store, node: str, path: str) -> None:
         NothingFound: It is not allowed.
     """
     of = tables.allowed_files
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         gone = connection.execute(sa.delete(of).where(of.c.node == node, of.c.path == path)).rowcount
     if not gone:
         raise NothingFound(f"{path} is not allowed here; `tuner allow --list` shows what is")
@@ -156,6 +156,6 @@ def disallow(store: Store, node: str, path: str) -> None:
 def files(store: Reader, node: str) -> list[AllowedFile]:
     """What is allowed on a node, by path."""
     of = tables.allowed_files
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(of).where(of.c.node == node).order_by(of.c.path)).all()
     return [AllowedFile(row.path, row.digest, tuple(json.loads(row.covers)), row.allowed_at) for row in found]

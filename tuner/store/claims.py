@@ -8,17 +8,24 @@ because the store looks at its claim in the same transaction. No clock decides: 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from tuner.errors import LockedByAnother
-from tuner.results.record import Champion, utc_now
+from tuner.errors import LockedByAnother, StoreTrouble
+from tuner.results.record import Champion, Record, utc_now
 from tuner.store import Store, opening
 from tuner.store.tables import claims
 
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Seconds to wait for a database that is away, between two attempts at first, and at the most.
+PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 1800.0, 0.2, 5.0
 #: States of a claim: at work; ended well; its worker was declared dead; stopped from outside; the study or the
 #: device failed.
 RUNNING, DONE, LOST, STOPPED, FAILED = "running", "done", "lost", "stopped", "failed"
@@ -112,7 +119,7 @@ class Claims:
 
     def holds(self, number: int) -> bool:
         """True if a claim still runs."""
-        with opening.reading(self._store._where), self._store._engine.connect() as connection:
+        with self._store.reading() as connection:
             return _holds(connection, number)
 
     def abandon(self, why: str, night: str | None = None) -> int:
@@ -125,7 +132,7 @@ class Claims:
         wanted = sa.select(*claims.c).order_by(claims.c.number)
         if night is not None:
             wanted = wanted.where(claims.c.night == night)
-        with opening.reading(self._store._where), self._store._engine.connect() as connection:
+        with self._store.reading() as connection:
             return [Claim(**row) for row in connection.execute(wanted).mappings()]
 
     @contextlib.contextmanager
@@ -154,7 +161,7 @@ class Claims:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         # A power cut ends the workers' claims, too.
-        with opening.explained(self._store._where), self._store._writing(opening.SOON) as connection:
+        with self._store.writing(opening.SOON) as connection:
             yield connection
 
     @staticmethod
@@ -248,3 +255,77 @@ def _holds(connection: sa.Connection, number: int) -> bool:
     if connection.dialect.name == "postgresql":
         wanted = wanted.with_for_update()
     return connection.execute(wanted).scalar() == RUNNING
+
+
+# --- a database that is away ---------------------------
+
+
+def is_away(error: StoreTrouble) -> bool:
+    """True if the database could not be reached, as opposed to one that refused."""
+    return isinstance(error.__cause__, sa.exc.OperationalError | sa.exc.InterfaceError)
+
+
+def patiently(
+    call: Callable[[], T], patience_s: float = PATIENCE_S, waiting: Callable[[], None] = lambda: None
+) -> T:
+    """Repeats a call while the database is away.
+
+    Args:
+        call: What to do; it may be done twice.
+        patience_s: Seconds after which it fails.
+        waiting: Called before each pause.
+
+    Raises:
+        StoreTrouble: The database refused, or stayed away.
+    """
+    until_s, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+    while True:
+        try:
+            return call()
+        except StoreTrouble as error:
+            if not is_away(error) or time.monotonic() > until_s:
+                raise
+            if pause_s == FIRST_PAUSE_S:
+                _log.warning("the database is away, and measuring goes on meanwhile: %s", error)
+        waiting()
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class PatientStore(FencedStore):
+    """A `FencedStore` whose reads and writes wait for a database on a server to come back.
+
+    Attributes:
+        wait_s: Seconds that each call may wait.
+        waiting: Called before each pause, possibly in another thread.
+    """
+
+    wait_s = PATIENCE_S
+
+    def waiting(self) -> None:
+        """Tells nobody, unless it is replaced."""
+
+    def _until_back(self, call: Callable[..., T], *which: Any, **more: Any) -> T:
+        return patiently(lambda: call(self, *which, **more), self.wait_s, lambda: self.waiting())
+
+    def add(self, records: Record | Iterable[Record]) -> int:
+        """See `Store.add`."""
+        wanted = [records] if isinstance(records, Record) else list(records)
+        return self._until_back(FencedStore.add, wanted)
+
+    def crown(self, champions: Champion | Iterable[Champion]) -> int:
+        """See `Store.crown`."""
+        wanted = [champions] if isinstance(champions, Champion) else list(champions)
+        return self._until_back(FencedStore.crown, wanted)
+
+    def records(self, **query: Any) -> list[Record]:
+        """See `Reader.records`."""
+        return self._until_back(FencedStore.records, **query)
+
+    def champion(self, *which: Any, **more: Any) -> Champion | None:
+        """See `Reader.champion`."""
+        return self._until_back(FencedStore.champion, *which, **more)
+
+    def champions(self, *which: Any, **more: Any) -> list[Champion]:
+        """See `Reader.champions`."""
+        return self._until_back(FencedStore.champions, *which, **more)

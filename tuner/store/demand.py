@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tuner.results.record import utc_now
 from tuner.results.wanted import Wanted
-from tuner.store import opening, rows, tables
+from tuner.store import rows, tables
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -42,7 +42,7 @@ def add(store: Store, wanted: Iterable[Wanted]) -> None:
     ]  # fmt: skip
     if not added:
         return
-    insert = store._plain_insert(table)
+    insert = store.insert(table)
     merged = insert.on_conflict_do_update(
         index_elements=list(_NAMES),
         set_={
@@ -51,7 +51,7 @@ def add(store: Store, wanted: Iterable[Wanted]) -> None:
             "match": insert.excluded.match, "last_at": insert.excluded.last_at,
         },
     )  # fmt: skip
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         connection.execute(merged, added)
         count = int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
         if count > MOST_ROWS + SLACK:
@@ -71,12 +71,12 @@ def read(store: Reader, *, operation: str = "", device: str = "", kind: str = ""
     of = tables.demand.c
     named = {of.operation: operation, of.device: device, of.kind: kind}
     wanted = sa.select(*of).where(*(column == value for column, value in named.items() if value))
-    with opening.reading(store._where), store._engine.connect() as connection:
-        found = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number)).mappings()
+    with store.reading() as connection:
+        found = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))
         return [
             Wanted(
-                rows.problem_of(dict(row)), row["kind"], row["device"], row["match"], row["calls"],
-                row["saves_s"], row["first_at"], row["last_at"],
+                rows.problem_of(row), row.kind, row.device, row.match, row.calls, row.saves_s, row.first_at,
+                row.last_at,
             )
             for row in found
         ]  # fmt: skip
@@ -92,7 +92,7 @@ def forget(store: Store, wanted: Sequence[Wanted]) -> int:
         StoreTrouble: The database cannot be written.
     """
     table, gone = tables.demand, 0
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         for each in wanted:
             row = {**rows.problem_row(each.problem), "kind": each.kind, "device": each.device}
             where = sa.and_(*(table.c[name] == row[name] for name in _NAMES))

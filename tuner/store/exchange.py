@@ -14,7 +14,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +23,7 @@ from tuner.errors import InputError
 from tuner.results.crowns import Crown
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, crowning, lines, streams
+from tuner.store import Store, lines, streams
 from tuner.store.streams import SURVEYS_AT_ONCE, Selection
 
 #: Lines stored in one transaction.
@@ -93,12 +92,12 @@ def export(
 def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
     there = streams.count(store) if progress else 0
     print(lines.header(_form(store, wanted)), file=out)
-    counted = {Record: 0, Champion: 0, Retraction: 0, SurveyPart: 0, Crown: 0}
+    counted: dict[type, int] = dict.fromkeys(lines.KINDS.values(), 0)
     timings = 0
-    for told in streams.everything(store, wanted):
-        print(lines.line_of(told), file=out)
-        counted[type(told)] += 1
-        timings += len(told.timings) if isinstance(told, SurveyPart) else 0
+    for item in streams.everything(store, wanted):
+        print(lines.line_of(item), file=out)
+        counted[type(item)] += 1
+        timings += len(item.timings) if isinstance(item, SurveyPart) else 0
         if progress and counted[Record] % BATCH == 0:
             progress(counted[Record], there)
     return Counts(
@@ -108,7 +107,7 @@ def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress |
 
 
 def _form(store: Store, wanted: Selection) -> int:
-    if wanted == Selection() and next(streams.crowns(store), None) is not None:
+    if wanted == Selection() and store.rulings.log():
         return lines.FORMAT
     if next(streams.survey_parts(store, wanted), None) is not None:
         return lines.WITH_SURVEYS
@@ -169,47 +168,42 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     """
     there = streams.count(source)
 
-    def told() -> Iterator[tuple[int, Kept]]:
-        for number, each in enumerate(streams.everything(source), 1):
+    def items() -> Iterator[tuple[int, Kept]]:
+        for number, item in enumerate(streams.everything(source), 1):
             if progress and number % BATCH == 0:
                 progress(min(number, there), there)
-            yield number, each
+            yield number, item
 
-    return taken(store, told())
-
-
-def add_all(store: Store, told: Iterable[Kept]) -> Counts:
-    """Adds records, champions, retractions and parts of surveys that a store lacks."""
-    return taken(store, enumerate(told))
+    return taken(store, items())
 
 
 def taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
     """Adds numbered contents of lines, as `content_of` reads them, that the store lacks."""
-    waiting: dict[type, list[Any]] = {Retraction: [], Record: [], Champion: [], SurveyPart: [], Crown: []}
     keep: dict[type, Callable[[Any], int]] = {
         Retraction: store.retract,
         Record: store.add,
         Champion: store.crown,
         SurveyPart: store.add_surveys,
-        Crown: partial(crowning.enter, store),
+        Crown: store.log_crowns,
     }
-    new = dict.fromkeys(waiting, 0)
+    waiting: dict[type, list[Any]] = {kind: [] for kind in keep}
+    new = dict.fromkeys(keep, 0)
     broken: list[tuple[int, str]] = []
-    seen = broken_lines = 0
-    for number, told in found:
-        if isinstance(told, str):
+    read = broken_lines = 0
+    for number, item in found:
+        if isinstance(item, str):
             broken_lines += 1
-            broken += [(number, told)] if len(broken) < TOLD else []
-        elif told is not None:
-            seen += 1
-            kind = type(told)
-            waiting[kind].append(told)
+            broken += [(number, item)] if len(broken) < TOLD else []
+        elif item is not None:
+            read += 1
+            kind = type(item)
+            waiting[kind].append(item)
             if len(waiting[kind]) >= (SURVEYS_AT_ONCE if kind is SurveyPart else BATCH):
                 new[kind] += keep[kind](waiting[kind])
                 waiting[kind].clear()
     for kind, batch in waiting.items():
         new[kind] += keep[kind](batch)
-    counts = new[Record], new[Champion], seen - sum(new.values())
+    counts = new[Record], new[Champion], read - sum(new.values())
     return Counts(*counts, tuple(broken), broken_lines, new[Retraction], new[SurveyPart])
 
 

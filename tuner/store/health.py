@@ -1,34 +1,32 @@
 """Checks whether a database is sound, and rescues everything readable into a new one.
 
 It reads three places: the tables through the database, the second copy beside a SQLite file and, for a rescue,
-the pages of the file itself.
+what lies whole in the file and its log, wherever it lies.
 """
 
 from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, opening, queries, sound, streams, tables
-from tuner.store.ledger import Ledger, ledger_file, readable
-from tuner.store.salvage import salvaged
-
-Told = TypeVar("Told")
+from tuner.store import Store, carry_over, exchange, lines, opening, rows, streams, tables
+from tuner.store.ledger import Ledger, ledger_file, packed_in, readable
 
 #: Exceptions raised if a database or its copy cannot be read.
-UNREADABLE = (StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, *sound.DAMAGE)
-#: Tables of the data that is kept for good.
-KEPT = (tables.records, tables.champions, tables.retractions, tables.surveys)
-
+UNREADABLE = (
+    StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, InputError, *opening.DAMAGE,
+)  # fmt: skip
+#: Tables of what records share.
+SHARED = (tables.problems, tables.devices, tables.kernels, tables.runs)
 #: Number of rows read or stored at a time.
 AT_ONCE = 500
 #: Largest number of reported complaints about the database's structure.
@@ -46,7 +44,7 @@ class Health:
         champions: Champions that its tables return intact.
         retractions: Retractions that its tables return intact.
         surveys: Parts of surveys that its tables return intact.
-        damaged: Rows that do not match their checksum or cannot be read.
+        damaged: Rows that cannot be read, or whose columns do not say what their data does.
         copied: Records, champions and retractions in the second copy; None if there is no copy.
         copy_damaged: Damaged stretches of the copy.
         only_copied: Those of `copied` that the tables lack.
@@ -85,24 +83,24 @@ def check(url: str) -> Health:
     # Read the copy first: additions of a running study reach the tables before the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
-    records = champions = retractions = surveys = damaged = 0
+    intact, damaged = dict.fromkeys(rows.TABLES, 0), 0
     complaints = list(_structure(url))
     try:
-        for told in _tables(url, sound.id_of):
-            records += isinstance(told, str)
-            champions += isinstance(told, Champion)
-            retractions += isinstance(told, Retraction)
-            surveys += isinstance(told, SurveyPart)
-            damaged += told is None
-            ids.update(_ids(told))
+        for item in _checked(url):
+            if item is None:
+                damaged += 1
+                continue
+            intact[type(item)] += 1
+            ids.update(_ids(item))
     except UNREADABLE as error:
         if file is None:
             raise
         complaints += [str(error)] if not complaints else []
     only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
-        where, tuple(complaints[:COMPLAINTS]), records, champions, retractions, surveys, damaged,
-        None if file is None else len(copied), copy_damaged, only_copied, only_stored,
+        where, tuple(complaints[:COMPLAINTS]), intact[Record], intact[Champion], intact[Retraction],
+        intact[SurveyPart], damaged, None if file is None else len(copied), copy_damaged, only_copied,
+        only_stored,
     )  # fmt: skip
 
 
@@ -137,13 +135,13 @@ def complete(url: str) -> int:
     return added
 
 
-def _ids(told: Kept | str | None) -> Iterator[str]:
-    """Returns the ids in a line of the copy; a champion's with those of its records."""
-    if isinstance(told, Champion):
-        yield told.record.id
-        yield from [told.baseline.id] if told.baseline else []
-    if told is not None:
-        yield told if isinstance(told, str) else told.id
+def _ids(item: Kept | None) -> Iterator[str]:
+    """Returns the id of an item; a champion's with those of its records."""
+    if isinstance(item, Champion):
+        yield item.record.id
+        yield from [item.baseline.id] if item.baseline else []
+    if item is not None:
+        yield item.id
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class Rescued:
     Attributes:
         from_tables: Records, champions and retractions that came from the tables.
         from_copy: Further ones that came from the second copy.
-        from_pages: Further ones that came from the file's pages.
+        from_pages: Further ones that lay whole in the file or its log.
     """
 
     from_tables: int
@@ -176,56 +174,34 @@ def rescue(url: str, into: Path) -> Rescued:
     if file is not None and not file.exists() and not ledger_file(file).exists():
         raise NothingFound(f"there is no database at {file}, nor a second copy of one")
     with Store.open(f"sqlite:///{into}") as store:
-        found = _tables(url, sound.record_of)
+        stored = (item for _, _, item in _stored(url))
         if file is None:
-            return Rescued(_stored(store, found), 0, 0)
+            return Rescued(_saved(store, stored), 0, 0)
         # Each source is read as far as possible; the next supplies what is missing.
-        sources = (found, readable(ledger_file(file)), salvaged(file))
-        return Rescued(*(_stored(store, _as_far_as_it_goes(source)) for source in sources))
+        scattered = itertools.chain(packed_in(file), packed_in(Path(f"{file}-wal")))
+        sources = (stored, readable(ledger_file(file)), scattered)
+        return Rescued(*(_saved(store, _as_far_as_it_goes(source)) for source in sources))
 
 
-def _as_far_as_it_goes(found: Iterable[Kept | None]) -> Iterator[Kept | None]:
+def _as_far_as_it_goes(items: Iterable[Kept | None]) -> Iterator[Kept | None]:
     """Yields what can be read of a source. Errors in reading end it; errors in storing are not caught here."""
     try:
-        yield from found
+        yield from items
     except UNREADABLE:
         yield None
 
 
-def _size(store: Store) -> int:
-    with opening.explained(store._where), store._engine.connect() as connection:
-        counts = [sa.select(sa.func.count()).select_from(of) for of in KEPT]
-        return sum(int(connection.execute(each).scalar_one()) for each in counts)
-
-
-def _stored(store: Store, found: Iterable[Kept | None]) -> int:
+def _saved(store: Store, items: Iterable[Kept | None]) -> int:
     """Stores what is not stored yet, and returns its count, including records of champions."""
-    before, batch = _size(store), list[Record]()
-    for told in found:
-        if isinstance(told, Record):
-            batch.append(told)
-        elif told is not None:
-            _kept(_keeper(store, told), [told])
-        if len(batch) >= AT_ONCE:
-            _kept(store.add, batch)
-            batch.clear()
-    _kept(store.add, batch)
+    before = _size(store)
+    exchange.taken(store, enumerate(items))
     return _size(store) - before
 
 
-def _keeper(store: Store, told: Kept) -> Callable[[Any], int]:
-    if isinstance(told, Champion):
-        return store.crown
-    return store.add_surveys if isinstance(told, SurveyPart) else store.retract
-
-
-def _kept(add: Callable[[Any], int], told: Sequence[Kept]) -> None:
-    """Stores what the database accepts; a row older than checksums may hold values that it refuses."""
-    try:
-        add(told)
-    except sound.DAMAGE:
-        for each in told if len(told) > 1 else ():
-            _kept(add, [each])
+def _size(store: Store) -> int:
+    with store.reading() as connection:
+        counts = [sa.select(sa.func.count()).select_from(table) for table in rows.TABLES.values()]
+        return sum(int(connection.execute(count).scalar_one()) for count in counts)
 
 
 def _structure(url: str) -> Iterator[str]:
@@ -244,54 +220,72 @@ def _structure(url: str) -> Iterator[str]:
         engine.dispose()
 
 
-def _tables(
-    url: str, read: Callable[[Mapping[str, Any]], Told | None]
-) -> Iterator[Told | Champion | Retraction | SurveyPart | None]:
-    """Yields records, champions, retractions, then parts of surveys; None for each damaged row.
+def _checked(url: str) -> Iterator[Kept | None]:
+    """Yields what is stored; None for each row that is damaged, or whose columns say something else."""
+    with Store.open(url, read_only=True) as store:
+        shared = {
+            (table.name, row.number): row._asdict()
+            for table in SHARED
+            for row in _rows(store, table)
+            if row is not None
+        }
+        numbers = {row.number: row.id for row in _rows(store, tables.records) if row is not None}
+    for _, row, item in _stored(url):
+        yield item if item is not None and _agrees(row, item, shared, numbers) else None
+
+
+def _agrees(row: sa.Row[Any], item: Kept, shared: Mapping[Any, Any], records: Mapping[int, str]) -> bool:
+    """True if the columns of a row are those of its data.
 
     Args:
-        url: Database.
-        read: Converts a record's row.
+        row: The row.
+        item: What its data holds.
+        shared: Table and number -> row there.
+        records: Number of a record -> its id.
+    """
+    columns = row._asdict()
+    if isinstance(item, Champion):
+        library = item.baseline.id if item.baseline else None
+        if (records.get(row.record), records.get(row.baseline)) != (item.record.id, library):
+            return False
+    return columns.items() >= rows.columns_of(item).items() and all(
+        shared.get((table.name, columns[name]), {}).items() >= told.items()
+        for name, (table, told) in rows.references_of(item).items()
+    )
+
+
+def _stored(url: str) -> Iterator[tuple[str, Any, Kept | None]]:
+    """Yields table, row and content of every row, as far as they can be read.
 
     Raises:
         StoreTrouble: The structure is damaged at the next place to read.
     """
+    engine = opening.make_engine(opening.parsed(url), read_only=True, patience_s=30.0)
+    try:
+        with opening.explained(str(engine.url)), engine.connect() as connection:
+            if opening.schema_of(connection) in tables.OLDER:
+                yield from ((name, None, item) for name, _, item in carry_over.read(connection))
+                return
+    finally:
+        engine.dispose()
     with Store.open(url, read_only=True) as store, opening.explained(store._where):
-        yield from (read(row) if row else None for row in _pages(store, _records()))
-        for row in _pages(store, sa.select(tables.champions), tables.champions):
-            if row is None:
-                yield None
-                continue
-            numbers = [number for number in (row["record"], row["baseline"]) if number is not None]
-            try:
-                with store._engine.connect() as connection:
-                    by_number = store._by_number(connection, numbers)
-                yield sound.champion_of(row, by_number[row["record"]], by_number.get(row["baseline"]))
-            except (*sound.DAMAGE, sa.exc.DBAPIError):
-                yield None
-        for row in _pages(store, sa.select(tables.retractions), tables.retractions):
-            yield sound.retraction_of(row) if row else None
-        for row in _pages(store, queries.surveys_joined(), tables.surveys):
-            yield sound.survey_of(row) if row else None
+        for table in rows.TABLES.values():
+            for row in _rows(store, table):
+                yield table.name, row, _content(row)
 
 
-def _records() -> Any:
-    """Selects records with everything that their checksums cover, even if their references are missing."""
-    of, problem, device, kernel, run = (
-        tables.records, tables.problems, tables.devices, tables.kernels, tables.runs,
-    )  # fmt: skip
-    joined = of.outerjoin(problem, of.c.problem == problem.c.number)
-    joined = joined.outerjoin(device, of.c.device == device.c.number)
-    joined = joined.outerjoin(kernel, of.c.kernel == kernel.c.number)
-    joined = joined.outerjoin(run, of.c.run == run.c.number)
-    return queries.record_columns(device.c.info).select_from(joined)
+def _content(row: sa.Row[Any] | None) -> Kept | None:
+    try:
+        return lines.unpacked(row.data) if row is not None else None
+    except ValueError:
+        return None
 
 
-def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Iterator[dict[str, Any] | None]:
+def _rows(store: Store, table: sa.Table) -> Iterator[sa.Row[Any] | None]:
     """Yields rows by number; None for each that the database finds but cannot return."""
-    number, last = table.c.number, 0
+    of, last = table.c.number, 0
     while True:
-        page = sa.select(number).where(number > last).order_by(number).limit(AT_ONCE)
+        page = sa.select(of).where(of > last).order_by(of).limit(AT_ONCE)
         with store._engine.connect() as connection:
             numbers = list(connection.execute(page).scalars())
         if not numbers or max(numbers) <= last:
@@ -299,18 +293,15 @@ def _pages(store: Store, wanted: Any, table: sa.Table = tables.records) -> Itera
             return
         first, last = min(numbers), max(numbers)
         try:
-            yield from _rows(store, wanted.where(number >= first, number <= last).order_by(number))
-        except (*sound.DAMAGE, sa.exc.DBAPIError):
-            yield from (_row(store, wanted.where(number == each)) for each in numbers)
+            yield from _select(store, sa.select(table).where(of >= first, of <= last).order_by(of))
+        except (*opening.DAMAGE, sa.exc.DBAPIError):
+            for number in numbers:
+                try:
+                    yield from _select(store, sa.select(table).where(of == number))
+                except (*opening.DAMAGE, sa.exc.DBAPIError):
+                    yield None
 
 
-def _rows(store: Store, wanted: Any) -> list[dict[str, Any]]:
+def _select(store: Store, wanted: sa.Select[Any]) -> list[sa.Row[Any]]:
     with store._engine.connect() as connection:
-        return [dict(row._mapping) for row in connection.execute(wanted)]
-
-
-def _row(store: Store, wanted: Any) -> dict[str, Any] | None:
-    try:
-        return next(iter(_rows(store, wanted)), None)
-    except (*sound.DAMAGE, sa.exc.DBAPIError):
-        return None
+        return list(connection.execute(wanted).all())

@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.results.record import new_id, utc_now
-from tuner.store import Store, opening, rows, tables
+from tuner.results.record import checked_id, new_id, utc_now
+from tuner.store import Store, tables
 from tuner.store.reading import Reader
 
 QUEUED, RUNNING, STOPPING = "queued", "running", "stopping"
@@ -100,13 +100,13 @@ def submit(store: Store, job: Job) -> tuple[Job, bool]:
     of = tables.jobs
     row = {name: value for name, value in vars(job).items() if name != "number"} | {"submitted_at": utc_now()}
     row |= {name: json.dumps(row[name]) for name in _AS_JSON}
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         there = connection.execute(sa.select(of).where(of.c.same == job.same)).one_or_none()
         if there is not None:
             return _job(there), False
-        number = connection.execute(sa.insert(of).values(**row)).inserted_primary_key[0]
-        _tell(connection, number, QUEUED, {})
-        return _job(connection.execute(sa.select(of).where(of.c.number == number)).one()), True
+        added = _job(connection.execute(sa.insert(of).values(**row).returning(of)).one())
+        _tell(connection, added.number, QUEUED, {})
+        return added, True
 
 
 def job(store: Reader, job_id: str) -> Job | None:
@@ -115,7 +115,7 @@ def job(store: Reader, job_id: str) -> Job | None:
     Raises:
         InputError: It is not a UUID.
     """
-    found = _read(store, sa.select(tables.jobs).where(tables.jobs.c.id == rows.checked_id(job_id)))
+    found = _read(store, sa.select(tables.jobs).where(tables.jobs.c.id == checked_id(job_id)))
     return found[0] if found else None
 
 
@@ -131,14 +131,14 @@ def count_unfinished(store: Reader, submitter: str | None = None) -> int:
     of = tables.jobs.c
     wanted = sa.select(sa.func.count()).select_from(tables.jobs).where(of.state.in_(UNFINISHED))
     wanted = wanted if submitter is None else wanted.where(of.submitter == submitter)
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return int(connection.execute(wanted).scalar_one())
 
 
 def counts(store: Reader) -> dict[str, int]:
     """State -> number of jobs."""
     of = tables.jobs.c
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(of.state, sa.func.count()).group_by(of.state)).all()
     return dict.fromkeys(STATES, 0) | {str(state): int(count) for state, count in found}
 
@@ -162,7 +162,7 @@ def last_starts(store: Reader, node: str) -> dict[str, str]:
     """Submitter -> when a job of theirs was last started on a node."""
     of = tables.jobs.c
     wanted = sa.select(of.submitter, sa.func.max(of.started_at)).where(of.node == node).group_by(of.submitter)
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return {str(name): str(when) for name, when in connection.execute(wanted)}
 
 
@@ -187,7 +187,7 @@ def change(
     new = columns | {"state": state} | ({} if state in UNFINISHED else {"same": job_id, "ended_at": utc_now()})
     new |= {name: json.dumps(new[name]) for name in _AS_JSON if name in new}
     fits = sa.and_(of.c.id == job_id, of.c.state.in_(list(among)))
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         number = connection.execute(sa.select(of.c.number).where(fits)).scalar()
         if number is None:
             return False
@@ -199,14 +199,14 @@ def change(
 def note(store: Store, job_id: str, why: str) -> None:
     """Sets why a queued job waits, without an event."""
     of = tables.jobs
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         connection.execute(sa.update(of).where(of.c.id == job_id, of.c.state == QUEUED).values(why=why))
 
 
 def progressed(store: Store, one: Job, progress: Mapping[str, Any]) -> None:
     """Stores the progress of a job, with an event; of these a job keeps the latest."""
     of, events = tables.jobs, tables.job_events
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         connection.execute(sa.update(of).where(of.c.id == one.id).values(progress=json.dumps(progress)))
         _tell(connection, one.number, PROGRESS, progress)
         mine = sa.and_(events.c.job == one.number, events.c.kind == PROGRESS)
@@ -226,7 +226,7 @@ def events(store: Reader, one: Job, after: int = 0, limit: int = EVENTS_AT_ONCE)
     """The events of a job after one of them, in order."""
     of = tables.job_events.c
     wanted = sa.select(tables.job_events).where(of.job == one.number, of.number > after)
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(wanted.order_by(of.number).limit(limit)).all()
     return [JobEvent(row.number, row.kind, json.loads(row.said), row.at) for row in found]
 
@@ -237,7 +237,7 @@ def _tell(connection: sa.Connection, number: int, kind: str, said: Mapping[str, 
 
 
 def _read(store: Reader, wanted: sa.Select[Any]) -> list[Job]:
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return [_job(row) for row in connection.execute(wanted).all()]
 
 

@@ -17,12 +17,15 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tuner.results.survey import Kept, SurveyPart
 from tuner.store import lines
 
 #: Largest number of lines in a gzip member: a damaged byte costs all lines of its member.
 LINES_OF_A_MEMBER = 20
+#: Size of SQLite's pages, unless a database was made otherwise.
+PAGE_BYTES = 4096
 #: First bytes of a gzip member.
 _MEMBER = b"\x1f\x8b\x08"
 
@@ -52,9 +55,9 @@ class Ledger:
             with contextlib.suppress(OSError):
                 self._path.rename(database.with_name(f"{database.name}.{other[:8]}.ledger.jsonl.gz"))
 
-    def append(self, told: Iterable[Kept]) -> None:
+    def append(self, items: Iterable[Kept]) -> None:
         """Appends lines, a few for each member. A failure is reported once; the database has the data."""
-        every = list(told)
+        every = list(items)
         self._append([each for each in every if not isinstance(each, SurveyPart)], LINES_OF_A_MEMBER)
         # A part of a survey is as long as many records.
         self._append([each for each in every if isinstance(each, SurveyPart)], 1)
@@ -96,28 +99,65 @@ def identity_in(path: Path) -> str:
 
 def readable(path: Path) -> Iterator[Kept | None]:
     """Yields the lines of a copy, in order; None for each damaged stretch."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        start = content.find(_MEMBER)
-        if start != 0:
-            yield None
-        while 0 <= start < len(content):
-            text, end = _member(content, start)
+    with _content(path) as content:
+        start, whole = content.find(_MEMBER), 0
+        while start >= 0:
+            if start != whole:
+                yield None
+            text, whole = _member(content, start, _gzip_unpacker())
             if text is None:
                 yield None
-                start = content.find(_MEMBER, start + 1)
+                start = whole = content.find(_MEMBER, start + 1)
                 continue
-            yield from _told(text)
-            if end < len(content) and content[end : end + 3] != _MEMBER:
-                yield None
-                end = content.find(_MEMBER, end)
-            start = end
+            yield from _items(text)
+            start = content.find(_MEMBER, whole)
+        if 0 < whole < len(content):
+            yield None
 
 
-def _member(content: mmap.mmap, start: int) -> tuple[str | None, int]:
+def packed_in(path: Path) -> Iterator[Kept | None]:
+    """Yields what lies packed in a database's file, whole and wherever: no tree that leads to it is needed.
+
+    Rows never change, so an old page is as good as the latest.
+    """
+    with _content(path) as content:
+        start = content.find(lines.MAGIC)
+        while start >= 0:
+            text, end = _member(content, start, lines.unpacker())
+            yield from _items(text or _spilled(content, start))
+            start = content.find(lines.MAGIC, max(end, start + 1))
+
+
+def _spilled(content: Any, start: int) -> str:
+    """The text of a packed line that is longer than a page; empty if it is damaged.
+
+    Where its first page's share ends stands the number of the next page, which begins with that of its next.
+    """
+    for end in range(start, start - start % PAGE_BYTES + PAGE_BYTES - 3):
+        packed, number, numbers = content[start:end], int.from_bytes(content[end : end + 4], "big"), set[int]()
+        while 0 < number <= len(content) // PAGE_BYTES and number not in numbers:
+            numbers.add(number)
+            page = content[(number - 1) * PAGE_BYTES : number * PAGE_BYTES]
+            packed, number = packed + page[4:], int.from_bytes(page[:4], "big")
+        text, _ = _member(packed, 0, lines.unpacker()) if numbers else (None, 0)
+        if text is not None:
+            return text
+    return ""
+
+
+@contextlib.contextmanager
+def _content(path: Path) -> Iterator[Any]:
+    """The bytes of a file; none if it is not there."""
+    if not path.exists() or path.stat().st_size == 0:
+        yield b""
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
+def _member(content: Any, start: int, unpacking: Any) -> tuple[str | None, int]:
     """Returns the text and the end of the member that begins here; no text if it is damaged."""
-    unpacking, at, parts = zlib.decompressobj(wbits=31), start, []
+    at, parts = start, []
     try:
         while not unpacking.eof and at < len(content):
             chunk = content[at : at + (1 << 16)]
@@ -130,12 +170,16 @@ def _member(content: mmap.mmap, start: int) -> tuple[str | None, int]:
     return None, start
 
 
-def _told(text: str) -> Iterator[Kept | None]:
+def _gzip_unpacker() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _items(text: str) -> Iterator[Kept | None]:
     for line in text.splitlines():
         try:
-            told = lines.parsed(line)
+            item = lines.parsed(line)
         except ValueError:
             yield None
             continue
-        if told is not None:
-            yield told
+        if item is not None:
+            yield item

@@ -1,29 +1,65 @@
 """Everything that is kept as lines of JSON, and back. Reading returns exactly what was written.
 
 Each line is self-contained: a champion's line includes its records. So files of lines can be joined, split and
-sorted. NaN and infinities, which JSON cannot express, are texts.
+sorted. NaN and infinities, which JSON cannot express, are texts. The database has the same lines, packed.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
-from tuner.results.crowns import Act, Crown
-from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
-from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role
+from tuner.results import codec
+from tuner.results.crowns import Crown
+from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import rows, surveys
 from tuner.version import __version__
 
 #: Version of the line format; files of a higher version are refused. The second adds retractions,
 #: the third parts of surveys, the fourth the crown log. A file is marked with one only if it has any, so that
 #: older programs can read all other files.
 FORMAT, WITH_SURVEYS, WITH_RETRACTIONS, PLAIN = 4, 3, 2, 1
+#: Key of a line -> what it holds.
+KINDS: Mapping[str, type] = {
+    "record": Record, "champion": Champion, "crown": Crown, "survey": SurveyPart, "retraction": Retraction,
+}  # fmt: skip
+_KEYS = {kind: key for key, kind in KINDS.items()}
+#: A line unpacks to at most so many bytes: a damaged row must not fill the memory.
+MOST_BYTES = 1 << 26
+#: What lines have in common, which shortens packed ones to a third. It is part of the packed form: never change
+#: it. Fields that came later only take a few bytes more.
+_COMMON = (
+    b'{"champion":{"record":{"problem":{"operation":"gemm","shape":[["m",4096],["n",4096],["k",4096]],"dtype":'
+    b'"float64","layout":"nn"},"device":{"name":"AMD EPYC (AVX-512)","kind":"cpu","uuid":"","architecture":"'
+    b'znver","driver":"Linux","runtime":"Numba ","memory_bytes":0,"compute_capability":0,"sm_count":0,'
+    b'"warp_size":0,'
+    b'"max_threads_per_block":0,"max_threads_per_sm":0,"shared_bytes_per_block":0,"shared_bytes_per_sm":0,'
+    b'"registers_per_block":0,"registers_per_thread":0,"l2_bytes":0,"l1_bytes":0,"cores":0,"vector_bytes":0},'
+    b'"baseline":null,"speedup":1.,"verdict":"faster","trials":{"total":,"measured":,"failed":},"pairs":[{"one":'
+    b'"other":"ratio":"low":"high":"same"}],"crowned_at":"},{"retraction":{"of":"reason":"made_at":"}},{"survey":'
+    b'"problems":[[["configs":"noise":[0.0,"reasons":{}},"kernel":"library","outcome":"WRONG_RESULT","reason":"'
+    b'COMPILE_FAILED","reason":"PRUNED","reason":"{"record":{"problem":{"operation":"gemm","shape":[["m",1024],'
+    b'["n",1024],["k",1024]],"dtype":"float32","layout":"nn"},"device":{"name":"NVIDIA H200","kind":"cuda",'
+    b'"uuid":"GPU-","architecture":"sm_90","driver":"580.","runtime":"13.0","memory_bytes":150754820096,'
+    b'"compute_capability":90,"sm_count":132,"warp_size":32,"max_threads_per_block":1024,"max_threads_per_sm":2048'
+    b',"shared_bytes_per_block":232448,"shared_bytes_per_sm":233472,"registers_per_block":65536,'
+    b'"registers_per_thread":255,"l2_bytes":62914560,"l1_bytes":0,"cores":0,"vector_bytes":0},"regime":"cold",'
+    b'"role":"trial","kernel":"tiled","config":{"BM":64,"BN":64,"BK":8,"TM":4,"TN":4,"VECTOR":4,"PAD":true},'
+    b'"source_hash":"","measurement":{"outcome":"MEASURED","reason":"","samples_s":[0.000],"error":{"max_rel":'
+    b'"rms_rel":"bound_ratio":0.,"mean_rel":e-07},"compiled":{"registers":128,"spill_bytes":0,"shared_bytes":0,'
+    b'"local_bytes":0,"binary_hash":"","compiler":"NVRTC 13.0","launch_hash":""},"stages_s":{"compile":0.,'
+    b'"load":0.,"verify":0.,"time":0.},"circumstances":{"sm_clock_hz":1980000000.0,"temperature_c":40.0,'
+    b'"power_w":,"throttle_reasons":0.0,"throttled":0.0,"occupancy":0.5,"load_1min":0.,"clock_hz":},"work":'
+    b'{"flops":2147483648.0,"bytes":12582912.0},"versions":{"tuner":"0.2.0","python":"3.11","numpy":"2.","driver":'
+    b'"580.","compiler":"NVRTC 13.0","verification":"2"},"study":"gemm 1024 x 1024 x 1024 float32 nn, cold",'
+    b'"session":"","origin":"","id":"","measured_at":"2026-01-01T00:00:00.000000+00:00"}}'
+)
+#: First bytes of a packed line: zlib's header and the sum of `_COMMON`.
+MAGIC = b"\x78\xf9" + zlib.adler32(_COMMON).to_bytes(4, "big")
 
 
 def header(form: int = PLAIN, **more: str) -> str:
@@ -31,17 +67,11 @@ def header(form: int = PLAIN, **more: str) -> str:
     return _line({"tile_tuner": "records", "format": form, "made_by": __version__, **more})
 
 
-def line_of(told: Kept) -> str:
-    """Returns a record, champion or retraction as a line, without the newline."""
-    if isinstance(told, Retraction):
-        return _line({"retraction": rows.retraction_row(told)})
-    if isinstance(told, Record):
-        return _line({"record": _record_json(told)})
-    if isinstance(told, Crown):
-        return _line({"crown": _crown_json(told)})
-    if isinstance(told, SurveyPart):
-        return _line({"survey": _survey_json(told)})
-    return _line({"champion": _champion_json(told)})
+def line_of(item: Kept) -> str:
+    """Returns what is kept as a line, without the newline."""
+    kind: Any = type(item)
+    write, _ = codec.converters(kind)
+    return _line({_KEYS[kind]: write(item)})
 
 
 def parsed(line: str) -> Kept | None:
@@ -55,25 +85,52 @@ def parsed(line: str) -> Kept | None:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
     try:
-        if "record" in data:
-            return _record_of(data["record"])
-        if "champion" in data:
-            return _champion_of(data["champion"])
-        if "crown" in data:
-            return _crown_of(data["crown"])
-        if "survey" in data:
-            return _survey_of(data["survey"])
-        if "retraction" in data:
-            told = data["retraction"]
-            return rows.retraction_of({name: _text(told[name]) for name in ("id", "of", "reason", "made_at")})
-        written = data["format"] if data["tile_tuner"] == "records" else 0
+        for key, kind in KINDS.items():
+            if key in data:
+                _, read = codec.converters(kind)
+                item: Kept = read(data[key])
+                return item
+        form = data["format"] if data["tile_tuner"] == "records" else 0
     except KeyError as error:
         raise ValueError(f"it lacks {error}") from None
     except (TypeError, AttributeError, ValueError, IndexError, OverflowError, InputError) as error:
         raise ValueError(f"it is no record: {error}") from None
-    if written > FORMAT:
-        raise ValueError(f"it begins a file of form {written}, and this version knows forms up to {FORMAT}")
+    if form > FORMAT:
+        raise ValueError(f"it begins a file of form {form}, and this version knows forms up to {FORMAT}")
     return None
+
+
+def packed(item: Kept) -> bytes:
+    """Returns what is kept as it lies in the database: a line with a sum of its own."""
+    packing = zlib.compressobj(9, zdict=_COMMON)
+    return packing.compress(line_of(item).encode()) + packing.flush()
+
+
+def unpacked(data: bytes) -> Kept:
+    """Reads the output of `packed`.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    unpacking = unpacker()
+    try:
+        text = unpacking.decompress(data, MOST_BYTES)
+        item = parsed(text.decode()) if unpacking.eof else None
+    except (zlib.error, TypeError, ValueError) as error:
+        raise ValueError(f"stored data is damaged: {error}") from error
+    if item is None:
+        raise ValueError("stored data is damaged: it ends early")
+    return item
+
+
+def unpacker() -> Any:
+    """Returns what unpacks one line."""
+    return zlib.decompressobj(zdict=_COMMON)
+
+
+def text_of(data: Any) -> str:
+    """Returns JSON text, the same for equal data; converts NumPy's scalars."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=_plain)
 
 
 def _line(data: Any) -> str:
@@ -94,154 +151,3 @@ def _named(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _named(value) for key, value in data.items()}
     return [_named(value) for value in data] if isinstance(data, list | tuple) else data
-
-
-def _record_json(record: Record) -> dict[str, Any]:
-    measurement, problem = record.measurement, record.problem
-    told: dict[str, Any] = {
-        "outcome": measurement.outcome.value,
-        "reason": measurement.reason,
-        "samples_s": measurement.samples_s,
-        "error": dict(vars(measurement.error)) if measurement.error else None,
-        "compiled": dict(vars(measurement.compiled)) if measurement.compiled else None,
-        "stages_s": dict(measurement.stages_s),
-        "circumstances": dict(measurement.circumstances),
-    }
-    return {
-        "id": rows.checked_id(record.id),
-        "problem": {
-            "operation": problem.operation, "shape": problem.shape, "dtype": problem.arithmetic,
-            "layout": problem.layout,
-        },
-        "device": dict(vars(record.device)),
-        "regime": record.regime,
-        "role": record.role.value,
-        "kernel": record.kernel,
-        "config": dict(record.config),
-        "source_hash": record.source_hash,
-        "measurement": told,
-        "work": dict(record.work),
-        "versions": dict(record.versions),
-        "study": record.study,
-        "session": record.session,
-        "origin": record.origin,
-        "measured_at": record.measured_at,
-    }  # fmt: skip
-
-
-def _record_of(data: Mapping[str, Any]) -> Record:
-    problem = data["problem"]
-    shape = tuple((_text(name), int(size)) for name, size in problem["shape"])
-    return Record(
-        problem=ProblemKey.stored(
-            _text(problem["operation"]), shape, _text(problem["dtype"]), _text(problem["layout"])
-        ),
-        device=DeviceInfo.from_json(data["device"]),
-        regime=_text(data["regime"]),
-        role=Role(data["role"]),
-        kernel=_text(data["kernel"]),
-        config=_object(data["config"]),
-        source_hash=_text(data["source_hash"]),
-        measurement=_measurement_of(data["measurement"]),
-        work=_numbers(data["work"]),
-        versions={name: _text(value) for name, value in data["versions"].items()},
-        study=_text(data["study"]),
-        session=_text(data["session"]),
-        origin=_text(data["origin"]),
-        id=rows.checked_id(data["id"]),
-        measured_at=_text(data["measured_at"]),
-    )
-
-
-def _measurement_of(data: Mapping[str, Any]) -> Measurement:
-    error, compiled = data["error"], data["compiled"]
-    return Measurement(
-        outcome=Outcome(data["outcome"]),
-        reason=_text(data["reason"]),
-        samples_s=tuple(float(each) for each in data["samples_s"]),
-        error=Error(**_numbers(error)) if error else None,
-        compiled=CompileReport(**compiled) if compiled else None,
-        stages_s=_numbers(data["stages_s"]),
-        circumstances=_numbers(data["circumstances"]),
-    )
-
-
-def _champion_json(champion: Champion) -> dict[str, Any]:
-    return {
-        "id": rows.checked_id(champion.id),
-        "record": _record_json(champion.record),
-        "baseline": _record_json(champion.baseline) if champion.baseline else None,
-        "speedup": champion.speedup,
-        "verdict": champion.verdict,
-        "trials": dict(champion.trials),
-        "pairs": [pair.to_json() for pair in champion.pairs],
-        "crowned_at": champion.crowned_at,
-    }
-
-
-def _champion_of(data: Mapping[str, Any]) -> Champion:
-    return Champion(
-        record=_record_of(data["record"]),
-        baseline=_record_of(data["baseline"]) if data["baseline"] else None,
-        speedup=float(data["speedup"]),
-        verdict=_text(data["verdict"]),
-        trials={name: int(count) for name, count in data["trials"].items()},
-        pairs=tuple(Pair.from_json(each) for each in data.get("pairs", ())),
-        id=rows.checked_id(data["id"]),
-        crowned_at=_text(data["crowned_at"]),
-    )
-
-
-def _survey_json(part: SurveyPart) -> dict[str, Any]:
-    return {
-        "id": rows.checked_id(part.id),
-        "device": dict(vars(part.device)),
-        "operation": part.operation,
-        "regime": part.regime,
-        **surveys.columns_of(part),
-        "versions": dict(part.versions),
-        "study": part.study,
-        "session": part.session,
-        "measured_at": part.measured_at,
-    }
-
-
-def _survey_of(data: Mapping[str, Any]) -> SurveyPart:
-    names = "operation", "regime", "study", "session", "measured_at"
-    named = {"id": rows.checked_id(data["id"])} | {name: _text(data[name]) for name in names}
-    versions = {name: _text(value) for name, value in data["versions"].items()}
-    return surveys.from_columns(data, DeviceInfo.from_json(data["device"]), versions, named)
-
-
-def _crown_json(crown: Crown) -> dict[str, Any]:
-    problem = crown.problem
-    key = None if problem is None else [problem.operation, problem.shape, problem.arithmetic, problem.layout]
-    return {**rows.crown_row(crown), "problem": key}
-
-
-def _crown_of(data: Mapping[str, Any]) -> Crown:
-    problem = None
-    if data["problem"] is not None:
-        operation, shape, arithmetic, layout = data["problem"]
-        dims = tuple((_text(name), int(size)) for name, size in shape)
-        problem = ProblemKey.stored(_text(operation), dims, _text(arithmetic), _text(layout))
-    names = ("kind", "device", "regime", "champion", "who", "why", "id", "made_at")
-    told = {name: _text(data[name]) for name in names} | {"id": rows.checked_id(data["id"])}
-    return Crown(Act(data["act"]), problem, **told)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text was expected, got {value!r}")
-    return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"an object was expected, got {value!r}")
-    return value
-
-
-def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts numbers that were written as texts back; leaves others unchanged."""
-    return {name: float(value) if isinstance(value, str) else value for name, value in data.items()}

@@ -5,7 +5,6 @@ They do not read full records: a row has what ranking needs, and its record's nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
-from tuner.store import opening, queries, rows, tables
+from tuner.store import queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
 
 
-class Seen(NamedTuple):
+class ConfigTime(NamedTuple):
     """One time of a config, as ranking needs it.
 
     Attributes:
@@ -60,7 +59,7 @@ class Crowned(NamedTuple):
         crowned_at: ISO 8601, UTC.
     """
 
-    record: Seen
+    record: ConfigTime
     baseline: str
     speedup: float
     beside: int | None
@@ -88,9 +87,9 @@ class MatrixQuery(NamedTuple):
 def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
     """The problems that were stored after the one of this number, with their own numbers; all for 0."""
     of = tables.problems.c
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(*of).where(of.number > number))
-        return {rows.problem_of(dict(row._mapping)): int(row.number) for row in found}
+        return {rows.problem_of(row): int(row.number) for row in found}
 
 
 #: As text, which is quicker than a statement that is put together: it is asked before every answer.
@@ -102,11 +101,11 @@ _LAST_NUMBERS = "SELECT " + ", ".join(
 
 def stamp(store: Reader) -> tuple[int, ...]:
     """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return tuple(int(number) for number in connection.exec_driver_sql(_LAST_NUMBERS).one())
 
 
-def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[Seen]]:
+def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[ConfigTime]]:
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
@@ -118,8 +117,8 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
         For each problem and device, fastest first.
     """
     of = tables.records.c
-    with opening.reading(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, query)
+    with store.reading() as connection:
+        names = _Names(connection, query)
         pairs = connection.execute(_pairs(query)).all()
         some = (
             sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
@@ -133,9 +132,8 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[S
         )  # fmt: skip
         found = []
         for problem, device in pairs:
-            where = names.problems[problem], names.devices[device]
             timed = connection.execute(some, {"problem": problem, "device": device})
-            found.append([Seen(*where, *names.kernel(connection, kernel), *row) for kernel, *row in timed])
+            found.append([names.row(problem, device, *row) for row in timed])
     return found
 
 
@@ -171,17 +169,15 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
-    with opening.reading(store._where), store._engine.connect() as connection:
-        names = _Names.read(connection, query)
-        found = []
-        for problem, device, speedup, crowned_at, number, library_kernel, kernel, *row in connection.execute(
-            wanted
-        ):
-            where = names.problems[problem], names.devices[device]
-            best = Seen(*where, *names.kernel(connection, kernel), *row)
-            name = names.kernel(connection, library_kernel)[0] if number is not None else ""
-            found.append(Crowned(best, name, speedup, number, crowned_at))
-    return found
+    with store.reading() as connection:
+        names = _Names(connection, query)
+        return [
+            Crowned(
+                names.row(problem, device, *row),
+                names.kernel(library_kernel)[0] if number is not None else "", speedup, number, crowned_at,
+            )
+            for problem, device, speedup, crowned_at, number, library_kernel, *row in connection.execute(wanted)
+        ]  # fmt: skip
 
 
 def _these(query: MatrixQuery) -> tuple[Any, ...]:
@@ -210,31 +206,23 @@ def _pairs(query: MatrixQuery) -> sa.Select[Any]:
     )
 
 
-@dataclass
 class _Names:
     """Resolves the numbers in records."""
 
-    problems: dict[int, ProblemKey]
-    devices: dict[int, DeviceInfo]
-    kernels: dict[int, tuple[str, str]]
+    def __init__(self, connection: sa.Connection, query: MatrixQuery) -> None:
+        self._connection, problem = connection, tables.problems.c
+        fits = problem.operation == query.operation, problem.dtype == query.dtype
+        self._problems, self._devices = queries.problems_and_devices(connection, *fits)
+        self._kernels: dict[int, tuple[str, str]] = {}
 
-    @classmethod
-    def read(cls, connection: sa.Connection, query: MatrixQuery) -> _Names:
-        problem, device = tables.problems.c, tables.devices.c
-        problems = sa.select(*tables.problems.c).where(
-            problem.operation == query.operation, problem.dtype == query.dtype
-        )
-        devices = sa.select(device.number, device.info).where(device.kind == query.kind)
-        return cls(
-            {row.number: rows.problem_of(dict(row._mapping)) for row in connection.execute(problems)},
-            {row.number: rows.device_of(row.info) for row in connection.execute(devices)},
-            {},
-        )
+    def row(self, problem: int, device: int, kernel: int, *columns: Any) -> ConfigTime:
+        """The time of a config, from the columns of its record."""
+        return ConfigTime(self._problems[problem], self._devices[device], *self.kernel(kernel), *columns)
 
-    def kernel(self, connection: sa.Connection, number: int) -> tuple[str, str]:
+    def kernel(self, number: int) -> tuple[str, str]:
         """Returns name and source hash of a kernel; reads all kernels if one is missing."""
-        if number not in self.kernels:
+        if number not in self._kernels:
             of = tables.kernels.c
-            every = sa.select(of.number, of.name, of.source_hash)
-            self.kernels = {row[0]: (row[1], latest_hash(row[2])) for row in connection.execute(every)}
-        return self.kernels[number]
+            every = self._connection.execute(sa.select(of.number, of.name, of.source_hash))
+            self._kernels = {row[0]: (row[1], latest_hash(row[2])) for row in every}
+        return self._kernels[number]

@@ -9,12 +9,12 @@ database.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from tuner.results.record import utc_now
-from tuner.store import opening, tables
+from tuner.store import tables
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -43,7 +43,7 @@ def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> 
         "fitted_at": utc_now(),
     }  # fmt: skip
     older = sa.and_(of.operation == operation, of.device == device, of.regime == regime)
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         before = connection.execute(sa.select(of.number).where(older)).scalars().all()
         connection.execute(tables.models.insert().values(**row))
         connection.execute(tables.models.delete().where(of.number.in_(before)))
@@ -69,10 +69,14 @@ class StoredModel(NamedTuple):
 
 def every(store: Reader) -> list[StoredModel]:
     """All models that are not damaged, in the order stored."""
-    of, found = tables.models.c, []
-    wanted = sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data).order_by(of.number)
-    with opening.reading(store._where), store._engine.connect() as connection:
-        for *named, data in connection.execute(wanted):
+    of = tables.models.c
+    return _read(store, sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data))
+
+
+def _read(store: Reader, wanted: sa.Select[Any]) -> list[StoredModel]:
+    found = []
+    with store.reading() as connection:
+        for *named, data in connection.execute(wanted.order_by(tables.models.c.number)):
             try:
                 found.append(StoredModel._make((*named, zlib.decompressobj().decompress(data, MOST_BYTES))))
             except zlib.error:
@@ -85,16 +89,10 @@ def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, b
 
     One that is damaged is left out: it can be fitted again.
     """
-    if store.kept_models is not None:
-        kept = [each for each in store.kept_models if (each.operation, each.regime) == (operation, regime)]
-        return {each.device: (each.fitted_at, each.text) for each in kept}
     of = tables.models.c
-    wanted = sa.select(of.device, of.fitted_at, of.data).where(of.operation == operation, of.regime == regime)
-    found: dict[str, tuple[str, bytes]] = {}
-    with opening.reading(store._where), store._engine.connect() as connection:
-        for device, fitted_at, data in connection.execute(wanted.order_by(of.number)):
-            try:
-                found[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
-            except zlib.error:
-                continue
-    return found
+    if store.kept_models is not None:
+        found = [model for model in store.kept_models if (model.operation, model.regime) == (operation, regime)]
+    else:
+        wanted = sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data)
+        found = _read(store, wanted.where(of.operation == operation, of.regime == regime))
+    return {model.device: (model.fitted_at, model.text) for model in found}

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.results.record import utc_now
+from tuner.results.record import new_id, utc_now
 from tuner.store import tables
-from tuner.store.tables import SCHEMAS, VERSION_TABLE, schema_history
+from tuner.store.tables import OLDER, SCHEMA, schema_history
 from tuner.version import __version__
 
 #: Part of the server's or driver's message -> what is wrong, and the remedy.
@@ -293,10 +293,9 @@ def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:
 
 def schema_of(connection: sa.Connection) -> str:
     """Returns the schema of the database; empty if it has no tables of ours."""
-    if not sa.inspect(connection).has_table(VERSION_TABLE):
+    if not sa.inspect(connection).has_table(tables.version.name):
         return ""
-    version = sa.table(VERSION_TABLE, sa.column("version_num"))
-    return str(connection.execute(sa.select(version.c.version_num)).scalar() or "")
+    return str(connection.execute(sa.select(tables.version.c.version_num)).scalar() or "")
 
 
 def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
@@ -305,14 +304,13 @@ def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
     Raises:
         StoreTrouble: This version does not know the schema.
     """
-    if schema in ("", *SCHEMAS):
+    if schema in ("", SCHEMA, *OLDER):
         return
     writer = sa.select(schema_history.c.tuner_version).where(schema_history.c.version == schema)
     by = connection.execute(writer).scalar() if sa.inspect(connection).has_table(schema_history.name) else None
     raise StoreTrouble(
         f"the database {where} has schema {schema}, made by tile-tuner {by or 'of a newer version'}; this is "
-        f"tile-tuner {__version__}, which knows schemas up to {SCHEMAS[-1]}; upgrade it or use "
-        f"another database"
+        f"tile-tuner {__version__}, which knows schemas up to {SCHEMA}; upgrade it or use another database"
     )
 
 
@@ -321,22 +319,22 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
 
     Raises:
         NothingFound: It holds no tables of ours.
-        StoreTrouble: Its schema is newer, or is older and must first be migrated by a writer.
+        StoreTrouble: Its schema is newer, or is older and must first be carried over by a writer.
     """
     with reading(where), engine.connect() as connection:
         schema = schema_of(connection)
         refuse_newer(connection, schema, where)
         if not schema:
             raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
-        if schema != SCHEMAS[-1]:
+        if schema != SCHEMA:
             raise StoreTrouble(
-                f"the database {where} has schema {schema} and {SCHEMAS[-1]} is needed; "
+                f"the database {where} has schema {schema} and {SCHEMA} is needed; "
                 f"`tuner records upgrade`, or any command that writes, brings it forward"
             )
 
 
 def ready_to_write(engine: sa.Engine, where: str) -> None:
-    """Creates or migrates the tables in one transaction.
+    """Makes the tables, or carries those of an older schema over, in one transaction.
 
     Raises:
         StoreTrouble: The database cannot be written, or its schema is newer.
@@ -345,32 +343,32 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
         with engine.connect() as connection:
             schema = schema_of(connection)
             refuse_newer(connection, schema, where)
-        if schema == SCHEMAS[-1]:
+        if schema == SCHEMA:
             return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
-            # Another process may have migrated since; none can during this transaction.
+            # Another process may have done so since; none can during this transaction.
             schema = schema_of(connection)
             refuse_newer(connection, schema, where)
-            if schema != SCHEMAS[-1]:
-                _migrate(connection)
+            if schema != SCHEMA:
+                _make(connection, schema, where)
+
+
+def _make(connection: sa.Connection, schema: str, where: str) -> None:
+    if schema:
+        from tuner.store.carry_over import carry_over
+
+        with reading(where):
+            carry_over(connection)
+    tables.METADATA.create_all(connection)
+    if connection.execute(sa.select(tables.identity)).first() is None:
+        connection.execute(tables.identity.insert().values(id=new_id()))
+    connection.execute(tables.version.delete())
+    connection.execute(tables.version.insert().values(version_num=SCHEMA))
+    row = {"version": SCHEMA, "tuner_version": __version__, "migrated_at": utc_now()}
+    connection.execute(schema_history.insert().values(**row))
 
 
 def identity(engine: sa.Engine, where: str) -> str:
     """Returns the UUID of a database, which copies of it share."""
     with reading(where), engine.connect() as connection:
         return str(connection.execute(sa.select(tables.identity.c.id)).scalars().first() or "")
-
-
-def _migrate(connection: sa.Connection) -> None:
-    """Runs alembic, which is imported only here so that lookups do not pay for it."""
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    row = {
-        "version": SCHEMAS[-1], "tuner_version": __version__, "migrated_at": utc_now(),
-    }  # fmt: skip
-    connection.execute(schema_history.insert().values(**row))

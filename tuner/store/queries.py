@@ -1,4 +1,4 @@
-"""Shared SELECTs: records and champions joined with the rows that they reference, and conditions."""
+"""Conditions that several queries share."""
 
 from __future__ import annotations
 
@@ -13,48 +13,11 @@ from tuner.results.record import Champion, ProblemKey, latest_credible
 from tuner.store import rows, tables
 
 
-def record_columns(*more: sa.Column[Any]) -> sa.Select[Any]:
-    """Selects the columns of a record and its referenced rows that `rows.record_of` reads, without joins."""
-    of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
-    named = (problem.c.operation, problem.c.shape, problem.c.dtype, problem.c.layout)
-    by = (kernel.c.name.label("kernel_name"), kernel.c.source_hash, kernel.c.origin)
-    return sa.select(*of.c, *named, *by, run.c.study, run.c.session, run.c.versions, *more)
-
-
-def records_joined() -> sa.Select[Any]:
-    """Selects records joined with the rows that they reference."""
-    of, problem, kernel, run = tables.records, tables.problems, tables.kernels, tables.runs
-    return (
-        record_columns()
-        .join(problem, of.c.problem == problem.c.number)
-        .join(kernel, of.c.kernel == kernel.c.number)
-        .join(run, of.c.run == run.c.number)
-    )
-
-
-def champions_joined() -> sa.Select[Any]:
-    """Selects champions, joined so that conditions on problem and kernel apply."""
-    of = tables.champions
-    return (
-        sa.select(of)
-        .join(tables.problems, of.c.problem == tables.problems.c.number)
-        .join(tables.records, of.c.record == tables.records.c.number)
-        .join(tables.kernels, tables.records.c.kernel == tables.kernels.c.number)
-    )
-
-
-def surveys_joined() -> sa.Select[Any]:
-    """Parts of surveys with all that their sums cover; one that refers to nothing is there, too."""
-    of, run, device = tables.surveys, tables.runs, tables.devices
-    joined = of.outerjoin(run, of.c.run == run.c.number).outerjoin(device, of.c.device == device.c.number)
-    return sa.select(*of.c, run.c.study, run.c.session, run.c.versions, device.c.info).select_from(joined)
-
-
 def withdrawn(of: Any) -> Any:
     """Condition: the item with this UUID was retracted, by a retraction that still counts."""
     made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")
-    of_it = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
-    return sa.select(made.c.number).where(made.c.of == of, ~of_it).correlate_except(made).exists()
+    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
+    return sa.select(made.c.number).where(made.c.of == of, ~is_undone).correlate_except(made).exists()
 
 
 def stands(record: Any = tables.records) -> Any:
@@ -80,8 +43,13 @@ def rank_in_time(when: Any) -> Any:
 
 
 def is_problem(problem: ProblemKey) -> Any:
-    """Condition: this problem."""
+    """Condition on problems: this one."""
     return sa.and_(*(tables.problems.c[name] == value for name, value in rows.problem_row(problem).items()))
+
+
+def number_of(problem: ProblemKey) -> Any:
+    """The number of a problem, for a condition on what refers to it."""
+    return sa.select(tables.problems.c.number).where(is_problem(problem)).scalar_subquery()
 
 
 def boards(uuid: str) -> Any:
@@ -117,3 +85,17 @@ def place(champion: Champion) -> tuple[Any, ...]:
         problem.operation, shape, problem.arithmetic, problem.layout, device.kind, device.name,
         champion.record.regime,
     )  # fmt: skip
+
+
+def problems_and_devices(
+    connection: sa.Connection, *fits: Any
+) -> tuple[dict[int, ProblemKey], dict[int, DeviceInfo]]:
+    """Problems that meet some conditions, and all devices, by their numbers."""
+    device, problems = tables.devices.c, sa.select(tables.problems).where(*fits)
+    return (
+        {row.number: rows.problem_of(row) for row in connection.execute(problems)},
+        {
+            row.number: rows.device_of(row.info)
+            for row in connection.execute(sa.select(device.number, device.info))
+        },
+    )

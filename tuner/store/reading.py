@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, ProblemKey, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role, checked_id
 from tuner.results.survey import SurveyPart
-from tuner.store import opening, queries, rows, surveys, tables
-from tuner.store.rulings import Rulings
+from tuner.store import opening, queries, rows, tables
+from tuner.store.crown_log import Rulings
 
 
 class Reader:
@@ -28,15 +29,24 @@ class Reader:
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
-        self._infos: dict[int, DeviceInfo] = {}
         #: `tuner.store.models.StoredModel`s of an earlier state; the database has only the latest.
         self.kept_models: Sequence[Any] | None = None
-        self.rulings = Rulings(engine, where)
+        self.rulings = Rulings(self.reading)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Connects for reading.
+
+        Raises:
+            StoreTrouble: The database cannot be read, or a row is damaged.
+        """
+        with opening.reading(self._where), self._engine.connect() as connection:
+            yield connection
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
-        found = self._read(queries.records_joined().where(tables.records.c.id == rows.checked_id(record_id)))
-        return found[0] if found else None
+        of = tables.records.c
+        return next(iter(self.read(sa.select(of.data).where(of.id == checked_id(record_id)))), None)
 
     def records(
         self,
@@ -48,18 +58,18 @@ class Reader:
         role: Role | None = None,
     ) -> list[Record]:
         """Returns records that match all arguments and were not retracted, in order of measurement."""
-        wanted = queries.records_joined().where(queries.stands())
-        if study is not None:
-            wanted = wanted.where(tables.runs.c.study == study)
-        if session is not None:
-            wanted = wanted.where(tables.runs.c.session == session)
+        of, run = tables.records.c, tables.runs.c
+        wanted = sa.select(of.data).where(queries.stands())
+        for column, value in ((run.study, study), (run.session, session)):
+            if value is not None:
+                wanted = wanted.where(of.run.in_(sa.select(run.number).where(column == value)))
         if problem is not None:
-            wanted = wanted.where(queries.is_problem(problem))
+            wanted = wanted.where(of.problem == queries.number_of(problem))
         if device is not None:
-            wanted = wanted.where(tables.records.c.device.in_(queries.devices_like(device)))
+            wanted = wanted.where(of.device.in_(queries.devices_like(device)))
         if role is not None:
-            wanted = wanted.where(tables.records.c.role == role.value)
-        return self._read(wanted.order_by(tables.records.c.measured_at, tables.records.c.id))
+            wanted = wanted.where(of.role == role.value)
+        return self.read(wanted.order_by(of.measured_at, of.id))
 
     def best_record(
         self,
@@ -82,10 +92,9 @@ class Reader:
         of = tables.records.c
         # One device number at a time: the index then returns them fastest first, and the first match ends it.
         fastest = (
-            sa.select(of.number, of.time_s, of.measured_at, of.id)
+            sa.select(of.time_s, of.measured_at, of.id, of.data)
             .where(
-                of.problem
-                == sa.select(tables.problems.c.number).where(queries.is_problem(problem)).scalar_subquery(),
+                of.problem == queries.number_of(problem),
                 of.regime == regime,
                 of.device == sa.bindparam("number"),
                 of.time_s.is_not(None),
@@ -98,13 +107,11 @@ class Reader:
         )
         if kernels is not None:
             fastest = fastest.where(of.kernel.in_(queries.kernels_like(kernels)))
-        with opening.reading(self._where), self._engine.connect() as connection:
+        with self.reading() as connection:
             numbers = connection.execute(queries.devices_like(device)).scalars().all()
             found = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
-        best = min((row for row in found if row is not None), key=lambda row: tuple(row)[1:], default=None)
-        if best is None:
-            return None
-        return self._read(queries.records_joined().where(of.number == best.number))[0]
+            best = min((row for row in found if row is not None), key=lambda row: tuple(row)[:3], default=None)
+            return rows.item_of(best.data) if best is not None else None
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
         """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""
@@ -112,7 +119,7 @@ class Reader:
         wanted = (
             sa.select(of.outcome, sa.func.count())
             .where(
-                of.problem.in_(sa.select(tables.problems.c.number).where(queries.is_problem(problem))),
+                of.problem == queries.number_of(problem),
                 of.regime == regime,
                 of.device.in_(queries.devices_like(device)),
                 of.role == Role.TRIAL.value,
@@ -121,9 +128,9 @@ class Reader:
             .group_by(of.outcome)
             .order_by(of.outcome)
         )
-        with opening.reading(self._where), self._engine.connect() as connection:
+        with self.reading() as connection:
             by_outcome = {str(outcome): int(count) for outcome, count in connection.execute(wanted)}
-        failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
+            failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
         measured = by_outcome.get(Outcome.MEASURED.value, 0)
         return {"total": sum(by_outcome.values()), "measured": measured, "failed": failed, **by_outcome}
 
@@ -148,21 +155,22 @@ class Reader:
             kernel: Only champions of this kernel.
             confirmed: True for champions only that won again in a fresh process.
         """
-        crowned = tables.champions.c
-        wanted = queries.champions_joined().where(
-            queries.is_problem(problem), crowned.regime == regime, queries.reigns(),
-            crowned.id.not_in(self.rulings.now().barred),
+        of, record = tables.champions.c, tables.records.c
+        wanted = sa.select(of.data).where(
+            of.problem == queries.number_of(problem), of.regime == regime, queries.reigns(),
+            of.id.not_in(self.rulings.now().barred),
         )  # fmt: skip
         if confirmed:
-            wanted = wanted.where(crowned.id.in_(self.rulings.confirmed()))
+            wanted = wanted.where(of.id.in_(self.rulings.confirmed()))
         if kernel is not None:
-            wanted = wanted.where(tables.kernels.c.name == kernel)
-        last = queries.rank_in_time(crowned.crowned_at).desc(), crowned.id.desc()
-        wanted = wanted.order_by(*last).limit(1)
+            wanted = wanted.join(tables.records, of.record == record.number).where(
+                record.kernel.in_(queries.kernels_like({kernel: ""}))
+            )
+        wanted = wanted.order_by(queries.rank_in_time(of.crowned_at).desc(), of.id.desc()).limit(1)
         uuid = device if isinstance(device, str) else device.uuid
         boards = [queries.boards(uuid)] if uuid else []
         for numbers in (*boards, queries.devices_like(device)):
-            found = self._read_champions(wanted.where(crowned.device.in_(numbers)))
+            found: list[Champion] = self.read(wanted.where(of.device.in_(numbers)))
             if found:
                 return found[0]
         return None
@@ -182,9 +190,8 @@ class Reader:
             .where(sa.or_(of.device.in_(queries.devices_like(device)), *boards), queries.reigns())
             .distinct()
         )
-        with opening.reading(self._where), self._engine.connect() as connection:
-            found = connection.execute(wanted).mappings().all()
-            return {(rows.problem_of(dict(row)), str(row["regime"])) for row in found}
+        with self.reading() as connection:
+            return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
 
     def champions(
         self,
@@ -203,36 +210,31 @@ class Reader:
             history: True for all champions ever crowned, oldest first; else the one that answers for each
                 problem, kind of device and regime.
         """
-        wanted = queries.champions_joined().where(queries.reigns())
+        of, problem = tables.champions.c, tables.problems.c
+        wanted = sa.select(of.data).where(queries.reigns())
         if not history:
-            wanted = wanted.where(tables.champions.c.id.not_in(self.rulings.now().barred))
+            wanted = wanted.where(of.id.not_in(self.rulings.now().barred))
         if operation is not None:
-            wanted = wanted.where(tables.problems.c.operation == operation)
+            wanted = wanted.where(
+                of.problem.in_(sa.select(problem.number).where(problem.operation == operation))
+            )
         if device is not None:
-            wanted = wanted.where(tables.champions.c.device.in_(queries.devices_like(device)))
+            wanted = wanted.where(of.device.in_(queries.devices_like(device)))
         if regime is not None:
-            wanted = wanted.where(tables.champions.c.regime == regime)
-        crowned_at = tables.champions.c.crowned_at
-        when = crowned_at if history else queries.rank_in_time(crowned_at)
-        ordered = wanted.order_by(when, tables.champions.c.id)
-        found = sorted(self._read_champions(ordered), key=queries.place)
+            wanted = wanted.where(of.regime == regime)
+        when = of.crowned_at if history else queries.rank_in_time(of.crowned_at)
+        found: list[Champion] = sorted(self.read(wanted.order_by(when, of.id)), key=queries.place)
         return found if history else list({queries.place(champion): champion for champion in found}.values())
 
     def devices(self) -> list[DeviceInfo]:
         """Returns every device with records or surveys, by kind, name and uuid, as of its latest use."""
-        device = tables.devices.c
-        latest = sa.select(sa.func.max(tables.records.c.measured_at)).where(
-            tables.records.c.device == device.number
-        )
-        known = sa.select(tables.records.c.number).where(
-            tables.records.c.device == device.number, queries.stands()
-        )
-        surveyed = sa.select(tables.surveys.c.number).where(
-            tables.surveys.c.device == device.number, ~queries.withdrawn(tables.surveys.c.id)
-        )
-        there = sa.select(device.info).where(sa.or_(known.exists(), surveyed.exists()))
-        ordered = there.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
-        with opening.reading(self._where), self._engine.connect() as connection:
+        device, record, survey = tables.devices.c, tables.records.c, tables.surveys.c
+        latest = sa.select(sa.func.max(record.measured_at)).where(record.device == device.number)
+        known = sa.select(record.number).where(record.device == device.number, queries.stands())
+        surveyed = sa.select(survey.number).where(survey.device == device.number, ~queries.withdrawn(survey.id))
+        used = sa.select(device.info).where(sa.or_(known.exists(), surveyed.exists()))
+        ordered = used.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
+        with self.reading() as connection:
             found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
         last = {(device.kind, device.name, device.uuid): device for device in found}
         return [last[key] for key in sorted(last)]
@@ -248,51 +250,21 @@ class Reader:
             regime: How time was taken.
             study: Of this survey only.
         """
-        of = tables.surveys.c
-        wanted = queries.surveys_joined().where(
+        of, run = tables.surveys.c, tables.runs.c
+        wanted = sa.select(of.data).where(
             of.operation == operation, of.regime == regime, of.device.in_(queries.devices_like(device)),
             ~queries.withdrawn(of.id),
         )  # fmt: skip
         if study is not None:
-            wanted = wanted.where(tables.runs.c.study == study)
-        return self._read_surveys(wanted.order_by(of.measured_at, of.id))
+            wanted = wanted.where(of.run.in_(sa.select(run.number).where(run.study == study)))
+        return self.read(wanted.order_by(of.measured_at, of.id))
 
     def survey_part(self, part_id: str) -> SurveyPart | None:
         """The part of that id, also where it was taken back."""
-        wanted = queries.surveys_joined().where(tables.surveys.c.id == rows.checked_id(part_id))
-        return next(iter(self._read_surveys(wanted)), None)
+        of = tables.surveys.c
+        return next(iter(self.read(sa.select(of.data).where(of.id == checked_id(part_id)))), None)
 
-    def _read_surveys(self, wanted: sa.Select[Any]) -> list[SurveyPart]:
-        with opening.reading(self._where), self._engine.connect() as connection:
-            found = connection.execute(wanted).mappings().all()
-            return [surveys.part_of(dict(row), rows.device_of(row["info"])) for row in found]
-
-    def _read(self, wanted: sa.Select[Any]) -> list[Record]:
-        with opening.reading(self._where), self._engine.connect() as connection:
-            return [self._record_of(connection, row) for row in connection.execute(wanted).all()]
-
-    def _read_champions(self, wanted: sa.Select[Any]) -> list[Champion]:
-        with opening.reading(self._where), self._engine.connect() as connection:
-            found = connection.execute(wanted).all()
-            numbers = {row.record for row in found} | {row.baseline for row in found} - {None}
-            by_number = self._by_number(connection, sorted(numbers))
-            return [
-                rows.champion_of(dict(row._mapping), by_number[row.record], by_number.get(row.baseline))
-                for row in found
-            ]
-
-    def _by_number(self, connection: sa.Connection, numbers: Sequence[int]) -> dict[int, Record]:
-        """Reads records by number, a few hundred at a time: a statement takes few values."""
-        found = {}
-        for start in range(0, len(numbers), 500):
-            some = queries.records_joined().where(tables.records.c.number.in_(numbers[start : start + 500]))
-            for row in connection.execute(some).all():
-                found[row.number] = self._record_of(connection, row)
-        return found
-
-    def _record_of(self, connection: sa.Connection, row: sa.Row[Any]) -> Record:
-        number = row.device
-        if number not in self._infos:
-            info = sa.select(tables.devices.c.info).where(tables.devices.c.number == number)
-            self._infos[number] = rows.device_of(connection.execute(info).scalar_one())
-        return rows.record_of(dict(row._mapping), self._infos[number])
+    def read(self, wanted: sa.Select[Any]) -> list[Any]:
+        """Returns what the ``data`` of some rows holds."""
+        with self.reading() as connection:
+            return [rows.item_of(data) for data in connection.execute(wanted).scalars()]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.results.record import Record, Retraction, latest_credible
-from tuner.store import Store, opening, queries, rows, tables
+from tuner.results.record import Record, Retraction, checked_id, latest_credible
+from tuner.store import Store, queries, rows, tables
 from tuner.store.reading import Reader
 
 #: Ids in one statement.
@@ -87,7 +86,7 @@ def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
 
 def any_retracted(store: Reader) -> bool:
     """True if there is any retraction; a quick query."""
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return connection.execute(sa.select(tables.retractions.c.number).limit(1)).first() is not None
 
 
@@ -123,7 +122,7 @@ def ahead(store: Reader) -> Ahead | None:
     wanted = sa.select(sa.func.count(), sa.func.min(of.measured_at), sa.func.max(of.measured_at)).where(
         of.measured_at > latest_credible(), queries.stands()
     )
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         # The index by device and time shows at once if there are none.
         latest = max(connection.execute(devices).scalars(), default="")
         if latest <= latest_credible():
@@ -135,9 +134,8 @@ def ahead(store: Reader) -> Ahead | None:
 def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
     made, undone = tables.retractions, tables.retractions.alias("undone")
     is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
-    wanted = sa.select(made).where(made.c.of.in_(ids), ~is_undone).order_by(made.c.made_at, made.c.id)
-    with opening.reading(store._where), store._engine.connect() as connection:
-        return [rows.retraction_of(dict(row)) for row in connection.execute(wanted).mappings()]
+    wanted = sa.select(made.c.data).where(made.c.of.in_(ids), ~is_undone)
+    return store.read(wanted.order_by(made.c.made_at, made.c.id))
 
 
 def _ids(store: Store, chosen: Chosen) -> list[str]:
@@ -145,7 +143,7 @@ def _ids(store: Store, chosen: Chosen) -> list[str]:
     if chosen.ids:
         return list(dict.fromkeys(one for each in chosen.ids for one in _meant(store, each, chosen.alone)))
     found: list[str] = []
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         for of in (tables.records.c, tables.surveys.c):
             fits = [
                 *([of.measured_at < chosen.before] if chosen.before else []),
@@ -158,7 +156,7 @@ def _ids(store: Store, chosen: Chosen) -> list[str]:
 
 def _meant(store: Store, asked: str, alone: bool) -> list[str]:
     """Returns the ids that an id stands for."""
-    record, named = store.record(asked), rows.checked_id(asked)
+    record, named = store.record(asked), checked_id(asked)
     if record is None and store.survey_part(asked) is not None:
         return [named]
     if record is None:
@@ -172,7 +170,7 @@ def _meant(store: Store, asked: str, alone: bool) -> list[str]:
 def _record_of_champion(store: Store, champion_id: str) -> str:
     of, record = tables.champions.c, tables.records
     wanted = sa.select(record.c.id).join(tables.champions, of.record == record.c.number)
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(wanted.where(of.id == champion_id)).scalar()
     if found is None:
         raise NothingFound(
@@ -184,19 +182,18 @@ def _record_of_champion(store: Store, champion_id: str) -> str:
 def _of_config(store: Store, record: Record) -> list[str]:
     """Returns all measurements of a record's config, with its source, for its problem, device and regime."""
     of, kernel = tables.records, tables.kernels
-    row: dict[str, Any] = rows.record_row(record)
     wanted = (
         sa.select(of.c.id)
-        .join(tables.problems, of.c.problem == tables.problems.c.number)
         .join(kernel, of.c.kernel == kernel.c.number)
         .where(
-            queries.is_problem(record.problem), of.c.device.in_(queries.devices_like(record.device)),
-            of.c.regime == record.regime, of.c.config == row["config"], kernel.c.name == record.kernel,
+            of.c.problem == queries.number_of(record.problem),
+            of.c.device.in_(queries.devices_like(record.device)), of.c.regime == record.regime,
+            of.c.config == rows.config_text(record.config), kernel.c.name == record.kernel,
             kernel.c.source_hash == record.source_hash,
         )
         .order_by(of.c.id)
     )  # fmt: skip
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return list(connection.execute(wanted).scalars())
 
 

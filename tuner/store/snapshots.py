@@ -46,11 +46,6 @@ class _Index(NamedTuple):
     chosen: frozenset[str]
 
 
-#: One champion by its number, with placeholders: compiled once.
-_ONE = queries.champions_joined().where(tables.champions.c.number == sa.bindparam("of"))
-_RECORDS = queries.records_joined().where(tables.records.c.number.in_(sa.bindparam("of", expanding=True)))
-
-
 class FrozenStore(Store):
     """A store for reading, at a snapshot; see `tuner.store.snapshots.as_of`."""
 
@@ -84,7 +79,10 @@ class FrozenStore(Store):
         alike = boards or [each for each in found if _is_like(each.device, device)]
         if not alike:
             return None
-        return self._champion(max(alike, key=lambda each: (rank_in_time(each.crowned_at), each.id)).number)
+        last = max(alike, key=lambda reigning: (rank_in_time(reigning.crowned_at), reigning.id))
+        of = tables.champions.c
+        found_champions: list[Champion] = self.read(sa.select(of.data).where(of.number == last.number))
+        return found_champions[0]
 
     def has_champion(self, problem: ProblemKey, regime: str) -> bool:
         """Whether a problem has a champion that may answer, on whatever device."""
@@ -108,14 +106,6 @@ class FrozenStore(Store):
         """As `Reader.is_chosen`."""
         return champion.id in self._index().chosen
 
-    def _champion(self, number: int) -> Champion:
-        with opening.reading(self._where), self._engine.connect() as connection:
-            row = connection.execute(_ONE, {"of": number}).one()
-            wanted = [each for each in (row.record, row.baseline) if each is not None]
-            found = connection.execute(_RECORDS, {"of": wanted}).all()
-            records = {each.number: self._record_of(connection, each) for each in found}
-            return rows.champion_of(dict(row._mapping), records[row.record], records.get(row.baseline))
-
     def _index(self) -> _Index:
         if self._known is None:
             with self._reading:
@@ -136,16 +126,8 @@ class FrozenStore(Store):
             .where(queries.reigns(), of.c.id.not_in(ruling.barred))
         )  # fmt: skip
         recorded = sa.select(record.problem, record.regime).distinct()
-        with opening.reading(self._where), self._engine.connect() as connection:
-            keys = {
-                row["number"]: rows.problem_of(dict(row))
-                for row in connection.execute(sa.select(tables.problems)).mappings()
-            }
-            device = tables.devices.c
-            infos: dict[int, DeviceInfo] = {
-                number: rows.device_of(info)
-                for number, info in connection.execute(sa.select(device.number, device.info))
-            }
+        with self.reading() as connection:
+            keys, infos = queries.problems_and_devices(connection)
             champions: dict[tuple[ProblemKey, str], list[_Reigning]] = {}
             for number, name, when, problem, board, regime, kernel in connection.execute(crowned):
                 told = _Reigning(number, name, when, kernel, infos[board])
@@ -196,7 +178,7 @@ class Manifest:
 
 def positions(store: Reader) -> dict[str, int]:
     """The number of the last row of each table that answers rest on; a quick query."""
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         return _positions(connection)
 
 
@@ -222,20 +204,19 @@ def take(store: Store, published: str, code: str) -> Manifest:
         StoreTrouble: The database cannot be written.
     """
     of = tables.snapshots
-    with opening.explained(store._where), store._writing() as connection:
+    with store.writing() as connection:
         now = {"positions": json.dumps(_positions(connection)), "published": published, "code": code}
         last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
         if last is not None and all(last._mapping[name] == value for name, value in now.items()):
             return _manifest(last)
         row = now | {"made_at": utc_now()}
-        number = connection.execute(sa.insert(of).values(**row)).inserted_primary_key[0]
-        return _manifest(connection.execute(sa.select(of).where(of.c.number == number)).one())
+        return _manifest(connection.execute(sa.insert(of).values(**row).returning(of)).one())
 
 
 def latest(store: Reader) -> Manifest | None:
     """The last snapshot; None before the first."""
     of = tables.snapshots
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
         return _manifest(found) if found is not None else None
 
@@ -243,7 +224,7 @@ def latest(store: Reader) -> Manifest | None:
 def manifest(store: Reader, number: int) -> Manifest | None:
     """A snapshot by its number; None if there is none."""
     of = tables.snapshots
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         found = connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
         return _manifest(found) if found is not None else None
 
@@ -275,11 +256,11 @@ def problems_since(store: Reader, before: Mapping[str, int]) -> Came:
     problem, found = tables.problems, []
     crown = tables.crowns.c
     general = crown.problem.is_(None) & (crown.number > before.get(tables.crowns.name, 0))
-    with opening.reading(store._where), store._engine.connect() as connection:
+    with store.reading() as connection:
         for table in (tables.records, tables.champions, tables.crowns):
             later = sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)).distinct()
             rows_of = connection.execute(sa.select(problem).where(problem.c.number.in_(later))).mappings()
-            found.append(frozenset(rows.problem_of(dict(row)) for row in rows_of))
+            found.append(frozenset(rows.problem_of(row) for row in rows_of))
         for_all = bool(connection.execute(sa.select(sa.func.count()).where(general)).scalar_one())
     return Came(found[0], found[1] | found[2], for_all)
 

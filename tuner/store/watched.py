@@ -1,4 +1,4 @@
-"""Sentinels and nights in the database: rows that are only added, each with its own sum."""
+"""Sentinels and nights in the database: rows that are only added."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tuner.results.record import ProblemKey, new_id, utc_now
+from tuner.results import codec
+from tuner.results.record import ProblemKey, checked_id, new_id, utc_now
 from tuner.results.sentinel import Sentinel
-from tuner.store import opening, queries, rows, tables
+from tuner.store import queries, rows, tables
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -52,23 +53,20 @@ def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
     Raises:
         StoreTrouble: The database cannot be written; nothing of this call is stored.
     """
-    by_id = {rows.checked_id(each.id): each for each in sentinels}
+    by_id = {checked_id(sentinel.id): sentinel for sentinel in sentinels}
     numbers: dict[tuple[str, ...], int] = {}
-    with opening.explained(store._where), store._writing() as connection:
-        there = store._there(connection, tables.sentinels, list(by_id))
-        fresh = [each for name, each in by_id.items() if name not in there]
-        for each in fresh:
-            row: dict[str, Any] = {
-                "id": rows.checked_id(each.id), "night": rows.checked_id(each.night), "process": each.process,
-                "regime": each.regime, "data": packed(each.to_json()), "measured_at": each.measured_at,
+    with store.writing() as connection:
+        present = store.present(connection, tables.sentinels, list(by_id))
+        fresh = {name: sentinel for name, sentinel in by_id.items() if name not in present}
+        for name, sentinel in fresh.items():
+            row = {
+                "id": name, "night": checked_id(sentinel.night), "process": sentinel.process,
+                "regime": sentinel.regime, "data": packed(codec.to_json(sentinel)),
+                "measured_at": sentinel.measured_at,
+                "problem": store.once(connection, tables.problems, rows.problem_row(sentinel.problem), numbers),
+                "device": store.once(connection, tables.devices, rows.device_row(sentinel.device), numbers),
             }  # fmt: skip
-            row |= {
-                "checksum": rows.checksum(row, rows.SENTINEL),
-                "problem": store._once(connection, tables.problems, rows.problem_row(each.problem), numbers),
-                "device": store._once(connection, tables.devices, rows.device_row(each.device), numbers),
-            }
-            connection.execute(store._insert(tables.sentinels), row)
-    store._remember(numbers, [])
+            connection.execute(tables.sentinels.insert(), row)
     return len(fresh)
 
 
@@ -85,20 +83,15 @@ def sentinels(
         since: Measured since then; ISO 8601, UTC.
     """
     of = tables.sentinels.c
-    wanted = sa.select(*of).order_by(of.measured_at, of.id)
-    if problem is not None:
-        wanted = wanted.join(tables.problems, of.problem == tables.problems.c.number)
-        wanted = wanted.where(queries.is_problem(problem))
-    if night:
-        wanted = wanted.where(of.night == rows.checked_id(night))
-    wanted = wanted.where(*([of.regime == regime] if regime else []), of.measured_at >= since)
-    with opening.reading(store._where), store._engine.connect() as connection:
-        found = connection.execute(wanted).mappings().all()
-    return [
-        Sentinel.from_json(unpacked(row["data"]))
-        for row in found
-        if row["checksum"] == rows.checksum(dict(row), rows.SENTINEL)
-    ]
+    wanted = sa.select(of.data).where(
+        of.measured_at >= since,
+        *([of.problem == queries.number_of(problem)] if problem is not None else []),
+        *([of.night == checked_id(night)] if night else []),
+        *([of.regime == regime] if regime else []),
+    )
+    with store.reading() as connection:
+        found = connection.execute(wanted.order_by(of.measured_at, of.id)).scalars().all()
+    return [codec.from_json(Sentinel, data) for data in map(unpacked, found) if data is not None]
 
 
 def note(store: Store, event: NightEvent) -> None:
@@ -107,13 +100,12 @@ def note(store: Store, event: NightEvent) -> None:
     Raises:
         StoreTrouble: The database cannot be written.
     """
-    row: dict[str, Any] = {
-        "id": rows.checked_id(event.id), "night": rows.checked_id(event.night), "event": event.event,
+    row = {
+        "id": checked_id(event.id), "night": checked_id(event.night), "event": event.event,
         "data": packed(event.data), "at": event.at,
     }  # fmt: skip
-    row["checksum"] = rows.checksum(row, rows.NIGHT)
-    with opening.explained(store._where), store._writing() as connection:
-        connection.execute(store._insert(tables.nights), row)
+    with store.writing() as connection:
+        connection.execute(tables.nights.insert(), row)
 
 
 def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent]:
@@ -127,28 +119,23 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
     of = tables.nights.c
     wanted = sa.select(*of).order_by(of.at.desc(), of.number.desc()).limit(limit)
     if night:
-        wanted = wanted.where(of.night == rows.checked_id(night))
-    with opening.reading(store._where), store._engine.connect() as connection:
-        found = connection.execute(wanted).mappings().all()
-    return [
-        NightEvent(row["night"], row["event"], unpacked(row["data"]), row["id"], row["at"])
-        for row in reversed(found)
-        if row["checksum"] == rows.checksum(dict(row), rows.NIGHT)
-    ]
+        wanted = wanted.where(of.night == checked_id(night))
+    with store.reading() as connection:
+        found = connection.execute(wanted).all()
+    read = [(row, unpacked(row.data)) for row in reversed(found)]
+    return [NightEvent(row.night, row.event, data, row.id, row.at) for row, data in read if data is not None]
 
 
 def packed(data: Any) -> bytes:
-    """JSON, packed."""
+    """JSON, packed with a sum of its own."""
     return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 6)
 
 
 def unpacked(data: bytes) -> Any:
-    """Reads what `packed` wrote.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Reads the output of `packed`; None if it is damaged."""
+    unpacking = zlib.decompressobj()
     try:
-        return json.loads(zlib.decompressobj().decompress(data, MOST_BYTES))
-    except zlib.error as error:
-        raise ValueError(f"a row is damaged: {error}") from error
+        text = unpacking.decompress(data, MOST_BYTES)
+        return json.loads(text) if unpacking.eof else None
+    except (zlib.error, TypeError):
+        return None

@@ -16,7 +16,7 @@ from tuner.fleet import studies as studies_module
 from tuner.fleet.orders import Database
 from tuner.fleet.studies import Studies
 from tuner.store import Store
-from tuner.store.patience import PatientStore
+from tuner.store.claims import PatientStore
 
 
 def test_a_database_that_is_away_as_it_is_opened_is_waited_for(

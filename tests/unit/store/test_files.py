@@ -58,7 +58,7 @@ FLOATS = st.floats(allow_nan=False)
 MEASUREMENTS = st.builds(
     Measurement,
     st.sampled_from(Outcome),
-    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
     st.lists(FLOATS, max_size=5).map(tuple),
     st.none() | st.builds(Error, FLOATS, FLOATS, FLOATS, FLOATS),
     st.none() | st.builds(CompileReport, st.integers(0, 255)),

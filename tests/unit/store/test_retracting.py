@@ -18,7 +18,7 @@ from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
 from tuner.python.launching import warn_of_clocks
 from tuner.results.record import Champion, Retraction, Role
-from tuner.store import Store, exchange, health, matrix, published, retracting, streams
+from tuner.store import Store, exchange, health, listing, matrix, published, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen, give_back, take_back
 
@@ -103,7 +103,7 @@ def test_by_time_and_by_device(store: Store) -> None:
     assert store.devices() == []
     assert list(matrix.crowned(store, GEMM)) == []
     assert store.crowned(BOARD) == set()
-    (tally, *_) = [each for each in streams.tallies(store) if each.device == BOARD.name]
+    (tally, *_) = [each for each in listing.tallies(store) if each.device == BOARD.name]
     assert (tally.trials, tally.finals, tally.champions, tally.retracted) == (0, 0, 0, 6)
     assert give_back(store, Chosen(before=DAYS[1])) == 3
     assert reigning(store).record.config == HONEST

@@ -20,7 +20,7 @@ from tuner.model.surveyed import joined
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
-from tuner.store import Store, exchange, health, lines, retracting, streams
+from tuner.store import Store, exchange, health, lines, listing, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen
 
@@ -104,7 +104,7 @@ def test_a_timing_takes_few_bytes(tmp_path: Path) -> None:
         empty = path.stat().st_size
         for part in made_up(count):
             store.add_surveys(part)
-        (tally,) = streams.survey_tallies(store)
+        (tally,) = listing.survey_tallies(store)
     assert tally.timings == count
     assert (path.stat().st_size - empty) / count < MOST_BYTES / 2
     assert ledger_file(path).stat().st_size / count < MOST_BYTES / 2
@@ -145,9 +145,7 @@ def test_a_damaged_part_is_found_and_rescued(tmp_path: Path) -> None:
     whole = health.check(f"sqlite:///{path}")
     assert (whole.sound, whole.surveys, whole.only_stored) == (True, 2, 0)
     data = bytearray(path.read_bytes())
-    from tuner.store import surveys
-
-    packed = surveys.row_of(part)["data"]
+    packed = lines.packed(part)
     data[data.find(packed[40:60]) + 5] ^= 4
     path.write_bytes(data)
     found = health.check(f"sqlite:///{path}")

@@ -16,7 +16,7 @@ from tuner.errors import InputError, NothingFound
 from tuner.lookup import answer
 from tuner.results.crowns import Act, Crown
 from tuner.results.measurement import Measurement
-from tuner.store import Store, crowning, exchange, matrix
+from tuner.store import Store, exchange, matrix
 from tuner.store.ledger import ledger_file, readable
 from tuner.study import crowns
 
@@ -99,7 +99,7 @@ def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
 
 def test_a_freeze_keeps_later_champions_from_answering(store: Store) -> None:
     frozen = Crown(Act.FREEZE, None, "", "", "", "", "me", made_at="2026-01-02T13:00:00.000000+00:00")
-    crowning.enter(store, frozen)
+    store.log_crowns(frozen)
     assert tile_of(store) == 32
     assert [crowns.reign(store, PROBLEM).state(each) for each in store.champions("gemm", history=True)] == [
         "", "", "frozen out",

@@ -1,18 +1,22 @@
-"""Which champions may answer by the crown log: what its entries come to, worked out once until it changes."""
+"""The crown log in the database, and which champions may answer by it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.results.crowns import Act, Crown, rules_of
-from tuner.store import opening, queries, rows, tables
+from tuner.store import queries, rows, tables
 
 #: Entries that change who answers; those of confirmations do not.
 RULING = (Act.PIN, Act.UNPIN, Act.ROLLBACK, Act.FREEZE, Act.UNFREEZE)
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(tables.crowns.c.number), 0)).where(
+    tables.crowns.c.act.in_([act.value for act in RULING])
+)
 
 
 @dataclass(frozen=True)
@@ -29,24 +33,23 @@ class Ruling:
 
 
 class Rulings:
-    """The rulings of one database."""
+    """The rulings of one database, worked out once until its log or its champions change."""
 
-    def __init__(self, engine: sa.Engine, where: str) -> None:
+    def __init__(self, reading: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
         """Reads nothing yet.
 
         Args:
-            engine: The database.
-            where: Its name in messages.
+            reading: Connects to the database.
         """
-        self._engine, self._where = engine, where
+        self._reading = reading
         self._known: tuple[tuple[Any, ...], Ruling] = (), Ruling()
 
     def now(self) -> Ruling:
         """What the log rules."""
         newest = sa.select(
-            _newest().scalar_subquery(), sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
+            _NEWEST.scalar_subquery(), sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
         )
-        with opening.reading(self._where), self._engine.connect() as connection:
+        with self._reading() as connection:
             stamp = tuple(connection.execute(newest).one())
             if not stamp[0]:
                 return Ruling()
@@ -56,8 +59,8 @@ class Rulings:
 
     def newest(self) -> int:
         """A number that grows with every entry that changes who answers; 0 if there is none."""
-        with opening.reading(self._where), self._engine.connect() as connection:
-            return int(connection.execute(_newest()).scalar_one())
+        with self._reading() as connection:
+            return int(connection.execute(_NEWEST).scalar_one())
 
     def confirmed(self) -> set[str]:
         """UUIDs of the champions that won again in a fresh process."""
@@ -65,21 +68,14 @@ class Rulings:
 
     def log(self, acts: Iterable[Act] = tuple(Act)) -> list[Crown]:
         """All entries of some kinds, in the order of their ids."""
-        with opening.reading(self._where), self._engine.connect() as connection:
+        with self._reading() as connection:
             return _log(connection, acts)
 
 
-def _newest() -> sa.Select[Any]:
-    of = tables.crowns.c
-    return sa.select(sa.func.coalesce(sa.func.max(of.number), 0)).where(of.act.in_([e.value for e in RULING]))
-
-
 def _log(connection: sa.Connection, acts: Iterable[Act]) -> list[Crown]:
-    of, problem = tables.crowns, tables.problems.c
-    joined = of.outerjoin(tables.problems, of.c.problem == problem.number)
-    wanted = sa.select(*of.c, problem.operation, problem.shape, problem.dtype, problem.layout)
-    wanted = wanted.select_from(joined).where(of.c.act.in_([each.value for each in acts])).order_by(of.c.id)
-    return [rows.crown_of(dict(row)) for row in connection.execute(wanted).mappings()]
+    of = tables.crowns.c
+    entries = sa.select(of.data).where(of.act.in_([act.value for act in acts])).order_by(of.id)
+    return [rows.item_of(data) for data in connection.execute(entries).scalars()]
 
 
 def _ruling(connection: sa.Connection) -> Ruling:
@@ -91,16 +87,16 @@ def _ruling(connection: sa.Connection) -> Ruling:
         .where(queries.reigns())
     )
     histories: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
-    for row in connection.execute(every).mappings():
-        place = rows.problem_of(dict(row)), row["kind"], row["name"], row["regime"]
-        histories.setdefault(place, []).append((row["id"], row["crowned_at"]))
+    for row in connection.execute(every):
+        place = rows.problem_of(row), row.kind, row.name, row.regime
+        histories.setdefault(place, []).append((row.id, row.crowned_at))
     entries = _log(connection, RULING)
     out: set[str] = set()
     chosen: set[str] = set()
     for place, history in histories.items():
-        rules = rules_of([each for each in entries if each.holds_for(*place)], history)
+        rules = rules_of([entry for entry in entries if entry.holds_for(*place)], history)
         if rules.pinned or rules.out or rules.frozen_at:
             allowed = rules.allowed(history)
             chosen |= allowed
-            out |= {each for each, _ in history} - allowed
+            out |= {name for name, _ in history} - allowed
     return Ruling(tuple(sorted(out)), frozenset(chosen))

@@ -1,1 +1,0 @@
-"""Alembic's scripts, which migrate databases of older versions."""

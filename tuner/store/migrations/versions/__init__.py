@@ -1,1 +1,0 @@
-"""One file per schema, in order; a released one does not change."""
