@@ -85,7 +85,8 @@ def converters(hint: Any) -> tuple[Converter, Converter]:
             lambda value: {key: read(each) for key, each in _object(value).items()},
         )
     if origin in (tuple, Sequence):
-        return lambda value: [write(each) for each in value], lambda value: tuple(map(read, value))
+        made = tuple if origin is tuple else list
+        return lambda value: list(map(write, value)), lambda value: made(map(read, value))
     assert origin in (typing.Union, types.UnionType), f"{hint} has no form in JSON"
     return (
         lambda value: None if value is None else write(value),
