@@ -25,6 +25,7 @@ from tuner.declare import catalogue
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
+from tuner.extras import required
 from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM
 from tuner.study.reporting import Events
 
@@ -155,12 +156,14 @@ def _sizes(given: tuple[str, ...], operation: Operation) -> dict[str, int]:
 
 
 def _listed(path: Path | None, operation: Operation) -> tuple[Problem, ...]:
-    """The problems of a plan that are of the operation."""
+    """The problems of a plan that are of the operation.
+
+    The extension point "problems of a plan" reads plans: it takes a path and an operation.
+    """
     if path is None:
         return ()
-    from tuner.night.plan import listed_problems
-
-    return listed_problems(path, operation)
+    problems: tuple[Problem, ...] = required("problems of a plan")(path, operation)
+    return problems
 
 
 def _line(progress: SurveyProgress) -> str:

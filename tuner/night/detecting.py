@@ -25,9 +25,8 @@ Floats = NDArray[np.float64]
 ORDER = (CHAMPION, BEFORE, LIBRARY)
 #: What may have moved -> how much each participant counts, against the others: the library varies most.
 RATIOS = {"champion": (1.0, -0.8, -0.2), "library": (-0.5, -0.5, 1.0), "all": (1 / 3, 1 / 3, 1 / 3)}
-#: Expected deviation of a ratio, and of what all have in common, from night to night; it counts like so many
-#: nights.
-RATIO_SIGMA, COMMON_SIGMA, PRIOR_NIGHTS = 0.002, 0.003, 6.0
+#: Expected deviation of these from night to night; it counts like so many nights.
+SIGMA, PRIOR_NIGHTS = {"champion": 0.002, "library": 0.004, "all": 0.003}, 6.0
 #: Nights that a comparison needs, and nights before the present that count, the latest ones.
 LEAST_HISTORY, MOST_HISTORY = 5, 60
 #: Passes, each in fresh processes, that repeat what is suspect.
@@ -142,18 +141,17 @@ def _explanations(nights: Floats, tonight: Floats) -> dict[str, Finding]:
         weights = ahead / ahead.sum() - (others / others.sum() if others.any() else 0.0)
         # What a night has in common, its passes share: repeats do not average it out.
         passes = tonight.mean(axis=0, keepdims=True) if moved == "all" else tonight
-        sigma = RATIO_SIGMA if others.any() else COMMON_SIGMA
-        findings[moved] = _cut(moved, history @ weights, passes @ weights, sigma)
+        findings[moved] = _cut(moved, history @ weights, passes @ weights)
     return findings
 
 
-def _cut(moved: str, history: Floats, passes: Floats, sigma: float) -> Finding:
+def _cut(moved: str, history: Floats, passes: Floats) -> Finding:
     """The cut that explains a series best, and the change there."""
     series = np.concatenate([history, passes])
     best = Finding(moved, 0.0, math.inf, 0)
     for first in range(LEAST_HISTORY, len(history) + 1):
         before, since = series[:first], series[first:]
-        squares = PRIOR_NIGHTS * sigma**2 + before.var() * len(before) + since.var() * len(since)
+        squares = PRIOR_NIGHTS * SIGMA[moved] ** 2 + before.var() * len(before) + since.var() * len(since)
         variance = squares / (PRIOR_NIGHTS + len(series) - 2)
         error = math.sqrt(variance * (1 / len(before) + 1 / len(since)))
         finding = Finding(moved, float(since.mean() - before.mean()), error, len(history) - first + 1)

@@ -16,4 +16,5 @@ EXTRA = Extra(
             "tuner.night.watch_command:report", "Make the report of an earlier night again.", "Watch"
         ),
     },
+    provides={"problems of a plan": "tuner.night.plan:listed_problems"},
 )

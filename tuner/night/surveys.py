@@ -38,7 +38,8 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
     for item in plan.surveys:
-        left_s = item.seconds if deadline_s is None else min(item.seconds, deadline_s - time.monotonic())
+        seconds = item.table.seconds
+        left_s = seconds if deadline_s is None else min(seconds, deadline_s - time.monotonic())
         if left_s <= 0:
             yield f"survey of {item.operation.name}: not reached"
             continue
@@ -52,17 +53,17 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
 
 
 def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyRequest:
-    kernels = tuple(
-        item.catalogue.of(
-            item.operation.name, found.target, item.kernels, dtype=item.dtype or item.operation.dtypes[0]
-        )
+    table, operation = item.table, item.operation
+    kernels = item.catalogue.of(
+        operation.name, found.target, tuple(table.kernels), dtype=table.dtype or operation.dtypes[0]
     )
+    regime = item.regime or kind_of(found.target).survey.regime
     plain = SurveyRequest(
-        item.operation, kernels, found, seconds, item.regime or kind_of(found.target).survey.regime, item.seed,
-        problems=item.problems, drawn=item.drawn, configs=item.configs or CONFIGS,
-        per_problem=item.per_problem or PER_PROBLEM,
+        operation, tuple(kernels), found, seconds, regime, table.seed, problems=item.problems,
+        drawn=table.drawn, configs=table.configs or CONFIGS, per_problem=table.per_problem or PER_PROBLEM,
     )  # fmt: skip
-    return replace(plain, ranges=replace(plain.limits, most=item.most, layouts=item.layouts, dtype=item.dtype))
+    layouts = tuple(table.layouts)
+    return replace(plain, ranges=replace(plain.limits, most=table.most, layouts=layouts, dtype=table.dtype))
 
 
 def with_wanted(plan: Plan, store: Store, found: DetectedDevice) -> Plan:

@@ -7,18 +7,21 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.night.causes import Alert, ProblemNight, alerts_of
 from tuner.night.detecting import REPEATS, history_of, last_changes
-from tuner.night.plan.items import Plan, PlanItem, WatchItem
+from tuner.night.plan.items import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, Boards, LocalBoards, Pass, Watched, choose
 from tuner.results.record import Champion, new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel, Terms
 from tuner.store import Store, demand, watched
 from tuner.study import crowns
+
+if TYPE_CHECKING:
+    from tuner.night.plan.schema import WatchTable
 
 #: A night goes back by itself only from a champion that is slower by this share in each of its passes.
 GO_BACK_BEYOND = 0.02
@@ -56,7 +59,7 @@ class NightWatch:
     store: Store
     boards: Sequence[DetectedDevice]
     plan: str
-    settings: WatchItem
+    settings: WatchTable
     say: Callable[[str], None]
     night: str = field(default_factory=new_id)
     sentinels: list[Sentinel] = field(default_factory=list)
@@ -176,7 +179,7 @@ class NightWatch:
         self.alerts += alerts_of({board[0].tonight.device.uuid: board for board in of_boards.values()})
         self.behind += [night.tonight for night in nights if night.again and night.behind == BEFORE]
         self.confirmed += confirm_again(self.store, nights)
-        if self.settings.automatic:
+        if self.settings.rollback == "automatic":
             self.rolled_back += go_back(self.store, nights)
 
     def versions(self) -> Mapping[str, str] | None:

@@ -203,7 +203,7 @@ PROBLEM_MISTAKES = [
         4,
         r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu",
     ),
-    ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogues: .* exclude each other"),
+    ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogue and epilogues exclude each other"),
     ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
     ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
@@ -382,10 +382,10 @@ def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
     found = read_plan(plan)
     assert found.items == ()
     first, second = found.surveys
-    assert (first.seconds, first.regime, first.configs, first.seed) == (20, "hot", 9, 3)
-    assert (first.layouts, first.most, first.drawn) == (("nn",), {"m": 100}, True)
+    assert (first.table.seconds, first.regime, first.table.configs, first.table.seed) == (20, "hot", 9, 3)
+    assert (first.table.layouts, first.table.most, first.table.drawn) == (["nn"], {"m": 100}, True)
     assert [problem.dims["m"] for problem in first.problems] == [64, 128]
-    assert (second.seconds, second.regime, second.problems) == (600, "cold", ())
+    assert (second.table.seconds, second.regime, second.problems) == (600, "cold", ())
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
@@ -16,6 +16,9 @@ from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
 from tuner.results.wanted import Wanted
+
+if TYPE_CHECKING:
+    from tuner.night.plan.schema import SurveyTable, WatchTable
 
 #: A path in a parsed document: keys of tables, and numbers of elements of arrays.
 KeyPath = tuple[str | int, ...]
@@ -58,16 +61,8 @@ class PlanItem:
     def key(self) -> tuple[Any, ...]:
         """Equal for items of the same work: everything but the budgets."""
         problem = self.problem
-        name = problem.operation.name
-        what = (
-            name,
-            self.file,
-            problem.shape,
-            problem.dtype,
-            problem.layout,
-            problem.precision,
-            problem.epilogue,
-        )
+        words = problem.dtype, problem.layout, problem.precision, problem.epilogue
+        what = (problem.operation.name, self.file, problem.shape, *words)
         return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
 
 
@@ -78,47 +73,16 @@ class SurveyItem:
     Attributes:
         operation: What is surveyed.
         catalogue: Where its kernels are found.
-        seconds: Wall time in a night.
-        regime: How time is taken; as usual on the device where empty.
         problems: Problems of one's own, which come first.
-        drawn: False to time only those.
-        most: Dim -> the longest that is drawn.
-        layouts: Layouts that are drawn; all where empty.
-        dtype: Element type; the operation's first where empty.
-        kernels: Names of the kernels; all where empty.
-        configs: Configs at the most; None for as many as usual.
-        per_problem: Configs at a problem; None for as many as usual.
-        seed: Of problems and configs.
+        table: Its other keys.
+        regime: How time is taken; as usual on the device where empty.
     """
 
     operation: Operation
     catalogue: Catalogue = field(compare=False, repr=False)
-    seconds: float
-    regime: str = ""
-    problems: tuple[Problem, ...] = ()
-    drawn: bool = True
-    most: Mapping[str, int] = field(default_factory=dict)
-    layouts: tuple[str, ...] = ()
-    dtype: str = ""
-    kernels: tuple[str, ...] = ()
-    configs: int | None = None
-    per_problem: int | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class WatchItem:
-    """What a night times before it tunes.
-
-    Attributes:
-        problems: At most so many; 0 for none.
-        seconds: Wall time of each one's rounds.
-        automatic: True to go back by itself from a champion that became slower than the one before.
-    """
-
-    problems: int = 60
-    seconds: float = 0.8
-    automatic: bool = False
+    problems: tuple[Problem, ...]
+    table: SurveyTable
+    regime: str
 
 
 @dataclass(frozen=True)
@@ -128,6 +92,7 @@ class Plan:
     Attributes:
         path: Its file, absolute.
         items: The problems in the plan's order, without duplicates.
+        watch: What is timed before anything is tuned.
         device: Device on which all are tuned; empty for the default one.
         sampler: Name of the search strategy.
         until: Time of day to stop at, local; None without one.
@@ -136,11 +101,11 @@ class Plan:
         wanted: How many of the problems that programs asked for are tuned as well.
         wanted_seconds: Budget of each of these in seconds; None without that limit.
         wanted_trials: Their budget in trials; None without that limit.
-        watch: What is timed before anything is tuned.
     """
 
     path: Path
     items: tuple[PlanItem, ...]
+    watch: WatchTable
     device: str = ""
     sampler: str = "tile"
     until: time | None = None
@@ -149,7 +114,6 @@ class Plan:
     wanted: int = 0
     wanted_seconds: float | None = DEFAULT_SECONDS
     wanted_trials: int | None = None
-    watch: WatchItem = WatchItem()
 
 
 def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
