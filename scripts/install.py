@@ -24,6 +24,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / "installing"
 CUDA_ERROR_NO_DEVICE = 100
+#: What the tests of tuner.torch run with.
+TORCH = "torch==2.13.0"
 #: pip settings of the user that would send packages elsewhere than into .venv.
 DIVERTING = frozenset(
     ["PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH"]
@@ -159,6 +161,13 @@ def browser() -> None:
             return
 
 
+def pytorch(lock: int) -> None:
+    """Installs PyTorch for its tests, where none is found: the build that the index has, so without a hash."""
+    if not any(VENV.glob("lib/python*/site-packages/torch")):
+        pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+        run([*pip, "--only-binary=:all:", TORCH], "installing PyTorch", lock)
+
+
 def complete(group: str, fingerprint: str) -> bool:
     """Whether a group is installed: another process may have installed it while this one waited."""
     stamp = VENV / f"installed-{group}"
@@ -180,6 +189,7 @@ def main(group: str, fingerprint: str) -> int:
             install(group, lock.fileno())
             if group == "test":
                 browser()
+                pytorch(lock.fileno())
             (VENV / f"installed-{group}").write_text(f"{fingerprint.strip()}\n")
             UNFINISHED.unlink()
     say(f"ready after {time.monotonic() - started:.0f} s")

@@ -1,0 +1,108 @@
+"""Trains a small FP32 transformer with and without emulated products, and prints how long a step takes.
+
+    python examples/train_transformer.py --width 1024 --tokens 8192 --steps 200
+
+It needs PyTorch and an NVIDIA GPU. The first step with emulated products measures each product once;
+`studies.db` keeps what was found, so a second run starts at once. Losses beside plain FP32's say how exact each
+way is; a run in float64 (`--double`) says whose are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import tuner
+import tuner.torch
+
+HEAD = 64
+
+
+class Block(nn.Module):
+    """Attention and two linear layers, each behind a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.heads, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shape (batch, tokens, width), as its input."""
+        batch, tokens, width = x.shape
+        heads = self.heads(self.norms[0](x)).view(batch, tokens, 3, width // HEAD, HEAD)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.narrow(functional.gelu(self.wide(self.norms[1](x))))
+
+
+def trained(way: str, options: argparse.Namespace) -> dict[str, object]:
+    """Trains anew and returns milliseconds of a step, in the median after the first tenth, and all losses."""
+    torch.backends.cuda.matmul.allow_tf32 = way == "tf32"
+    dtype = torch.float64 if way == "float64" else torch.float32
+    torch.manual_seed(0)
+    net = nn.Sequential(*(Block(options.width) for _ in range(4))).cuda().to(dtype)
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    shape = (options.tokens // 1024, 1024, options.width)
+    x = torch.randn(shape, device="cuda", generator=generator).to(dtype)
+    y = torch.roll(x, 1, 1) * 0.5
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, fused=True)
+    place = tuner.torch.use("emulated") if way == "emulated" else contextlib.nullcontext()
+    if way == "emulated":
+        with tuner.on_miss("measure", seconds=options.seconds, wait=True), place:
+            functional.mse_loss(net(x), y).backward()
+    step = torch.compile(net) if options.compile else net
+    times_s, losses = [], []
+    for _ in range(options.steps):
+        torch.cuda.synchronize()
+        begun_s = time.perf_counter()
+        optimizer.zero_grad()
+        with place:
+            loss = functional.mse_loss(step(x), y)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        times_s.append(time.perf_counter() - begun_s)
+        losses.append(loss.item())
+    return {"ms": 1e3 * statistics.median(times_s[len(times_s) // 10 :]), "losses": losses}
+
+
+def main() -> None:
+    """Runs each way and prints them side by side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=8192, help="a multiple of 1024")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of timing for each product, at its first use"
+    )
+    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--double", action="store_true", help="in float64, too, to compare losses with")
+    parser.add_argument("--json", default="", help="file for all figures")
+    options = parser.parse_args()
+    ways = ["fp32", "emulated", "tf32", *(["float64"] if options.double else [])]
+    found = {way: trained(way, options) for way in ways}
+    right = found[ways[-1] if options.double else "fp32"]["losses"]
+    for way, result in found.items():
+        off = max(abs(one - other) / other for one, other in zip(result["losses"], right, strict=True))
+        print(
+            f"{way:9} {result['ms']:8.2f} ms a step, {found['fp32']['ms'] / result['ms']:5.2f} x FP32, "
+            f"loss {result['losses'][-1]:.7f}, at most {off:.1e} off"
+        )
+    print(f"{tuner.fallbacks()} products were computed by their plain kernel")
+    if options.json:
+        told = {"options": vars(options), "torch": torch.__version__, **found}
+        Path(options.json).write_text(json.dumps(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

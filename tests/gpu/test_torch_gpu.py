@@ -1,0 +1,71 @@
+"""`tuner.torch` on a GPU: layers run tuned kernels, with right gradients, compiled and in CUDA graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import tuner  # noqa: E402
+import tuner.torch as tuned  # noqa: E402
+
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+    tuner.clear_caches()
+
+
+def gradients(net: Any, x: Any, **surroundings: Any) -> list[Any]:
+    x = x.detach().requires_grad_()
+    loss = net(x).square().mean()
+    return [loss.detach(), *torch.autograd.grad(loss, (x, *net.parameters()))]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_in_emulated_precision_is_as_exact_as_plain_fp32(compiled: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
+    x = torch.randn(4, 512, 1024, device="cuda")
+    right = gradients(net.double(), x.double())
+    net.float()
+    plain = gradients(net, x)
+    with tuner.on_miss("measure", seconds=1, wait=True), tuned.use("emulated"):
+        got = gradients(net, x)
+    if compiled:
+        inside = torch.compile(tuned.use("emulated")(nn.Sequential(*net)), fullgraph=True)
+        got = gradients(inside, x)
+    for one, beside, exact in zip(got, plain, right, strict=True):
+        error, of_plain = ((each.double() - exact).norm() / exact.norm() for each in (one, beside))
+        assert error <= 2 * of_plain + 1e-7
+
+
+def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
+    layer, x = nn.Linear(512, 512).cuda().bfloat16(), torch.randn(8, 64, 512, device="cuda").bfloat16()
+    with torch.no_grad(), tuned.use():
+        expected = layer(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = layer(x)
+        result.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+    torch.testing.assert_close(result, expected)
+
+
+def test_prepare_tunes_the_products_of_a_step() -> None:
+    net, x = nn.Linear(512, 1024).cuda(), torch.randn(256, 512, device="cuda")
+    products = tuned.prepare(net, x, precision="emulated", seconds=1)
+    assert len(products) == 2
+    for of in products:
+        problem = {"m": of.m, "n": of.n, "k": of.k}
+        told = tuner.explain("gemm", **problem, layout=of.layout, precision="emulated", device="cuda:0")
+        assert told.to_json()["match"] == "exact", told

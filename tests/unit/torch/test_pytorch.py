@@ -1,0 +1,172 @@
+"""Products of PyTorch's models by tuned kernels: values, gradients, compiled, exported, prepared."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import tuner.torch as tuned  # noqa: E402
+from tuner.errors import UnknownName  # noqa: E402
+from tuner.torch import Product  # noqa: E402
+
+nn, functional = torch.nn, torch.nn.functional
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Has the operator call `tuner.matmul` on the CPU, and notes the calls; kernels are NumPy's product."""
+    calls: list[tuple[Any, ...]] = []
+
+    def product(a: Any, b: Any, precision: str = "", bias: Any = None) -> Any:
+        calls.append((tuple(a.shape), tuple(b.shape), precision, bias is not None))
+        result = torch.from_numpy(a.numpy() @ b.numpy()) if a.dtype != torch.bfloat16 else a @ b
+        return result if bias is None else result + bias
+
+    monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
+    monkeypatch.setattr(tuned, "tuned_product", product)
+    return calls
+
+
+def model() -> Any:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4, bias=False))
+
+
+def test_the_operator_keeps_pytorchs_own_rules() -> None:
+    a, b, bias = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4, 5), (5,))
+    )
+    for arguments in (
+        (a, b, bias, ""),
+        (a, b, None, ""),
+        (a, torch.randn(5, 4, dtype=torch.float64).t(), None, ""),
+    ):
+        torch.library.opcheck(torch.ops.tuner.product, arguments)
+    assert torch.autograd.gradcheck(lambda *given: tuned.product(*given, ""), (a, b, bias))
+    assert torch.autograd.gradcheck(
+        lambda a, b: tuned.product(a, b.t(), None, ""), (a, b.detach().t().requires_grad_())
+    )
+
+
+def test_values_and_gradients_are_those_of_pytorch(asked: list[tuple[Any, ...]]) -> None:
+    net, x = model().double(), torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    expected = net(x)
+    wanted = torch.autograd.grad(expected.sum(), (x, *net.parameters()))
+    state = {name: each.clone() for name, each in net.state_dict().items()}
+    with tuned.use():
+        result = net(x)
+    torch.testing.assert_close(result, expected)
+    for one, other in zip(torch.autograd.grad(result.sum(), (x, *net.parameters())), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.is_contiguous()
+    # Each of two layers: the product, then those for its input's and its weight's gradient.
+    assert len(asked) == 6
+    assert asked[0] == ((6, 6), (6, 5), "", True)
+    assert all(torch.equal(state[name], each) for name, each in net.state_dict().items())
+
+
+def test_gradients_have_the_precision_of_their_product(asked: list[tuple[Any, ...]]) -> None:
+    layer = nn.Linear(4, 4)
+    with tuned.use("emulated"):
+        result = layer(torch.randn(2, 4, requires_grad=True))
+    result.sum().backward()
+    assert [call[2] for call in asked] == ["emulated"] * 3
+    with pytest.raises(UnknownName, match="precision"):
+        tuned.use("exact")
+
+
+def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]]) -> None:
+    x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    with tuned.use():
+        torch.testing.assert_close(x @ w, torch.bmm(x, w))
+        assert (torch.ones(2, 3, dtype=torch.int32) @ torch.ones(3, 2, dtype=torch.int32)).sum() == 12
+        assert (torch.ones(0, 4) @ torch.ones(4, 5)).shape == (0, 5)
+        assert torch.mv(x[0], x[0, 0]).shape == (3,)
+        torch.mm(x[0], w[0], out=torch.empty(3, 5))
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            x[0] @ torch.ones(5, 4)
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b, bias: a @ b, lambda a, b, bias: torch.mm(a, b), lambda a, b, bias: a.matmul(b),
+        lambda a, b, bias: torch.addmm(bias, a, b), lambda a, b, bias: functional.linear(a, b.t(), bias),
+    ],
+)  # fmt: skip
+def test_every_way_to_multiply_matrices(product: Any, asked: list[tuple[Any, ...]]) -> None:
+    a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+    with tuned.use():
+        result = product(a, b, bias)
+    torch.testing.assert_close(result, product(a, b, bias))
+    assert len(asked) == 1
+
+
+def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]]) -> None:
+    net, x = tuned.use("emulated")(model()), torch.randn(2, 6)
+    with torch.no_grad():
+        net(x)
+    assert [call[2] for call in asked] == ["emulated"] * 2
+    assert set(net.state_dict()) == set(model().state_dict())
+    asked.clear()
+    tuned.use()(lambda: x @ x.t())()
+    assert len(asked) == 1
+    x @ x.t()
+    assert len(asked) == 1, "outside nothing is replaced"
+
+
+def test_autocast_casts_as_pytorch_does(asked: list[tuple[Any, ...]]) -> None:
+    net, x = model(), torch.randn(2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = net(x)
+        with tuned.use("emulated"):
+            result = net(x)
+    assert (result.dtype, len(asked)) == (torch.bfloat16, 2)
+    assert {call[2] for call in asked} == {""}, "precisions are of float32"
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_compiled_programs_have_no_break_and_take_any_number_of_rows(asked: list[tuple[Any, ...]]) -> None:
+    net = tuned.use()(model())
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows in (3, 7):
+        x = torch.randn(rows, 6)
+        asked.clear()
+        result = compiled(x)
+        assert len(asked) == 2
+        torch.testing.assert_close(result, net(x))
+        result.sum().backward()
+
+
+def test_an_exported_program_has_the_operator(asked: list[tuple[Any, ...]]) -> None:
+    net = tuned.use()(model())
+    exported = torch.export.export(net, (torch.randn(3, 6),))
+    assert str(exported.graph).count("tuner.product") == 2
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(exported.module()(x), net(x))
+
+
+def test_prepare_finds_the_products_of_a_step_and_changes_nothing(tmp_path: Path) -> None:
+    net, x = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), torch.randn(8, 6)
+    state = {name: each.clone() for name, each in net.state_dict().items()}
+    plan = tmp_path / "step.toml"
+    products = tuned.prepare(net, x, precision="emulated", plan=plan)
+    assert products[0] == Product(5, 6, 8, "float32", "tn", "emulated")
+    assert {(each.m, each.n, each.k) for each in products} == {
+        (8, 5, 6), (8, 4, 5), (8, 5, 4), (4, 5, 8), (5, 6, 8)
+    }  # fmt: skip
+    assert all(torch.equal(state[name], each) for name, each in net.state_dict().items())
+    assert all(each.grad is None for each in net.parameters())
+    problems = tomllib.loads(plan.read_text())["problems"]
+    assert problems[0]["shape"] == [5, 6, 8]
+    assert problems[0]["precision"] == "emulated"
+    net.eval()
+    assert len(tuned.prepare(net, x, plan=plan)) == 2

@@ -1,0 +1,260 @@
+"""PyTorch: the products of a model by tuned kernels, in training, too, and under `torch.compile`.
+
+::
+
+    import tuner.torch
+
+    with tuner.torch.use(precision="emulated"):  # FP32 on tensor cores, as exact as cuBLAS's SGEMM
+        train()
+
+PyTorch is needed only by those who import this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from tuner.python import matmul as tuned_product
+from tuner.python import on_miss
+from tuner.python.precision import checked as checked_precision
+
+__all__ = ["Product", "prepare", "product", "use"]
+
+#: Where tuned kernels take PyTorch's tensors; elsewhere the operator is PyTorch's own product.
+KERNELS_ON = {"cuda"}
+#: Dtypes of products that kernels compute.
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Product(NamedTuple):
+    """A product that a model asked for.
+
+    Attributes:
+        m: Rows of the result.
+        n: Its columns.
+        k: Terms of each sum.
+        dtype: ``float32``.
+        layout: ``n`` or ``t`` for each operand: stored as used, or its transpose.
+        precision: ``ieee`` or ``emulated``; empty for the surrounding one.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    layout: str
+    precision: str
+
+
+#: What collects the products that are asked for; autograd's threads see it, too.
+_COLLECTORS: list[set[Product]] = []
+
+
+@torch.library.custom_op(
+    "tuner::product", mutates_args=(), schema="(Tensor a, Tensor b, Tensor? bias, str precision) -> Tensor"
+)
+def product(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+    """``a @ b + bias`` as an operator of PyTorch, with gradients; compilers and `torch.export` know it.
+
+    Args:
+        a: Shape (M, K).
+        b: Shape (K, N), of the same dtype on the same device.
+        bias: Shape (N,), or None.
+        precision: As of `tuner.matmul`; it counts for float32 alone.
+
+    Returns:
+        Shape (M, N), row-major.
+    """
+    return _computed(a, b, bias, precision)
+
+
+@product.register_fake
+def _(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, _, ctx.precision = inputs
+    ctx.save_for_backward(a, b)
+    # Autograd's threads know nothing of the blocks around the forward pass: a policy on misses, for one.
+    ctx.surroundings = contextvars.copy_context()
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    (a, b), (for_a, for_b, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
+    of_a = of_b = None
+    if for_a:
+        of_a = ctx.surroundings.run(product, grad, b.t(), None, ctx.precision)
+    if for_b and b.stride(0) == 1 and b.stride(1) != 1:  # a weight's view: its gradient lies as the weight does
+        of_b = ctx.surroundings.run(product, grad.t(), a, None, ctx.precision).t()
+    elif for_b:
+        of_b = ctx.surroundings.run(product, a.t(), grad, None, ctx.precision)
+    return of_a, of_b, grad.sum(0) if for_bias else None, None
+
+
+product.register_autograd(_backward, setup_context=_setup)
+
+
+def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+    """The product, by a kernel where there are some for the device."""
+    precision = precision if a.dtype == torch.float32 else ""
+    for collector in _COLLECTORS:
+        layout = "".join("n" if each.is_contiguous() else "t" for each in (a, b))
+        dtype = str(a.dtype).removeprefix("torch.")
+        collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision))
+    if a.device.type not in KERNELS_ON:
+        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+    finish = {} if bias is None else {"bias": bias.detach()}
+    result: Tensor = tuned_product(a.detach(), b.detach(), precision=precision, **finish)
+    return result
+
+
+def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Any:
+    """``a @ b + bias`` for a matrix b and any leading dims of a; NotImplemented where PyTorch does it."""
+    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0] or (bias is not None and bias.ndim != 1):
+        return NotImplemented
+    tensors = [a, b] if bias is None else [a, b, bias]
+    device = a.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        tensors = [each.to(dtype) if each.is_floating_point() else each for each in tensors]
+    if not all(_is_plain(each, tensors[0]) for each in tensors) or 0 in (*a.shape, *b.shape):
+        return NotImplemented
+    left, right, *finish = tensors
+    rows = left.reshape(-1, left.shape[-1])
+    needs_operator = torch.compiler.is_compiling() or (
+        torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    )
+    # The operator is what autograd and compilers know; without them it is only in the way.
+    compute: Callable[..., Tensor] = product if needs_operator else _computed
+    result = compute(rows, right, finish[0] if finish else None, precision)
+    return result.view(*left.shape[:-1], right.shape[1])
+
+
+def _is_plain(tensor: Tensor, like: Tensor) -> bool:
+    return (
+        tensor.dtype == like.dtype and tensor.dtype in DTYPES and tensor.device == like.device
+        and tensor.layout == torch.strided and isinstance(tensor, Tensor)
+    )  # fmt: skip
+
+
+def _linear(precision: str, given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    return _multiplied(given, weight.t(), bias, precision) if weight.ndim == 2 else NotImplemented
+
+
+def _matmul(precision: str, given: Tensor, other: Tensor, **more: Any) -> Any:
+    return NotImplemented if more else _multiplied(given, other, None, precision)
+
+
+def _addmm(precision: str, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
+    return NotImplemented if more else _multiplied(a, b, bias, precision)
+
+
+#: Functions of PyTorch -> what they become inside `use`.
+REPLACED: Mapping[Any, Callable[..., Any]] = {
+    functional.linear: _linear,
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _matmul),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+}
+
+
+class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - called as a function is
+    """Sends products of matrices inside a block, a function or a module to tuned kernels.
+
+    ``linear``, ``matmul``, ``@``, ``mm``, and ``addmm`` with a bias run as `tuner.matmul` does: a kernel where
+    it was measured to be faster, else the library. Any number of leading dims is one product. Gradients are
+    products of their own layouts, in the same precision, wherever ``backward`` is called. Products of two
+    stacks, sparse tensors and other dtypes are left to PyTorch. Under autocast operands are cast as PyTorch
+    casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state dict is
+    unchanged.
+    """
+
+    def __init__(self, precision: str = "") -> None:
+        """Sets what holds inside.
+
+        Args:
+            precision: ``ieee`` or ``emulated``, for products in float32; empty for that of the surrounding
+                `tuner.precision`, else of TUNER_PRECISION.
+
+        Raises:
+            UnknownName: No such precision.
+        """
+        super().__init__()
+        self._precision = checked_precision(precision, "precision") if precision else ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replaces what `REPLACED` names; called by PyTorch."""
+        replacement = REPLACED.get(func)
+        if replacement is not None:
+            result = replacement(self._precision, *args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        return func(*args, **(kwargs or {}))
+
+    def __call__(self, of: Any) -> Any:
+        """Makes a function, or a module, always run inside."""
+        if isinstance(of, nn.Module):
+            of.forward = super().__call__(of.forward)
+            return of
+        return super().__call__(of)
+
+
+@contextlib.contextmanager
+def _collected() -> Iterator[set[Product]]:
+    products: set[Product] = set()
+    _COLLECTORS.append(products)
+    try:
+        yield products
+    finally:
+        _COLLECTORS.remove(products)
+
+
+def prepare(
+    module: nn.Module, *inputs: Any, precision: str = "", seconds: float = 2.0, plan: str | Path = ""
+) -> list[Product]:
+    """Runs one step of a module, and tunes the products that it asks for, those of its gradients included.
+
+    Parameters, buffers and gradients stay as they are. Gradients are asked for if the module is in training.
+
+    Args:
+        module: The model.
+        inputs: What it is called with.
+        precision: As of `use`.
+        seconds: Seconds of timing at the most for each product without an answer.
+        plan: A file to write as a plan of `tuner nightly`; nothing is timed then.
+
+    Returns:
+        The products, the one with the most work first.
+    """
+    policy = on_miss("library") if plan else on_miss("measure", seconds=seconds, wait=True)
+    parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    buffers = {name: each.clone() for name, each in module.named_buffers()}
+    with use(precision), policy, _collected() as products, torch.set_grad_enabled(module.training):
+        result = torch.func.functional_call(module, buffers, inputs)
+        outputs = [each for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, Tensor)]
+        outputs = [each for each in outputs if each.requires_grad]
+        if outputs and parameters:
+            like = [torch.ones_like(each) for each in outputs]
+            torch.autograd.grad(outputs, list(parameters.values()), like, allow_unused=True)
+    found = sorted(products, key=lambda each: (-each.m * each.n * each.k, each))
+    if plan:
+        Path(plan).write_text("\n".join(map(_entry, found)), encoding="utf-8")
+    return found
+
+
+def _entry(of: Product) -> str:
+    """A product as a problem of a plan."""
+    lines = ["[[problems]]", 'operation = "gemm"', f"shape = [{of.m}, {of.n}, {of.k}]"]
+    named = {"dtype": of.dtype, "layout": of.layout, "precision": of.precision}
+    return "\n".join([*lines, *(f'{name} = "{value}"' for name, value in named.items() if value), ""])
