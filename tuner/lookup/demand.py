@@ -45,7 +45,7 @@ GUESSED_LOSS = 0.2
 
 
 @dataclass
-class Tally:
+class CallCount:
     """The calls of one prepared call.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Entry:
     device: DeviceInfo
     match: str
     saves_s: float
-    tallies: list[Tally] = field(default_factory=list)
+    tallies: list[CallCount] = field(default_factory=list)
 
 
 class Demand:
@@ -95,7 +95,7 @@ class Demand:
         self.dropped = 0
 
     def add(
-        self, problem: Problem, device: DeviceInfo, found: Answer | None, tally: Tally, db: str = ""
+        self, problem: Problem, device: DeviceInfo, found: Answer | None, tally: CallCount, db: str = ""
     ) -> None:
         """Adds calls that are counted by a tally.
 
@@ -135,7 +135,7 @@ class Demand:
             return
         problem = declared_problem(question, catalogue or builtin_now())
         if problem is not None and not problem.operation.origin:
-            tally = Tally([1])
+            tally = CallCount([1])
             tally.close()
             self.add(problem, question.device, found, tally, db)
 
@@ -205,7 +205,7 @@ class Demand:
                 tally.told = tally.hits[0]
 
 
-def _spent(tally: Tally) -> bool:
+def _spent(tally: CallCount) -> bool:
     """Whether nothing more can come of it."""
     return tally.closed is not None and not tally.fresh
 

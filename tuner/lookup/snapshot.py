@@ -14,7 +14,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.extras import provided
 from tuner.lookup.answers import Question
-from tuner.lookup.tuned import Subject, Tuned, gather
+from tuner.lookup.tuned import Subject, TunedProblem, gather
 from tuner.results.record import Champion, ProblemKey
 from tuner.store.published import Published, devices, entries, standing, tuned_folder
 
@@ -104,7 +104,7 @@ class Snapshot:
             elif key[0] == "tuned":
                 self.tuned(key[1], resting_on)  # type: ignore[arg-type]
 
-    def tuned(self, subject: Subject, catalogue: Catalogue) -> list[Tuned]:
+    def tuned(self, subject: Subject, catalogue: Catalogue) -> list[TunedProblem]:
         """The tuned problems of a subject, by kernels as they are now."""
         return self.once(
             ("tuned", subject, id(catalogue)),

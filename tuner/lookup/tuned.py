@@ -70,7 +70,7 @@ class Timed(NamedTuple):
 
 
 @dataclass
-class Tuned:
+class TunedProblem:
     """A tuned problem.
 
     Attributes:
@@ -110,7 +110,7 @@ class Tuned:
 
 def gather(
     store: Store | None, subject: Subject, catalogue: Catalogue, published: Path | None = None
-) -> list[Tuned]:
+) -> list[TunedProblem]:
     """The tuned problems of a subject.
 
     Args:
@@ -146,21 +146,21 @@ def gather(
 
 
 class _Gathered:
-    """Tuned problems, being filled."""
+    """TunedProblem problems, being filled."""
 
     def __init__(self, operation: Operation, kernels: Mapping[str, Kernel]) -> None:
         self._operation, self._kernels = operation, kernels
         self._columns: dict[tuple[str, str], Column] = {}
-        self.problems: dict[ProblemKey, Tuned] = {}
+        self.problems: dict[ProblemKey, TunedProblem] = {}
 
-    def _at(self, key: ProblemKey, device: DeviceInfo) -> Tuned | None:
+    def _at(self, key: ProblemKey, device: DeviceInfo) -> TunedProblem | None:
         """A problem; None where the operation has no such problem any more."""
         if key not in self.problems:
             try:
                 problem = key.of_operation(self._operation)
             except (TunerError, ValueError, KeyError):
                 return None
-            self.problems[key] = Tuned(problem, device)
+            self.problems[key] = TunedProblem(problem, device)
         return self.problems[key]
 
     def _column(self, kernel: str, config: Mapping[str, Any]) -> Column | None:

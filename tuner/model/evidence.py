@@ -17,7 +17,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space, Value
 from tuner.lookup.legality import Flags
-from tuner.model.table import SurveyTable
+from tuner.model.table import FeatureRows
 from tuner.results.distance import OTHER_LAYOUT, Floats, Numbers, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 
@@ -153,7 +153,7 @@ class Evidence:
 def evidence(
     problems: Sequence[Problem],
     kinds: Sequence[tuple[str, str]],
-    data: SurveyTable,
+    data: FeatureRows,
     numbers: Numbers,
     shortlist: Numbers,
 ) -> Evidence:
@@ -192,7 +192,7 @@ def evidence(
 
 
 def standing_near(
-    problems: Sequence[Problem], data: SurveyTable, known: Evidence, kept: Numbers, rows: Numbers
+    problems: Sequence[Problem], data: FeatureRows, known: Evidence, kept: Numbers, rows: Numbers
 ) -> tuple[Floats, Floats]:
     """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
 

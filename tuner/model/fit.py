@@ -21,7 +21,7 @@ from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, evidence, standing_nea
 from tuner.model.fitted import Model
 from tuner.model.forest import MOST_LEAVES, Forest, joined
 from tuner.model.network import Network
-from tuner.model.table import SurveyTable, Timings, table
+from tuner.model.table import FeatureRows, Timings, table
 from tuner.model.training import TRAINING, Training, share_of, trained
 from tuner.results.distance import Floats, Numbers
 
@@ -145,7 +145,7 @@ class Learners(NamedTuple):
     library: Forest
 
 
-def learners_of(data: SurveyTable, problems: Numbers, seed: int, recipe: Recipe, gpu: Gpu | None) -> Learners:
+def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe, gpu: Gpu | None) -> Learners:
     """Fits them.
 
     Args:
@@ -223,7 +223,7 @@ FOLDS, CASES = 5, 400
 
 
 def left_out(
-    problems: Sequence[Problem], data: SurveyTable, seed: int, recipe: Recipe, gpu: Gpu | None
+    problems: Sequence[Problem], data: FeatureRows, seed: int, recipe: Recipe, gpu: Gpu | None
 ) -> tuple[Cases, float]:
     """Problems as cases, each predicted by a model that was fitted to others, and the networks' share.
 
@@ -262,7 +262,7 @@ def left_out(
 
 
 def _cases(
-    numbers: Numbers, dims: Floats, data: SurveyTable, said: tuple[Floats, Floats, Floats, Floats]
+    numbers: Numbers, dims: Floats, data: FeatureRows, said: tuple[Floats, Floats, Floats, Floats]
 ) -> Cases:
     """Problems as cases.
 
@@ -303,7 +303,7 @@ SEARCHED, USUAL = 3.0, 0.9
 STUDIED, LEAST_TRIED = 250, 16
 
 
-def still_to_find(data: SurveyTable) -> tuple[Floats, int]:
+def still_to_find(data: FeatureRows) -> tuple[Floats, int]:
     """What a study would find beyond a survey's turn at a problem, which is extrapolated.
 
     Every other timing is left out, and what the rest miss in the mean is expected of each further doubling of

@@ -21,7 +21,7 @@ from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
 from tuner.model.physics import (
     TRAIT_FEATURES,
-    Limits,
+    DeviceRates,
     Traits,
     config_features,
     fixed_features,
@@ -92,7 +92,7 @@ class Model:
 
     operation: str
     device: DeviceInfo
-    limits: Limits
+    limits: DeviceRates
     configs: Sequence[tuple[str, Config]]
     parameters: Floats
     traits: Mapping[tuple[str, str], Traits]

@@ -20,7 +20,6 @@ from tuner.declare.hardware import SCHEDULERS, DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
-from tuner.model.spread import Spread, spread_features
 from tuner.results.distance import Floats
 
 #: A dim this long is divisible by all usual tiles.
@@ -33,6 +32,16 @@ ALIGNED, ALIGNED_DIM = 6, 4
 LONG, COMPUTE_BOUND, SMALL_WORK = 9.0, 6.0, 28.0
 #: The L2's rate over the memory's, roughly: enough to tell which of the two limits.
 L2_OVER_MEMORY = 2.0
+#: Seconds from a load to its data, roughly, from the memory of a GPU.
+LATENCY_S = 0.8e-6
+#: Warps of a multiprocessor that hide what an instruction waits for the one before.
+HIDING_WARPS = 16
+#: Share of a thread's registers that hold values on their way.
+LOADED = 0.3
+#: Bytes of a register.
+REGISTER_BYTES = 4
+#: How the memory's rate grows with the share of multiprocessors that read: less than in proportion.
+READING = 0.7
 #: Features of a config beside its parameters that do not depend on the problem's dims.
 TRAIT_FEATURES = 5
 #: Sides of tiles that the library may use: it does not tell.
@@ -40,7 +49,7 @@ LIBRARY_TILES = (32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeviceRates:
     """What the device reached in a survey.
 
     Attributes:
@@ -59,8 +68,8 @@ class Limits:
         return work.flops / self.flops_per_s + work.bytes / self.bytes_per_s + self.launch_s
 
 
-def limits(problems: Sequence[Problem], fastest_s: Floats) -> Limits:
-    """Limits by the fastest times of problems; rates are those that one problem in a hundred exceeds.
+def limits(problems: Sequence[Problem], fastest_s: Floats) -> DeviceRates:
+    """What a device reached, by the fastest times; rates are those that one problem in a hundred exceeds.
 
     Args:
         problems: The problems.
@@ -68,7 +77,7 @@ def limits(problems: Sequence[Problem], fastest_s: Floats) -> Limits:
     """
     work = np.array([(each.work.flops, each.work.bytes) for each in problems])
     rates = np.quantile(work / fastest_s[:, None], 0.99, axis=0)
-    return Limits(max(float(rates[0]), 1.0), max(float(rates[1]), 1.0), float(fastest_s.min()))
+    return DeviceRates(max(float(rates[0]), 1.0), max(float(rates[1]), 1.0), float(fastest_s.min()))
 
 
 @dataclass(frozen=True)
@@ -242,7 +251,9 @@ def incidence(like: Problem) -> tuple[Floats, Floats]:
     return np.array(inputs, dtype=float).T, np.array(summed, dtype=float)
 
 
-def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Limits) -> tuple[Floats, Floats]:
+def config_features(
+    problem: Problem, device: DeviceInfo, of: Traits, known: DeviceRates
+) -> tuple[Floats, Floats]:
     """What configs do at a problem.
 
     Args:
@@ -253,12 +264,12 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
 
     Returns:
         Features, shape (features, configs): blocks, waves, balance, padding, arithmetic, traffic, chains, and
-        those of `spread_features`. Later versions add theirs at the end, so that models of earlier ones find
-        those that they know. And the log of a first estimate of the seconds, shape (configs,).
+        how work spreads over multiprocessors. Later versions add theirs at the end, so that models of earlier
+        ones find those that they know. And the log of a first estimate of the seconds, shape (configs,).
     """
     sizes = np.array([size for _, size in problem.shape], dtype=float)[:, None]
-    inputs, summed = of.inputs, of.summed
-    others, stays, threads = of.row(0), of.row(1), of.row(2)
+    item, work, inputs, summed = DTYPE_BYTES[problem.dtype], problem.work, of.inputs, of.summed
+    others, stays, threads, shared, registers = (of.row(number) for number in range(5))
     around = np.ceil(sizes / of.steps)
     padding = np.log(around * of.steps / sizes)
     steps = around.prod(axis=0)
@@ -266,12 +277,14 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
     blocks = np.where(stays > 0, np.maximum(units, np.minimum(stays, steps)), units)
     chain = np.ceil(steps / blocks)
     cores = max(device.sm_count, 1)
-    fullest = np.ceil(blocks / cores) * chain
+    at_most = np.ceil(blocks / cores)
+    fullest = at_most * chain
     balance = fullest * cores / steps
     padded = padding.sum(axis=0)
-    work, widths = problem.work, np.minimum(of.steps, sizes)
-    read = sum(np.where(has[:, None] > 0, widths, 1.0).prod(axis=0) for has in inputs)
-    traffic = steps * read * DTYPE_BYTES[problem.dtype]
+    widths = np.minimum(of.steps, sizes)
+    loads = np.array([np.where(has[:, None] > 0, widths, 1.0).prod(axis=0) for has in inputs])
+    read = loads.sum(axis=0)
+    traffic = steps * read * item
     arithmetic_s = work.flops * np.exp(padded) * balance / known.flops_per_s
     traffic_s = traffic / (L2_OVER_MEMORY * known.bytes_per_s) * np.maximum(balance / np.exp(padded), 1.0)
     memory_s = work.bytes / known.bytes_per_s
@@ -286,11 +299,38 @@ def config_features(problem: Problem, device: DeviceInfo, of: Traits, known: Lim
     ]))  # fmt: skip
     whole = np.array([np.ceil(waves) / waves, balance, padded, summed @ padding, (1 - summed) @ padding])
     memory = logs[5:7] - math.log(memory_s)
-    spread = spread_features(Spread(
-        problem, cores, inputs, summed, of.steps, around, blocks, resident, fullest, threads, of.row(3),
-        of.row(4), arithmetic_s, memory_s, known.launch_s,
-    ))  # fmt: skip
-    return np.concatenate([logs, whole, memory, np.log(sizes / of.steps), estimate[None], spread]), estimate
+
+    # How work spreads: what a multiprocessor has on its way at once decides how fast it reads; what it has to
+    # do in the longest turn when all are ready. Shares of a sum are written and read once more.
+    within = summed > 0
+    tile_elements, tiles = of.steps[~within].prod(axis=0), around[~within].prod(axis=0)
+    shares = np.maximum(blocks / tiles, 1.0)
+    depth = np.maximum(sizes[within].prod() * tiles / blocks, 1.0)
+    at_once = np.minimum(resident, at_most)
+    warps_at_once = warps * at_once
+    input_sizes = np.array([sizes[has > 0].prod() for has in inputs])
+    largest = int(input_sizes.argmax())
+    rereads = steps * loads[largest] / input_sizes[largest]
+    of_threads = REGISTER_BYTES * registers * threads
+    on_the_way = np.maximum(np.maximum(shared, LOADED * of_threads), 1.0)
+    read_s = fullest * read * item * LATENCY_S / (on_the_way * at_once)
+    hidden_s = np.maximum(arithmetic_s * np.maximum(HIDING_WARPS / warps_at_once, 1.0), 1e-12)
+    reading = np.minimum(blocks / cores, 1.0) ** READING
+    estimate_s = np.maximum(np.maximum(hidden_s, read_s), memory_s / reading) + known.launch_s
+    kept = ~within if not within.all() else within
+    order = np.flatnonzero(kept)[np.argsort(sizes[kept, 0], kind="stable")]
+    over_size = around * of.steps / sizes
+    sums_bytes = 2 * item * tile_elements * tiles * (shares - 1)
+    lanes = np.maximum(threads, 1)
+    spread = np.log(np.array([
+        shares, (sums_bytes + 1) / work.bytes, warps_at_once, tile_elements / lanes,
+        depth * tile_elements / lanes, depth * at_most, shared * at_once + 1,
+        registers * threads * at_once + 1, hidden_s, hidden_s / memory_s, read_s / memory_s, rereads,
+        over_size[order[0]], over_size[order[-1]], estimate_s,
+    ]))  # fmt: skip
+    return np.concatenate([
+        logs, whole, memory, np.log(sizes / of.steps), estimate[None], spread, [at_most * cores / blocks]
+    ]), estimate  # fmt: skip
 
 
 def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
@@ -320,7 +360,7 @@ def _shape_features(problem: Problem) -> list[float]:
     return [*features, work, min(work, SMALL_WORK), intensity, min(intensity, COMPUTE_BOUND)]
 
 
-def problem_features(problem: Problem, known: Limits) -> Floats:
+def problem_features(problem: Problem, known: DeviceRates) -> Floats:
     """What a problem is like, whatever the config: dims, work, alignment, layout, tensors.
 
     Returns:
@@ -340,7 +380,7 @@ def problem_features(problem: Problem, known: Limits) -> Floats:
 
 
 def library_features(
-    problem: Problem, device: DeviceInfo, known: Limits, shared: Floats | None = None
+    problem: Problem, device: DeviceInfo, known: DeviceRates, shared: Floats | None = None
 ) -> Floats:
     """`problem_features`, and how tiles of usual sizes would fill the device with the first output.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from tuner.declare.hardware import DeviceInfo
@@ -21,7 +21,6 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.lookup.tuned import Tuned
 from tuner.model.fitted import Model
 from tuner.model.near import TunedNear
 from tuner.model.predict import Prediction, Predictor, predictor_for
@@ -126,41 +125,19 @@ def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) ->
     return False, ""
 
 
-class FittedModels:
-    """Fitted models, published or in a database, and tuned problems where there is none."""
-
-    def models(
-        self,
-        operation: str,
-        regime: str,
-        directory: Path | None = None,
-        store: Reader | None = None,
-        dtype: str = "",
-    ) -> Sequence[Model]:
-        """See `tuner.model.stored.models`."""
-        return models(operation, regime, directory, store, dtype)
-
-    def answer(
-        self, model: Model, question: Question, problem: Problem, kernels: Sequence[Kernel], alike: str = ""
-    ) -> Answer | None:
-        """See `from_model`."""
-        return from_model(model, question, problem, kernels, alike)
-
-    def near(self, tuned: Sequence[Tuned], kernels: Sequence[Kernel]) -> TunedNear:
-        """What tuned problems, at least one, say of others."""
-        return TunedNear(tuned, kernels)
-
-    def search(
-        self, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str, store: Reader | None
-    ) -> Predictor | None:
-        """The predictor of the device's model, by the kernels whose sources are those of its survey."""
-        every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
-        model = next((model for model in every if model.device.name == device.name), None)
-        if model is None or not model.knows(problem):
-            return None
-        sources = model.provenance.get("sources", {})
-        surveyed = [each for each in kernels if latest_hash(sources.get(each.name, "")) == each.source_hash]
-        return predictor_for(model, surveyed, device) if surveyed else None
+def search(
+    problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str, store: Reader | None
+) -> Predictor | None:
+    """The predictor of the device's model, by the kernels whose sources are those of its survey."""
+    every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
+    model = next((model for model in every if model.device.name == device.name), None)
+    if model is None or not model.knows(problem):
+        return None
+    sources = model.provenance.get("sources", {})
+    surveyed = [each for each in kernels if latest_hash(sources.get(each.name, "")) == each.source_hash]
+    return predictor_for(model, surveyed, device) if surveyed else None
 
 
-PREDICTOR = FittedModels()
+#: What lookups and studies ask: the models there are, what one answers, what tuned problems answer where there
+#: is none, and the predictor for a study.
+PREDICTOR = SimpleNamespace(models=models, answer=from_model, near=TunedNear, search=search)

@@ -27,7 +27,7 @@ from tuner.model.evidence import Evidence
 from tuner.model.fitted import Model
 from tuner.model.forest import Forest
 from tuner.model.network import Encoding, Network
-from tuner.model.physics import Limits, Traits
+from tuner.model.physics import DeviceRates, Traits
 from tuner.store.published import tuned_folder
 from tuner.store.published.form import slug
 
@@ -109,7 +109,7 @@ def from_bytes(text: bytes) -> Model:
 
 def _read(body: Mapping[str, Any]) -> Model:
     return Model(
-        body["operation"], DeviceInfo.from_json(body["device"]), Limits(**body["limits"]),
+        body["operation"], DeviceInfo.from_json(body["device"]), DeviceRates(**body["limits"]),
         [(kernel, Config(config)) for kernel, config in json.loads(_inflated_text(body["configs"]))],
         _unpacked(body["parameters"]),
         {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},

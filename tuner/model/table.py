@@ -16,7 +16,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.physics import (
-    Limits,
+    DeviceRates,
     Traits,
     config_features,
     fixed_features,
@@ -106,7 +106,7 @@ SLOW = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class SurveyTable:
+class FeatureRows:
     """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
 
     Attributes:
@@ -125,7 +125,7 @@ class SurveyTable:
         roofline: Logs, shape (problems,).
     """
 
-    limits: Limits
+    limits: DeviceRates
     parameters: Floats
     traits: Mapping[tuple[str, str], Traits]
     rows: Floats
@@ -152,7 +152,7 @@ class SurveyTable:
         return found
 
 
-def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> SurveyTable:
+def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> FeatureRows:
     """The rows of a survey.
 
     Args:
@@ -181,7 +181,7 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
         estimates.append(estimate)
     roofline, estimate = np.log([known.roofline_s(each) for each in problems]), np.concatenate(estimates)
     weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
-    return SurveyTable(
+    return FeatureRows(
         known, parameters, by_layout, np.concatenate(rows),
         np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
         problem, config, time_s, np.array([library_features(each, device, known) for each in problems]),

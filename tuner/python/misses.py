@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from tuner.lookup.answers import EXACT
-from tuner.lookup.demand import DEMAND, Tally
+from tuner.lookup.demand import DEMAND, CallCount
 from tuner.python import measuring
 from tuner.python.arrays import Family
 from tuner.python.calls import Prepared
@@ -93,7 +93,7 @@ class Miss:
         assert request.problem is not None, "a miss is of a problem"
         self.request, self._family, self._decide = request, family, decide
         self._last: Prepared | None = None
-        self.tally = Tally()
+        self.tally = CallCount()
         self.runs: dict[Policy | None, Prepared] = {}
         with _CHANGING.lock:
             _MISSES.setdefault((request.problem, request.device), weakref.WeakSet()).add(self)

@@ -18,7 +18,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup.legality import Flags, Points
-from tuner.lookup.tuned import Column, Subject, Tuned
+from tuner.lookup.tuned import Column, Subject, TunedProblem
 from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.study.remeasure import MissingTime
@@ -264,7 +264,7 @@ class KnownShapes:
         always: Per column: legal at the most edge shapes.
     """
 
-    rows: tuple[Tuned, ...]
+    rows: tuple[TunedProblem, ...]
     regime: str
     kernels: Mapping[str, Kernel]
     columns: tuple[Column | None, ...]
@@ -359,7 +359,7 @@ def _losses(shapes: KnownShapes, answers: Sequence[int | None]) -> Losses:
 
 
 def shapes_of(
-    tuned: Sequence[Tuned], subject: Subject, catalogue: Catalogue, *, library: bool = False
+    tuned: Sequence[TunedProblem], subject: Subject, catalogue: Catalogue, *, library: bool = False
 ) -> KnownShapes:
     """Returns the tuned shapes of a subject, with every config known there.
 
@@ -421,7 +421,7 @@ class _Configs:
         return flags
 
 
-def _speeds(rows: Sequence[Tuned], columns: Sequence[Column]) -> tuple[Floats, Floats]:
+def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Floats]:
     """Relative speeds, and which of them were measured; the others as at the nearest shape, and less."""
     behind = np.full((len(rows), len(columns)), np.nan)
     for row, place in enumerate(rows):

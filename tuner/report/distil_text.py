@@ -10,7 +10,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.export.symbolic import in_python, traced
-from tuner.lookup.tuned import Column, Tuned
+from tuner.lookup.tuned import Column, TunedProblem
 from tuner.report.distil import Distilled, Fork, Tree
 from tuner.version import __version__
 
@@ -121,7 +121,7 @@ def _conditions(found: Distilled, column: Column | None) -> dict[str, list[str]]
 
 
 def _rule_of(
-    kernel: Kernel, column: Column, rows: Sequence[Tuned], layout: str, device: DeviceInfo
+    kernel: Kernel, column: Column, rows: Sequence[TunedProblem], layout: str, device: DeviceInfo
 ) -> str | None:
     """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
     operation: Operation = rows[0].problem.operation

@@ -26,7 +26,7 @@ from tuner.errors import NothingFound, StoreTrouble, TunerError
 from tuner.lookup import Answer, answer_within
 from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, declared_problem
 from tuner.lookup.asking import parse_device
-from tuner.lookup.demand import COLD, DEMAND, Tally
+from tuner.lookup.demand import COLD, DEMAND, CallCount
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
@@ -170,7 +170,7 @@ class AnswerBody:
 
     text: str
     answer: Answer
-    tally: Tally | None = None
+    tally: CallCount | None = None
 
     def count(self) -> None:
         """Counts a question."""
@@ -294,7 +294,7 @@ class OpenSnapshot:
             self._bodies[asked] = known
         return known
 
-    def _tally(self, asked: LookupRequest, found: Answer) -> Tally | None:
+    def _tally(self, asked: LookupRequest, found: Answer) -> CallCount | None:
         """What counts a question whose answer is not exact, where that is of use to nights."""
         if not self._demand or found.match == EXACT or found.question is None:
             return None
@@ -303,7 +303,7 @@ class OpenSnapshot:
         problem = declared_problem(found.question, builtin_now())
         if problem is None:
             return None
-        tally = Tally()
+        tally = CallCount()
         DEMAND.add(problem, found.question.device, found, tally, self._demand)
         return tally
 

@@ -16,7 +16,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config
 from tuner.model.physics import (
-    Limits,
+    DeviceRates,
     config_features,
     incidence,
     library_features,
@@ -26,7 +26,7 @@ from tuner.model.physics import (
     traits,
 )
 
-KNOWN = Limits(50e12, 3e12, 3e-6)
+KNOWN = DeviceRates(50e12, 3e12, 3e-6)
 
 
 def first_configs(target: str, operation: str) -> tuple[dict[str, Kernel], list[tuple[str, Config]]]:

@@ -11,10 +11,10 @@ from fixtures.model_survey import GEMM, KERNELS
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.model.physics import Limits, config_features, traits
+from tuner.model.physics import DeviceRates, config_features, traits
 from tuner.results.distance import Floats
 
-KNOWN = Limits(50e12, 3e12, 3e-6)
+KNOWN = DeviceRates(50e12, 3e12, 3e-6)
 DEVICE = replace(BOARD, sm_count=100, max_threads_per_sm=2048, shared_bytes_per_sm=200 << 10)
 #: Places of features from the end.
 SHARES, SUMS_BYTES, WARPS, SUMS, SHARED, READ, REREADS, SHORT, LONG, ESTIMATE, FULLEST = (

@@ -22,7 +22,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
 from tuner.errors import NothingFound
-from tuner.lookup.tuned import Subject, Tuned, gather
+from tuner.lookup.tuned import Subject, TunedProblem, gather
 from tuner.report.distil import Distilled, TreeRows, cover, distilled, grow, ranking, shapes_of
 from tuner.report.distil_text import python_text
 from tuner.results.record import Role
@@ -95,7 +95,7 @@ def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Tuned]]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[TunedProblem]]:
     chance = random.Random(3)
     with Store.open(f"sqlite:///{tmp_path_factory.mktemp('shapes')}/studies.db") as store:
         for shape in SHAPES:
@@ -104,7 +104,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Tuned]]:
 
 
 @pytest.fixture(scope="module")
-def found(data: list[Tuned]) -> Distilled:
+def found(data: list[TunedProblem]) -> Distilled:
     return distilled(shapes_of(data, SUBJECT, CATALOGUE), 4)
 
 
@@ -158,7 +158,7 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
     assert all(bool(each.rule(problem, BOARD, Config(values))) for each in binding)
 
 
-def test_the_library_may_be_among_the_chosen(data: list[Tuned]) -> None:
+def test_the_library_may_be_among_the_chosen(data: list[TunedProblem]) -> None:
     shapes = shapes_of(data, SUBJECT, CATALOGUE, library=True)
     assert shapes.columns[-1] is None
     found = distilled(shapes, 3)
