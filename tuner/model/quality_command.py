@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,56 +43,14 @@ if TYPE_CHECKING:
 @subject_options
 @database_option
 @json_option
-def lookup_quality(measure: bool, output: Path | None, db: str, as_json: bool, **options: Any) -> None:
+def lookup_quality(
+    operation: str, count: int, measure: bool, seconds: float, seed: int | None, on_miss: tuple[str, ...],
+    output: Path | None, device: str, dtype: str, regime: str | None, db: str, as_json: bool,
+) -> None:  # fmt: skip
     """Measure what answers for unknown problems cost.
 
     Each drawn problem is looked up and then tuned for --seconds; answer, champion and library are timed in
     turn. What a model lost at problems left out of its survey is told by `tuner model show`.
-    """
-    writable_file(output)
-    lookup_quality_drawn(DrawnRequest(**options), measure, output, db, as_json)
-
-
-#: Answers are what the lookup predicts.
-PREDICT = "predict"
-#: What a title says of the ways to answer.
-FIRST = {PREDICT: "", "measure": ", measured at first use"}
-COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
-
-
-@dataclass(frozen=True)
-class DrawnRequest:
-    """What is asked for.
-
-    Attributes:
-        operation: Its name.
-        count: Problems to draw.
-        seconds: Of each study.
-        seed: Of problems and studies; drawn where None.
-        device: Where.
-        dtype: Element type.
-        regime: How time is taken; as usual on the device where None.
-        on_miss: ``predict`` for what the lookup answers, ``measure`` for what it answers after a first use; of
-            both the same studies tell the loss.
-    """
-
-    operation: str
-    count: int
-    seconds: float
-    seed: int | None
-    device: str
-    dtype: str
-    regime: str | None
-    on_miss: Sequence[str]
-
-
-def lookup_quality_drawn(
-    asked: DrawnRequest, measure: bool, output: Path | None, db: str, as_json: bool
-) -> None:
-    """Draws problems, answers, measures, and writes a page and its JSON after each.
-
-    Raises:
-        InputError: Not to be measured, or nothing to be drawn.
     """
     from tuner.devices.detect import find
     from tuner.lookup.stale import builtin_now
@@ -101,41 +58,58 @@ def lookup_quality_drawn(
     from tuner.model.survey_design import draw_for
     from tuner.study.locks import occupied
 
+    writable_file(output)
     if not measure:
         raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
-    catalogue, found = builtin_now(), find(asked.device)
-    regime = asked.regime or kind_of(found.target).survey.regime
-    seed = secrets.randbits(32) if asked.seed is None else asked.seed
-    problems = draw_for(catalogue.operation(asked.operation), asked.dtype, found.target, asked.count, seed)
-    title = f"Drawn problems of {asked.operation} on {found.info.name}, {regime}, seed {seed}"
-    asked = replace(asked, regime=regime, on_miss=tuple(dict.fromkeys(asked.on_miss)))
+    catalogue, found = builtin_now(), find(device)
+    regime = regime or kind_of(found.target).survey.regime
+    seed = secrets.randbits(32) if seed is None else seed
+    problems = draw_for(catalogue.operation(operation), dtype, found.target, count, seed)
+    title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
     where = {"device": found.info.name, "regime": regime, "seed": seed}
-    told = [
-        _AnswerPage(title + FIRST[each], _page_of(output, each, asked.on_miss), [], where)
-        for each in asked.on_miss
-    ]
-    answers = [partial(_answered, asked, db, each) for each in asked.on_miss]
+    ways = list(dict.fromkeys(on_miss))
+    pages = [_Page(title + WAYS[way], where) for way in ways]
+    answers = [partial(_answered, way, device, regime, db) for way in ways]
     with occupied(db, (found,), title):
-        for cases in measured(problems, answers, catalogue, found, asked.seconds, regime, seed):
-            for each, case in zip(told, cases, strict=True):
-                each.take(case, asked)
+        for cases in measured(problems, answers, catalogue, found, seconds, regime, seed):
+            for way, page, case in zip(ways, pages, cases, strict=True):
+                page.cases.append(case)
+                click.echo(f"{len(page.cases)} of {count}: {' | '.join(row(case))}", err=True)
+                if output is not None:
+                    page.write(output.with_stem(f"{output.stem}-{way}") if len(ways) > 1 else output, seconds)
     if as_json:
-        print_json([each.to_json() for each in told] if len(told) > 1 else told[0].to_json())
+        print_json([page.to_json() for page in pages] if len(pages) > 1 else pages[0].to_json())
         return
-    for each in told:
-        table(each.title, COLUMNS, [row(case) for case in each.cases])
-        for line in lines(each.summary):
+    for page in pages:
+        table(page.title, COLUMNS, [row(case) for case in page.cases])
+        for line in lines(page.summary):
             click.echo(line)
 
 
+#: Ways to answer, and what a title says of them.
+WAYS = {"predict": "", "measure": ", measured at first use"}
+COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
+
+
+def _answered(way: str, device: str, regime: str, db: str, problem: Problem, crew: Any) -> Answer:
+    """What a lookup answers, as callables ask it; after a first use if that is the way."""
+    from tuner.lookup import answer
+    from tuner.lookup.asking import kept_open, parse_device, parse_key
+    from tuner.lookup.stale import builtin_now
+    from tuner.study.first_use import answer_at_first_use
+
+    if way == "measure":
+        return answer_at_first_use(problem, crew, builtin_now(), regime, kept_open(db))
+    return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+
+
 @dataclass(frozen=True)
-class _AnswerPage:
+class _Page:
     """What is told of one way to answer."""
 
     title: str
-    output: Path | None
-    cases: list[DrawnProblem]
     where: dict[str, Any]
+    cases: list[DrawnProblem] = field(default_factory=list)
 
     @property
     def summary(self) -> LossSummary:
@@ -143,35 +117,24 @@ class _AnswerPage:
 
         return summary(self.cases)
 
-    def take(self, case: DrawnProblem, asked: DrawnRequest) -> None:
-        """Prints a case, and writes the page."""
-        self.cases.append(case)
-        click.echo(f"{len(self.cases)} of {asked.count}: {' | '.join(row(case))}", err=True)
-        if self.output is not None:
-            _write(self.output, self.to_json(), self.cases, self.summary, asked.seconds)
-
     def to_json(self) -> dict[str, Any]:
-        told = [each.to_json() for each in self.cases]
-        return {"title": self.title, **self.where, "summary": self.summary.to_json(), "cases": told}
+        cases = [case.to_json() for case in self.cases]
+        return {"title": self.title, **self.where, "summary": self.summary.to_json(), "cases": cases}
 
-
-def _page_of(output: Path | None, on_miss: str, all_of_them: Sequence[str]) -> Path | None:
-    """Of several pages, each has its own name."""
-    return output.with_stem(f"{output.stem}-{on_miss}") if output and len(all_of_them) > 1 else output
-
-
-def _answered(asked: DrawnRequest, db: str, on_miss: str, problem: Problem, crew: Any) -> Answer:
-    """What a lookup answers, as callables ask it; after a first use if that is asked for."""
-    from tuner.lookup import answer
-    from tuner.lookup.asking import kept_open, parse_device, parse_key
-
-    assert asked.regime is not None, "it was chosen"
-    if on_miss == PREDICT:
-        return answer(kept_open(db), parse_key(problem), parse_device(asked.device), asked.regime)
-    from tuner.lookup.stale import builtin_now
-    from tuner.study.first_use import answer_at_first_use
-
-    return answer_at_first_use(problem, crew, builtin_now(), asked.regime, kept_open(db))
+    def write(self, output: Path, seconds: float) -> None:
+        """Writes the page, and its data beside it."""
+        data = {**self.to_json(), "seconds": seconds}
+        output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        page = [
+            f"# {self.title}", "",
+            f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and library were "
+            "timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
+            "", *(f"- {line}" for line in lines(self.summary)), "",
+            f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
+            *(f"| {' | '.join(row(case))} |" for case in self.cases), "",
+            *(f"{case.problem}: {case.why}" for case in self.cases if case.why),
+        ]  # fmt: skip
+        output.write_text("\n".join(page).rstrip() + "\n", encoding="utf-8")
 
 
 def row(of: DrawnProblem) -> tuple[str, ...]:
@@ -199,21 +162,3 @@ def lines(told: LossSummary) -> list[str]:
         held = f"loss {told.loss_held:.0%}, time {told.time_held:.0%}"
         found.append(f"80 % intervals hold: {held}")
     return found
-
-
-def _write(
-    output: Path, data: dict[str, Any], cases: list[DrawnProblem], told: LossSummary, seconds: float
-) -> None:
-    """The page, and its data beside it."""
-    data = {**data, "seconds": seconds}
-    output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    page = [
-        f"# {data['title']}", "",
-        f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and library were "
-        "timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
-        "", *(f"- {line}" for line in lines(told)), "",
-        f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
-        *(f"| {' | '.join(row(each))} |" for each in cases), "",
-        *(f"{each.problem}: {each.why}" for each in cases if each.why),
-    ]  # fmt: skip
-    output.write_text("\n".join(page).rstrip() + "\n", encoding="utf-8")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.devices.cuda.process import Gpu, on_gpu
-from tuner.model.network import Encoding, Layers, Network, Singles
+from tuner.model.network import Encoding, Network, Singles
 from tuner.results.distance import Floats
 
 #: Quantiles of each feature.
@@ -66,7 +66,7 @@ def trained(
 
 
 def train(rows: Floats, target: Floats, weight: Floats, how: Training, seed: int, xp: Any = np) -> Network:
-    """Networks for a target.
+    """Networks for a target, all at once: a step is as many calls for several as for one.
 
     Args:
         rows: Features, shape (rows, features); the first is the number of a kind.
@@ -76,15 +76,57 @@ def train(rows: Floats, target: Floats, weight: Floats, how: Training, seed: int
         seed: Of first weights and batches.
         xp: NumPy, or CuPy to train on the current GPU.
     """
-    encoding = encoding_of(rows)
+    encoding, rng = encoding_of(rows), np.random.default_rng(seed)
     data = encoding.inputs_of(rows), target.astype(np.float32), (weight / weight.mean()).astype(np.float32)
-    layers = _Trainer(tuple(map(xp.asarray, data)), how, seed, xp).layers()
-    return Network.of(encoding, 1.0, [(_on_host(matrix), _on_host(offsets)) for matrix, offsets in layers])
+    inputs, truth, pulls = map(xp.asarray, data)
+    weights = [xp.asarray(matrix) for matrix in _first_weights((encoding.inputs, *how.hidden, 1), how, rng)]
+    means, squares = ([xp.zeros_like(matrix) for matrix in weights] for _ in range(2))
+    batch = min(max(len(rows) // STEPS, LEAST_ROWS), MOST_ROWS)
+    an_epoch = max(len(rows) // batch, 1)
+    steps = how.epochs * an_epoch
+    for step in range(1, steps + 1):
+        if step % an_epoch == 1 % an_epoch:
+            order, begin = xp.asarray(rng.permutation(len(rows))), 0
+        some = order[begin : begin + batch]
+        begin += batch
+        slopes = _slopes(weights, inputs[some], truth[some], pulls[some], xp)
+        rate = how.rate * min(1.0, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
+        for matrix, slope, mean, square in zip(weights, slopes, means, squares, strict=True):
+            mean += (1 - FIRST) * (slope - mean)
+            square += (1 - SECOND) * (slope * slope - square)
+            along = mean / (xp.sqrt(square) * (1 / np.sqrt(1 - SECOND**step)) + LEAST)
+            matrix *= 1 - rate * how.decay
+            matrix -= (rate / (1 - FIRST**step)) * along
+    host = [matrix.get() if hasattr(matrix, "get") else matrix for matrix in weights]
+    return Network.of(encoding, 1.0, list(zip(host[::2], host[1::2], strict=True)))
 
 
-def _on_host(array: Any) -> Singles:
-    found: Singles = array.get() if hasattr(array, "get") else array
-    return found
+def _first_weights(sizes: Sequence[int], how: Training, rng: np.random.Generator) -> Iterator[Singles]:
+    """Of each layer the matrices of all networks, and the offsets."""
+    for number, (inputs, outputs) in enumerate(pairwise(sizes)):
+        scale = (0.1 if number == len(sizes) - 2 else 1.0) / np.sqrt(inputs)
+        yield (scale * rng.standard_normal((how.networks, inputs, outputs))).astype(np.float32)
+        yield np.zeros((how.networks, 1, outputs), np.float32)
+
+
+def _slopes(weights: Sequence[Any], values: Any, target: Any, pulls: Any, xp: Any) -> list[Any]:
+    """The slopes of the error at some rows by every weight."""
+    layers, kept = list(zip(weights[::2], weights[1::2], strict=True)), []
+    for matrix, offsets in layers[:-1]:
+        before = values @ matrix + offsets
+        share = 1 / (1 + xp.exp(-before))
+        kept.append((values, share * (1 + before * (1 - share))))
+        values = before * share
+    matrix, offsets = layers[-1]
+    off = (values @ matrix + offsets)[:, :, 0] - target
+    back = (xp.clip(off, -HUBER, HUBER) * (pulls / len(target)))[:, :, None]
+    slopes: list[Any] = []
+    for matrix, _ in reversed(layers):
+        slopes[:0] = xp.swapaxes(values, -1, -2) @ back, back.sum(axis=1, keepdims=True)
+        if kept:
+            values, slope = kept.pop()
+            back = (back @ xp.swapaxes(matrix, -1, -2)) * slope
+    return slopes
 
 
 def encoding_of(rows: Floats) -> Encoding:
@@ -103,70 +145,3 @@ def share_of(of_trees: Floats, of_network: Floats, target: Floats, weight: Float
     apart, off = of_network - of_trees, target - of_trees
     apart, off = np.clip(apart, -HUBER, HUBER), np.clip(off, -HUBER, HUBER)
     return float(np.clip((weight * off * apart).sum() / max((weight * apart**2).sum(), 1e-12), 0, 1))
-
-
-class _Trainer:
-    """All networks at once: a step is as many calls for several as for one."""
-
-    def __init__(self, data: tuple[Any, Any, Any], how: Training, seed: int, xp: Any) -> None:
-        self._inputs, self._target, self._pulls = data
-        self._how, self._xp, self._rng = how, xp, np.random.default_rng(seed)
-        self._sizes = (self._inputs.shape[1], *how.hidden, 1)
-        self._weights, self._slopes = xp.asarray(self._start()), xp.asarray(np.zeros_like(self._start()))
-        self._network, self._by = self._views(self._weights), self._views(self._slopes)
-
-    def _start(self) -> Singles:
-        pieces: list[NDArray[np.float32]] = []
-        for number, (inputs, outputs) in enumerate(pairwise(self._sizes)):
-            scale = (0.1 if number == len(self._sizes) - 2 else 1.0) / np.sqrt(inputs)
-            matrices = scale * self._rng.standard_normal((self._how.networks, inputs, outputs))
-            pieces += [matrices.astype(np.float32).ravel(), np.zeros(self._how.networks * outputs, np.float32)]
-        return np.concatenate(pieces)
-
-    def _views(self, weights: Any) -> Layers:
-        found, first, count = [], 0, self._how.networks
-        for inputs, outputs in pairwise(self._sizes):
-            middle, end = first + count * inputs * outputs, first + count * (inputs + 1) * outputs
-            matrix = weights[first:middle].reshape(count, inputs, outputs)
-            found.append((matrix, weights[middle:end].reshape(count, 1, outputs)))
-            first = end
-        return found
-
-    def layers(self) -> Layers:
-        """Trains; returns the layers."""
-        how, xp, weights, slopes = self._how, self._xp, self._weights, self._slopes
-        mean, square = xp.zeros_like(weights), xp.zeros_like(weights)
-        rows = min(max(len(self._inputs) // STEPS, LEAST_ROWS), MOST_ROWS)
-        each = max(len(self._inputs) // rows, 1)
-        steps, step = how.epochs * each, 0
-        for _ in range(how.epochs):
-            order = xp.asarray(self._rng.permutation(len(self._inputs)))
-            for batch in range(each):
-                self._slope(order[batch * rows : (batch + 1) * rows])
-                step += 1
-                mean += (1 - FIRST) * (slopes - mean)
-                square += (1 - SECOND) * (slopes * slopes - square)
-                warm = min(1.0, step / (WARM_UP * steps))
-                rate = how.rate * warm * 0.5 * (1 + np.cos(np.pi * step / steps))
-                along = mean / (xp.sqrt(square) * (1 / np.sqrt(1 - SECOND**step)) + LEAST)
-                weights *= 1 - rate * how.decay
-                weights -= (rate / (1 - FIRST**step)) * along
-        return self._network
-
-    def _slope(self, some: Any) -> None:
-        """Writes the slopes of the error at some rows by every weight."""
-        xp, values, kept = self._xp, self._inputs[some], []
-        for matrix, offsets in self._network[:-1]:
-            before = values @ matrix + offsets
-            share = 1 / (1 + xp.exp(-before))
-            kept.append((values, share * (1 + before * (1 - share))))
-            values = before * share
-        matrix, offsets = self._network[-1]
-        off = (values @ matrix + offsets)[:, :, 0] - self._target[some]
-        back = (xp.clip(off, -HUBER, HUBER) * (self._pulls[some] / len(some)))[:, :, None]
-        for number in range(len(self._by) - 1, -1, -1):
-            self._by[number][0][:] = xp.swapaxes(values, -1, -2) @ back
-            self._by[number][1][:] = back.sum(axis=1, keepdims=True)
-            if number:
-                values, slope = kept[number - 1]
-                back = (back @ xp.swapaxes(self._network[number][0], -1, -2)) * slope
