@@ -14,9 +14,8 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, write_device
 
 from tuner.devices.detect import find
 from tuner.fleet.clusters import ClusterRequest, connected
-from tuner.fleet.ledger import ClaimLedger
 from tuner.fleet.orders import identity_of
-from tuner.fleet.runner import ClusterRunner, Conditions
+from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
 from tuner.night.night import Here, Stage
 from tuner.night.plan import read_plan
 from tuner.night.standing import kernels_of
@@ -52,7 +51,7 @@ def made(
         runner = ClusterRunner(
             cluster.client,
             ClaimLedger(store, f"sqlite:///{folder}/studies.db"),
-            Conditions(identity_of([str(item.file)])),
+            Admission(identity_of([str(item.file)])),
         )
         stack.callback(runner.close)
         yield runner, work, store

@@ -8,17 +8,16 @@ import logging
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tuner.devices.detect import DetectedDevice, find, find_each, kind_of
+from tuner.devices.detect import DetectedDevice, find, find_each
 from tuner.errors import EnvironmentTrouble, InputError
 
 #: Seconds before the end of a job at which its workers stop, so that their slices end in an orderly way.
@@ -113,41 +112,6 @@ def script_of(kind: str, job: Mapping[str, Any], worker: Mapping[str, Any]) -> s
     return str(made.job_script())
 
 
-#: A share is this many cores at the least: a study, its device's process, and two compilers.
-LEAST_CORES = 4
-
-
-def shares(cores: Sequence[int], count: int) -> list[set[int]]:
-    """Divides cores into equal runs of neighbours, which have caches and memory in common.
-
-    Args:
-        cores: Numbers of the cores.
-        count: Number of shares.
-
-    Returns:
-        The shares; all cores for each if there are too few to divide.
-    """
-    ordered = sorted(cores)
-    each = len(ordered) // max(count, 1)
-    if count < 2 or each < LEAST_CORES:
-        return [set(ordered)] * count
-    return [set(ordered[number * each : (number + 1) * each]) for number in range(count)]
-
-
-def share_cores(found: Sequence[DetectedDevice], processes: Sequence[int]) -> None:
-    """Gives each worker process of this machine's GPUs its share of the cores that this process may use.
-
-    Args:
-        found: Their devices.
-        processes: Their ids, in the same order; what they start later has the same share.
-    """
-    if any(kind_of(each.target).is_host for each in found):
-        return
-    for pid, cores in zip(processes, shares(list(os.sched_getaffinity(0)), len(processes)), strict=True):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(pid, cores)
-
-
 @dataclass(frozen=True)
 class Certificates:
     """Files in PEM form; all or none.
@@ -171,15 +135,15 @@ class Certificates:
         Raises:
             InputError: Some of the files are named and others not, or one is missing.
         """
-        given = {"--tls-ca": self.authority, "--tls-cert": self.certificate, "--tls-key": self.key}
-        if not any(given.values()):
-            return None
-        lacking = [name for name, path in given.items() if path is None]
-        if lacking:
-            raise InputError(f"TLS takes --tls-ca, --tls-cert and --tls-key together; add {', '.join(lacking)}")
-        for name, path in given.items():
+        paths = {"--tls-ca": self.authority, "--tls-cert": self.certificate, "--tls-key": self.key}
+        missing = [name for name, path in paths.items() if path is None]
+        if missing and any(paths.values()):
+            raise InputError(f"TLS takes --tls-ca, --tls-cert and --tls-key together; add {', '.join(missing)}")
+        for name, path in paths.items():
             if path is not None and not path.is_file():
                 raise InputError(f"{name} names a PEM file, there is none at {path}; check the path")
+        if self.authority is None:
+            return None
         from distributed.security import Security
 
         names = {f"tls_{role}_cert": str(self.certificate), f"tls_{role}_key": str(self.key)}
@@ -187,10 +151,8 @@ class Certificates:
         return make(tls_ca_file=str(self.authority), require_encryption=True, **names)
 
 
-#: Seconds to wait for a scheduler, and for workers of this machine to end.
-CONNECT_WITHIN_S, END_WITHIN_S = 15.0, 8.0
-#: Seconds after which idle workers of this machine end, should nobody end them.
-IDLE_EXIT_S = 3600.0
+#: Seconds to wait for a scheduler.
+CONNECT_WITHIN_S = 15.0
 QUEUES = ("slurm", "pbs")
 
 
@@ -200,13 +162,13 @@ class ClusterRequest:
 
     Attributes:
         text: ``local``, ``tcp://host:8786``, ``slurm:site.toml``...
-        found: For a local cluster, its devices.
+        devices: For a local cluster, its devices.
         certificates: For TLS with a scheduler that runs already.
         folder: For a local cluster, where its workers keep their own files; by default the user's cache.
     """
 
     text: str
-    found: tuple[DetectedDevice, ...] = ()
+    devices: tuple[DetectedDevice, ...] = ()
     certificates: Certificates = field(default_factory=Certificates)
     folder: Path | None = None
 
@@ -219,13 +181,11 @@ class Cluster:
         client: Dask's client.
         address: The scheduler's address.
         dashboard: Address of Dask's own pages; empty if there are none.
-        own: True if it ends with this process.
     """
 
     client: Any
     address: str
     dashboard: str
-    own: bool
 
 
 def check_installed() -> None:
@@ -245,6 +205,7 @@ def quiet() -> None:
     import dask
 
     dask.config.set({"logging.distributed": "critical"})
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     for name in ("distributed", "distributed.scheduler", "distributed.worker", "distributed.core"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -268,7 +229,7 @@ def connected(request: ClusterRequest) -> Iterator[Cluster]:
             yield cluster
     elif kind in ("tcp", "tls"):
         with _client(request.text, request.certificates) as client:
-            yield Cluster(client, request.text, _dashboard(client), own=False)
+            yield Cluster(client, request.text, _dashboard(client))
     else:
         raise InputError(
             f"a cluster is local, tcp://HOST:8786, tls://HOST:8786, slurm:FILE.toml or pbs:FILE.toml, got "
@@ -310,53 +271,24 @@ def _own_pages(client: Any) -> str:
 
 @contextlib.contextmanager
 def _local(request: ClusterRequest) -> Iterator[Cluster]:
-    """A scheduler in this process, and a worker process for each device of this machine."""
-    from distributed import LocalCluster
+    """A scheduler in this process, and a worker for each device of this machine."""
+    from distributed import Scheduler, SpecCluster
 
+    from tuner.fleet.worker import DeviceNanny, WorkerOptions, nanny_options
+
+    here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    nannies = nanny_options(request.devices, WorkerOptions(folder=request.folder))
+    workers = {made["name"]: {"cls": DeviceNanny, "options": {**made, "host": "127.0.0.1"}} for made in nannies}
     with contextlib.ExitStack() as stack:
-        made: Any = LocalCluster
-        cluster = stack.enter_context(
-            made(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
-        )
-        client = stack.enter_context(_client(cluster.scheduler_address))
-        stack.enter_context(local_workers(cluster.scheduler_address, request.found, request.folder))
-        yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
-
-
-@contextlib.contextmanager
-def local_workers(
-    address: str, found: Sequence[DetectedDevice], folder: Path | None = None, *more: str
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Starts a worker process for each device of this machine; they end with the block.
-
-    Args:
-        address: The scheduler's.
-        found: The devices.
-        folder: Where they keep their own files.
-        more: More arguments of ``tuner worker``.
-    """
-    own = ["--folder", str(folder)] if folder else []
-    arguments = ["worker", "--scheduler", address, "--idle-exit", str(IDLE_EXIT_S), *own, *more]
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    workers: list[subprocess.Popen[bytes]] = []
-    try:
-        for device in found:
-            command = [sys.executable, "-m", "tuner", *arguments, "--devices", device.spec]
-            # Sessions of their own: Ctrl-C reaches the coordinator, which stops them in an orderly way.
-            workers.append(
-                subprocess.Popen(command, start_new_session=True, env={**os.environ, "PYTHONPATH": path})
+        made: Any = SpecCluster
+        try:
+            cluster = stack.enter_context(
+                made(workers, {"cls": Scheduler, "options": here}, silence_logs=logging.CRITICAL)
             )
-        share_cores(found, [each.pid for each in workers])
-        yield workers
-    finally:
-        for each in workers:
-            each.terminate()
-        for each in workers:
-            try:
-                each.wait(END_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                each.kill()
-                each.wait()
+        except (OSError, RuntimeError) as error:
+            raise EnvironmentTrouble(f"the workers of this machine must start: {error}") from error
+        client = stack.enter_context(_client(cluster.scheduler_address))
+        yield Cluster(client, str(cluster.scheduler_address), _own_pages(client))
 
 
 def local_devices(text: str) -> tuple[DetectedDevice, ...]:
@@ -374,7 +306,7 @@ def _queued(kind: str, path: Path) -> Iterator[Cluster]:
     try:
         cluster.scale(jobs=settings.jobs)
         with _client(cluster) as client:
-            yield Cluster(client, str(cluster.scheduler_address), _own_pages(client), own=True)
+            yield Cluster(client, str(cluster.scheduler_address), _own_pages(client))
     finally:
         cluster.close()
 

@@ -1,12 +1,10 @@
-"""``tuner nightly --cluster``: the same night on a cluster's workers, with a live view of all of them."""
+"""``tuner nightly --cluster`` and ``tuner worker``: nights on a cluster's workers, and the workers."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +12,6 @@ import click
 
 from tuner.cli.formatting import duration
 from tuner.errors import EnvironmentTrouble, Interrupted
-from tuner.fleet.worker_command import tls_options
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.result import NightResult
 from tuner.study import job_files
@@ -22,37 +19,69 @@ from tuner.study import job_files
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tuner.fleet.clusters import Cluster
-    from tuner.fleet.coordinator import Fleet
+    from tuner.fleet.clusters import Certificates, Cluster
     from tuner.fleet.night import FleetNight
     from tuner.night.scheduler import NightItem
-    from tuner.night.watching import NightWatch
 
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-@dataclass(frozen=True)
-class FleetRequest:
-    """What is asked for by ``--cluster`` and its options.
+def tls_options(command: F) -> F:
+    """``--tls-ca``, ``--tls-cert`` and ``--tls-key``: certificates for Dask."""
+    for name, text in (
+        ("--tls-key", "Private key, PEM."),
+        ("--tls-cert", "Certificate of this process, PEM."),
+        ("--tls-ca", "Certificate of the authority, PEM."),
+    ):
+        command = click.option(name, type=click.Path(path_type=Path), help=text)(command)
+    return command
 
-    Attributes:
-        cluster: ``local``, ``tcp://host:8786``, ``slurm:FILE.toml``...
-        device: ``--device``: for a local cluster the devices to use, else kind or model; several with commas.
-        tls: Files of certificate authority, certificate and key; None for those that are not given.
-        seed: Seed of the searches.
-        deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        again: True to continue problems that are done, too.
-        quiet: True to show nothing on stderr.
+
+def _certificates(options: Mapping[str, Any]) -> Certificates:
+    from tuner.fleet.clusters import Certificates
+
+    return Certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
+
+
+@click.command()
+@click.option("--scheduler", required=True, metavar="tcp://HOST:8786", help="Address of the scheduler.")
+@click.option(
+    "--devices", default="", metavar="SPEC", help="cuda (every GPU), cuda:N or cpu; default: all GPUs."
+)
+@click.option("--name", default="", help="Name of the worker; default: the machine and the device.")
+@click.option("--folder", type=click.Path(path_type=Path), help="For its own records and caches.")
+@click.option("--idle-exit", type=float, metavar="S", help="End after so many seconds without work.")
+@click.option("--lifetime", type=float, metavar="S", help="End after so many seconds; a slice ends orderly.")
+@click.option("--stall", type=float, default=240.0, metavar="S", help="Limit without progress.  [default: 240]")
+@click.option("--interface", default="", metavar="NAME", help="Network interface, e.g. eth0 or ib0.")
+@click.option(
+    "--db", envvar="TUNER_DB", default="", metavar="URL",
+    help="How this machine reaches the database, if not by the coordinator's URL; TUNER_DB sets it, too.",
+)  # fmt: skip
+@tls_options
+def worker(
+    scheduler: str, devices: str, name: str, folder: Path | None, idle_exit: float | None,
+    lifetime: float | None, stall: float, interface: str, db: str, **tls: Any,
+) -> None:  # fmt: skip
+    """Work for a fleet: one process for each device, which takes slices of nights.
+
+    The worker runs what the scheduler's clients send, as Dask does: connect it to a scheduler that you trust,
+    and let nobody else reach that scheduler.
     """
+    from tuner.devices.detect import find_each
+    from tuner.fleet.clusters import check_installed, quiet
 
-    cluster: str
-    device: str
-    tls: tuple[Path | None, Path | None, Path | None]
-    seed: int
-    deadline_s: float | None
-    again: bool
-    quiet: bool
+    check_installed()
+    quiet()
+    security = _certificates(tls).security("worker")
+    from tuner.fleet.worker import WorkerOptions, serve
+
+    url = "" if db.startswith("sqlite") else db
+    serve(
+        find_each(devices),
+        WorkerOptions(scheduler, folder, name, url, idle_exit, lifetime, stall, security, interface),
+    )
 
 
 def print_job(cluster: str) -> None:
@@ -71,52 +100,65 @@ def print_job(cluster: str) -> None:
 
 
 def run_fleet(
-    plan: Plan, db: str, request: FleetRequest, ended: Callable[[NightItem], None] = lambda item: None
-) -> NightResult:
+    plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None,
+    ended: Callable[[NightItem], None] = lambda item: None,
+) -> NightResult:  # fmt: skip
     """Runs a night on a cluster.
 
     Args:
         plan: The plan.
         db: URL of the database.
-        request: The cluster and how.
+        options: The command's: ``cluster``, ``device``, ``tls_...``, ``again``, ``quiet``.
+        seed: Seed of the searches.
+        deadline_s: `time.monotonic` at which to stop; None without a deadline.
         ended: Called with each problem's result.
 
     Raises:
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
     """
-    from tuner.fleet.clusters import Certificates, ClusterRequest, local_devices
-    from tuner.fleet.coordinator import opened
+    from tuner.fleet.clusters import ClusterRequest, check_installed, local_devices, quiet
     from tuner.night.reporting import night_report
     from tuner.night.watch_command import night_watch
+
+    check_installed()
+    quiet()
+    from tuner.fleet.night import of_models, opened
 
     if plan.surveys:
         click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
     if plan.wanted:
         click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
-    found = local_devices(request.device or plan.device) if request.cluster == "local" else ()
-    wanted = ClusterRequest(request.cluster, found, Certificates(*request.tls))
-    with opened(db, wanted) as fleet:
-        watch = night_watch(fleet.store, (), plan, request.quiet)
+    is_local, device, is_quiet = options["cluster"] == "local", options["device"], options["quiet"]
+    names = tuple(name for name in device.split(",") if name and not is_local)
+    request = ClusterRequest(
+        options["cluster"], local_devices(device or plan.device) if is_local else (), _certificates(options)
+    )
+    with opened(db, request) as fleet:
+        watch = night_watch(fleet.store, (), plan, is_quiet)
         watch.note()
         watch.why_none = "no worker came"
-        night = _night(plan, fleet, request, partial(_time_sentinels, watch, plan))
-        with _shown(night, fleet.cluster, request.quiet), job_files.telling_of_fleet(night.snapshot):
+
+        def time_sentinels(night: FleetNight) -> None:
+            """Has each worker time the sentinels of its board, before any slice."""
+            watch.begin(plan, night.left_s(), of_models(night))
+
+        night = fleet.night(
+            plan, seed, deadline_s,
+            devices=() if any(name.startswith("fake:") for name in names) else names,
+            again=options["again"], greeted=time_sentinels,
+            warned=lambda text: click.echo(f"tuner: {text}", err=True),
+            said=_nothing if is_quiet else _print_slice,
+        )  # fmt: skip
+        with _shown(night, fleet.cluster, is_quiet), job_files.telling_of_fleet(night.snapshot):
             result = _tuned(night, ended)
         result.snapshot = night.snapshot()
-        places = {item.key: place for place, item in enumerate(plan.items)}
-        result.items.sort(key=lambda each: places[each.item.key])
+        numbers = {item.key: number for number, item in enumerate(plan.items)}
+        result.items.sort(key=lambda item: numbers[item.item.key])
         result.report = night_report(
-            watch, [each.to_json() for each in result.items], str(result.stopped or "")
+            watch, [item.to_json() for item in result.items], str(result.stopped or "")
         )
     return result
-
-
-def _time_sentinels(watch: NightWatch, plan: Plan, night: FleetNight) -> None:
-    """Has each worker time the sentinels of its board, before any slice."""
-    from tuner.fleet.sentinels import of_models
-
-    watch.begin(plan, night.left_s(), of_models(night))
 
 
 def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
@@ -136,25 +178,9 @@ def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult
     return result
 
 
-def _night(
-    plan: Plan, fleet: Fleet, request: FleetRequest, greeted: Callable[[FleetNight], None]
-) -> FleetNight:
-    devices = tuple(name for name in request.device.split(",") if name)
-    return fleet.night(
-        plan, request.seed, request.deadline_s,
-        devices=() if request.cluster == "local" or _is_fake(devices) else devices,
-        again=request.again, greeted=greeted, warned=lambda text: click.echo(f"tuner: {text}", err=True),
-        said=_nothing if request.quiet else _said,
-    )  # fmt: skip
-
-
-def _is_fake(devices: tuple[str, ...]) -> bool:
-    return any(name.startswith("fake:") for name in devices)
-
-
-def _said(item: PlanItem, slices: int, gain: float | None) -> None:
-    told = "" if gain is None else f", {gain:.1%} gained"
-    click.echo(f"{item.problem}: slice {slices}{told}", err=True)
+def _print_slice(item: PlanItem, slices: int, gain: float | None) -> None:
+    gained = "" if gain is None else f", {gain:.1%} gained"
+    click.echo(f"{item.problem}: slice {slices}{gained}", err=True)
 
 
 def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
@@ -194,11 +220,11 @@ def workers_table(told: dict[str, Any]) -> Table:
     shown = Table(title=title, title_justify="left")
     for name in ("worker", "device", "doing", "trials/min", "slices", "best"):
         shown.add_column(name)
-    for each in told["workers"]:
-        best = duration(each["best_s"]) if each["best_s"] else "-"
+    for worker in told["workers"]:
+        best = duration(worker["best_s"]) if worker["best_s"] else "-"
         shown.add_row(
-            each["name"], each["device"] or "-", each["doing"], f"{each['trials_per_minute']:.0f}",
-            str(each["slices"]), best,
+            worker["name"], worker["device"] or "-", worker["doing"], f"{worker['trials_per_minute']:.0f}",
+            str(worker["slices"]), best,
         )  # fmt: skip
     return shown
 
@@ -221,15 +247,4 @@ class ClusterExtension:
 
     options = staticmethod(cluster_options)
     print_job = staticmethod(print_job)
-
-    @staticmethod
-    def run(
-        plan: Plan, db: str, asked: Mapping[str, Any], seed: int, deadline_s: float | None,
-        ended: Callable[[NightItem], None],
-    ) -> NightResult:  # fmt: skip
-        """Runs a night by the command's options."""
-        tls = asked["tls_ca"], asked["tls_cert"], asked["tls_key"]
-        request = FleetRequest(
-            asked["cluster"], asked["device"], tls, seed, deadline_s, asked["again"], asked["quiet"]
-        )
-        return run_fleet(plan, db, request, ended)
+    run = staticmethod(run_fleet)

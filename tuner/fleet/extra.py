@@ -4,9 +4,7 @@ from tuner.extras import Command, Extra
 
 EXTRA = Extra(
     commands={
-        "worker": Command(
-            "tuner.fleet.worker_command:worker", "Let this machine's devices work for a fleet.", "Tune"
-        ),
+        "worker": Command("tuner.fleet.command:worker", "Let this machine's devices work for a fleet.", "Tune"),
     },
     provides={"cluster": "tuner.fleet.command:ClusterExtension"},
 )

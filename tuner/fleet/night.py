@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.errors import EnvironmentTrouble, Interrupted
-from tuner.fleet.ledger import ClaimLedger
-from tuner.fleet.orders import identity_of
-from tuner.fleet.runner import RECHECK_S, SILENT_S, ClusterRunner, Conditions, Member, State
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, Interrupted
+from tuner.fleet.clusters import Cluster, ClusterRequest, connected
+from tuner.fleet.orders import SentinelOrder, identity_of
+from tuner.fleet.runner import (
+    RECHECK_S,
+    SILENT_S,
+    Admission,
+    ClaimLedger,
+    ClusterRunner,
+    Member,
+    State,
+)
 from tuner.night.plan.items import Plan, PlanItem, asks_for
 from tuner.night.scheduler import Lane, NightItem, Rules, play
+from tuner.night.sentinels import Pass, Timed, Watched
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Place, Work
 from tuner.store import Store
-from tuner.store.claims import patiently
+from tuner.store.claims import Claims, patiently
+from tuner.study.locks import Occupancy
 
 #: Seconds between two looks for workers while there is none.
 LOOK_S = 0.5
@@ -76,8 +88,8 @@ class FleetNight:
         self._begun_s = self._slices_from_s = time.monotonic()
         files = {str(item.file) for item in self.plan.items if item.file is not None}
         host = "" if self.anywhere else socket.gethostname()
-        conditions = Conditions(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
-        self.runner = ClusterRunner(self.client, self.ledger, conditions, self.warned)
+        admission = Admission(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
+        self.runner = ClusterRunner(self.client, self.ledger, admission, self.warned)
         self._rules = Rules(
             self.left_s,
             self.seed,
@@ -227,3 +239,134 @@ class _Stopping:
         if why:
             raise Interrupted(why)
         return list(self._runner.wait(seconds))
+
+
+#: Stands for all devices of a fleet in the lock beside a database.
+_FLEET = DeviceInfo("a fleet", "fleet", uuid="fleet")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A cluster and the database of its records. It runs plans, one after the other.
+
+    Attributes:
+        cluster: The cluster.
+        store: The database.
+        url: The database's URL for workers.
+        hold: Makes sure that this is still the only coordinator.
+        anywhere: True if workers on other machines may take part.
+    """
+
+    cluster: Cluster
+    store: Store
+    url: str
+    anywhere: bool
+    hold: Callable[[], None]
+
+    def night(self, plan: Plan, seed: int, deadline_s: float | None, **more: Any) -> FleetNight:
+        """Makes a night: `run` tunes it, in any thread, `snapshot` shows it, `stopped` ends it from outside.
+
+        Args:
+            plan: The plan; a job of one problem is a plan of one item.
+            seed: Seed of the searches.
+            deadline_s: `time.monotonic` at which to stop; None without a deadline.
+            more: More attributes of `FleetNight`.
+        """
+        client, url = self.cluster.client, self.url
+        return FleetNight(
+            plan, self.store, client, seed, deadline_s, url, anywhere=self.anywhere, hold=self.hold, **more
+        )
+
+
+@contextlib.contextmanager
+def coordinating(store: Store, url: str) -> Iterator[Callable[[], None]]:
+    """Keeps other coordinators of this database out while the block runs.
+
+    Raises:
+        LockedByAnother: Another coordinator works with it; the message names it.
+        EnvironmentTrouble: The lock beside the database cannot be written.
+    """
+    with Occupancy(url, _FLEET, "a fleet"), Claims(store).coordinating() as hold:
+        yield hold
+
+
+def absolute_url(url: str) -> str:
+    """A database's URL that holds in any folder."""
+    prefix = "sqlite:///"
+    return f"{prefix}{Path(url.removeprefix(prefix)).absolute()}" if url.startswith(prefix) else url
+
+
+@contextlib.contextmanager
+def opened(url: str, request: ClusterRequest) -> Iterator[Fleet]:
+    """Opens a database and a cluster; both are let go at the end of the block.
+
+    Args:
+        url: The database.
+        request: The cluster.
+
+    Raises:
+        InputError: It is no cluster.
+        EnvironmentTrouble: The cluster does not answer.
+        StoreTrouble: The database cannot be used.
+        LockedByAnother: Another coordinator works with it.
+    """
+    with Store.open(url) as store, coordinating(store, url) as hold, connected(request) as cluster:
+        yield Fleet(cluster, store, absolute_url(url), url.startswith("postgresql"), hold)
+
+
+#: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
+BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
+#: Seconds beyond these for which a worker that says nothing is waited for.
+START_LIMIT_S = 180.0
+
+
+class Workers:
+    """The workers of a fleet that are free at a night's start and have one model of device."""
+
+    def __init__(self, night: FleetNight, places: Sequence[Place]) -> None:
+        """Times nothing yet.
+
+        Args:
+            night: The night, whose workers have been greeted.
+            places: The workers' boards, of one model.
+        """
+        self._night, self._places = night, {place.name: place for place in places}
+
+    @property
+    def info(self) -> DeviceInfo:
+        """See `tuner.night.sentinels.Boards`."""
+        return next(iter(self._places.values())).info
+
+    @property
+    def names(self) -> Sequence[str]:
+        """See `tuner.night.sentinels.Boards`."""
+        return list(self._places)
+
+    def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
+        """See `tuner.night.sentinels.Boards`; all boards at once, and each by its own worker."""
+        runner, limit_s = self._night.runner, 0.0
+        for place in [place for place in runner.free() if place.name in wanted]:
+            problems = wanted[place.name]
+            order = SentinelOrder.of(problems, passes, sum(_limit_s(one, len(problems)) for one in passes))
+            limit_s = max(limit_s, order.limit_s)
+            runner.time_sentinels(place, order)
+        # A worker ends what takes longer, so that this is for one that says nothing.
+        until_s = time.monotonic() + START_LIMIT_S + limit_s
+        while (runner.timing or runner.checking) and time.monotonic() < until_s:
+            self._night.pause()
+        return {
+            name: runner.timed.get(name) or DeviceTrouble(f"{name} timed no sentinels: it vanished")
+            for name in wanted
+        }
+
+
+def of_models(night: FleetNight) -> list[Workers]:
+    """The workers that are free, by model of device."""
+    models: dict[str, list[Place]] = {}
+    for place in night.runner.free():
+        models.setdefault(place.info.name, []).append(place)
+    return [Workers(night, places) for places in models.values()]
+
+
+def _limit_s(one: Pass, problems: int) -> float:
+    return SLACK * (one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s)

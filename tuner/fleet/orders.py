@@ -7,8 +7,8 @@ name of the study, which covers the sources, must come out the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.space import Config
+from tuner.errors import EnvironmentTrouble
 from tuner.night.plan.items import PlanItem
+from tuner.night.sentinels import Contender, Pass, Watched
 from tuner.night.work import Done, Work
-from tuner.results.measurement import Measurement
-from tuner.results.sentinel import Terms
 from tuner.version import __version__
 
 #: Endings of files that take part in what is measured.
@@ -102,56 +103,39 @@ def _hash(folder: Path, files: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-#: Environment variable of a study process with the URL by which its machine reaches the database.
-DATABASE_VARIABLE = "TUNER_WORKER_DB"
-
-
 @dataclass(frozen=True)
-class ItemTold:
-    """An item of a plan by its names; see `tuner.night.plan.items.PlanItem`."""
+class NamedItem:
+    """An item of a plan whose problem and kernels are names.
 
-    operation: str
-    file: str
-    shape: Mapping[str, int]
-    dtype: str
-    layout: str
-    precision: str
-    epilogue: str
-    regime: str
-    kernels: tuple[str, ...]
-    trials: int | None
-    objectives: tuple[str, ...]
-    error_limit: float | None
+    Attributes:
+        problem: The problem's names; see `tuner.declare.problem.Problem.to_json`.
+        item: The item, without problem and catalogue.
+    """
+
+    problem: Mapping[str, Any]
+    item: PlanItem
 
     @classmethod
-    def of(cls, item: PlanItem) -> ItemTold:
-        """Names an item."""
-        problem = item.problem
-        return cls(
-            problem.operation.name, str(item.file or ""), dict(problem.shape), problem.dtype, problem.layout,
-            problem.precision, problem.epilogue, item.regime, item.kernels, item.trials, item.objectives,
-            item.error_limit,
-        )  # fmt: skip
+    def of(cls, item: PlanItem) -> NamedItem:
+        """Names the problem of an item."""
+        nothing: Any = None
+        return cls(item.problem.to_json(), replace(item, problem=nothing, catalogue=nothing))
 
-    def found(self, known: dict[str, Catalogue]) -> PlanItem:
+    def resolve(self, catalogues: dict[Path | None, Catalogue]) -> PlanItem:
         """Finds the item in this machine's files.
 
         Args:
-            known: File -> what it declares; filled as files are read.
+            catalogues: File -> what it declares; filled as files are read.
 
         Raises:
             InputError: The file, the operation or a kernel is not here.
         """
-        if self.file not in known:
-            known[self.file] = catalogue.from_file(Path(self.file)) if self.file else catalogue.builtin()
-        declared = known[self.file]
-        problem = declared.operation(self.operation).problem(
-            dict(self.shape), self.dtype, self.layout, self.precision, self.epilogue
-        )  # fmt: skip
-        return PlanItem(
-            problem, declared, Path(self.file) if self.file else None, self.regime, self.kernels, None,
-            self.trials, self.objectives, self.error_limit,
-        )  # fmt: skip
+        file = self.item.file
+        if file not in catalogues:
+            catalogues[file] = catalogue.from_file(file) if file else catalogue.builtin()
+        names = dict(self.problem)
+        operation = catalogues[file].operation(names.pop("operation"))
+        return replace(self.item, problem=operation.problem(**names), catalogue=catalogues[file])
 
 
 @dataclass(frozen=True)
@@ -172,23 +156,20 @@ class Greeting:
     """A coordinator's first words to a worker.
 
     Attributes:
-        night: Id of the run of the plan.
         identity: The coordinator's code, kernels and files.
         database: Where records go.
     """
 
-    night: str
     identity: Identity
     database: Database
 
 
 @dataclass(frozen=True)
-class Report:
+class WorkerReport:
     """A worker's answer to a greeting.
 
     Attributes:
         host: Name of its machine.
-        spec: The device there: ``cuda:0``.
         info: The device.
         versions: Versions of compiler, driver and libraries there.
         identity: Its code, kernels and files.
@@ -196,7 +177,6 @@ class Report:
     """
 
     host: str
-    spec: str
     info: DeviceInfo
     versions: Mapping[str, str]
     identity: Identity
@@ -212,67 +192,78 @@ class Order:
         claim: Number of the claim under which it is done.
         study: Name of the study, as it must come out on the worker.
         item: The problem.
-        name: The problem's, unique in the night.
-        turn: See `tuner.night.work.Work`, as for the following ones.
-        parts: Seconds of each part.
-        why: For finals, why the search ended.
-        seconds: Seconds of the study from its opening on.
-        finals_s: Seconds kept for the finals.
-        library: The library's measurement on this board.
-        seed: Seed of the search.
-        sampler: Name of the search strategy.
-        storage_url: Database for Optuna's tables.
+        work: The work, without item and kernels.
         database: Where records go.
     """
 
     night: str
     claim: int
     study: str
-    item: ItemTold
-    name: str
-    turn: int
-    parts: tuple[float, ...]
-    why: str
-    seconds: float | None
-    finals_s: float
-    library: Measurement | None
-    seed: int
-    sampler: str
-    storage_url: str | None
+    item: NamedItem
+    work: Work
     database: Database
 
     @classmethod
     def of(cls, work: Work, night: str, claim: int, study: str, database: Database) -> Order:
         """Makes an order of a piece of work."""
-        return cls(
-            night, claim, study, ItemTold.of(work.item), work.name, work.turn, work.parts, work.why,
-            work.seconds, work.finals_s, work.library, work.seed, work.sampler, work.storage_url, database,
-        )  # fmt: skip
-
-
-#: A problem, and who takes part: name, kernel and config.
-Told = tuple[ItemTold, tuple[tuple[str, str, Mapping[str, Any]], ...]]
+        nothing: Any = None
+        plain = replace(work, item=nothing, kernels=())
+        return cls(night, claim, study, NamedItem.of(work.item), plain, database)
 
 
 @dataclass(frozen=True)
-class WatchOrder:
+class SentinelOrder:
     """Sentinels for a worker; it answers with a list of them for each pass.
 
     Attributes:
-        night: Id of the run of the plan.
-        problems: What to time.
-        passes: The fields of `tuner.night.sentinels.Pass`, for each pass.
+        problems: What to time: a problem, and who takes part by name, kernel and config.
+        passes: Each takes fresh processes.
         limit_s: Seconds after which it has stalled.
     """
 
-    night: str
-    problems: tuple[Told, ...]
-    passes: tuple[tuple[str, int, Terms, int], ...]
+    problems: tuple[tuple[NamedItem, tuple[tuple[str, str, Mapping[str, Any]], ...]], ...]
+    passes: tuple[Pass, ...]
     limit_s: float
+
+    @classmethod
+    def of(cls, problems: Sequence[Watched], passes: Sequence[Pass], limit_s: float) -> SentinelOrder:
+        """Names problems and who takes part: kernels never travel."""
+        named = []
+        for watched in problems:
+            problem = watched.problem
+            item = PlanItem(problem, Catalogue({}, ()), problem.operation.origin, watched.regime)
+            contenders = tuple((one.name, one.kernel.name, dict(one.config)) for one in watched.contenders)
+            named.append((NamedItem.of(item), contenders))
+        return cls(tuple(named), tuple(passes), limit_s)
+
+    def resolve(self, target: str) -> list[Watched]:
+        """Finds the problems in this machine's files.
+
+        Args:
+            target: Kind of the device.
+
+        Raises:
+            EnvironmentTrouble: A problem or kernel is not here.
+        """
+        catalogues: dict[Path | None, Catalogue] = {}
+        resolved = []
+        for named, contenders in self.problems:
+            item = named.resolve(catalogues)
+            operation = item.problem.operation.name
+            kernels = {kernel.name: kernel for kernel in item.catalogue.of(operation, target)}
+            missing = sorted({kernel for _, kernel, _ in contenders} - kernels.keys())
+            if missing:
+                raise EnvironmentTrouble(
+                    f"a worker's kernels are the coordinator's: here {operation} has no kernel "
+                    f"{', '.join(missing)}; use the same files"
+                )
+            known = (Contender(name, kernels[kernel], Config(config)) for name, kernel, config in contenders)
+            resolved.append(Watched(item.problem, item.regime, tuple(known)))
+        return resolved
 
 
 @dataclass(frozen=True)
-class Answer:
+class WorkAnswer:
     """What came of an order.
 
     Attributes:
@@ -283,6 +274,6 @@ class Answer:
     """
 
     claim: int
-    done: Done = field(default_factory=Done)
+    done: Done
     trouble: str = ""
     seconds: float = 0.0

@@ -18,11 +18,90 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.errors import EnvironmentTrouble, TunerError
-from tuner.fleet import node
-from tuner.fleet.ledger import ClaimLedger
-from tuner.fleet.orders import Answer, Greeting, Identity, Order, Report, WatchOrder, difference
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
+from tuner.fleet import device_plugin
+from tuner.fleet.orders import (
+    Database,
+    Greeting,
+    Identity,
+    Order,
+    SentinelOrder,
+    WorkAnswer,
+    WorkerReport,
+    difference,
+)
+from tuner.night.standing import study_of
 from tuner.night.work import Done, Place, Work
+from tuner.results.record import new_id
+from tuner.store import Store
+from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
+
+
+class ClaimLedger:
+    """Claims of one night: it takes one for each piece of work, and ends it with what came of it.
+
+    Workers write records and champions into the database themselves, each under its claim.
+
+    Attributes:
+        night: Id of the run of the plan.
+        database: What workers are told of the database.
+        slices: Orders so far.
+        refused: Answers that did not count, for their claim was lost.
+    """
+
+    def __init__(self, store: Store, url: str, hold: Callable[[], None] = lambda: None) -> None:
+        """Begins a night. What a coordinator that died left running is ended: only one works at a time.
+
+        Args:
+            store: The database.
+            url: Its URL, as workers reach it.
+            hold: Makes sure that this is still the only coordinator; raises `LockedByAnother` if not.
+
+        Raises:
+            StoreTrouble: The database stays away.
+        """
+        self.night = new_id()
+        self.database = Database(store.identity, url)
+        self.slices, self.refused = 0, 0
+        self._claims, self._hold = Claims(store), hold
+        patiently(lambda: self._claims.abandon("its coordinator is gone"))
+
+    def order(self, place: Place, work: Work) -> Order:
+        """Claims a study for a worker, and says what the worker is to do.
+
+        Raises:
+            LockedByAnother: Another coordinator has taken the database over.
+            StoreTrouble: The database stays away.
+        """
+        patiently(self._hold)
+        self.slices += 1
+        info, what = place.info, "slice" if work.parts else "finals"
+        study = study_of(work.item, info, work.kernels)
+        claim = patiently(lambda: self._claims.take(self.night, study, what, place.name, info.name, info.uuid))
+        return Order.of(work, self.night, claim, study, self.database)
+
+    def accept(self, answer: WorkAnswer) -> Done | None:
+        """Ends the claim of an answer; None if it was lost before, so that only its records count.
+
+        Raises:
+            StoreTrouble: The database stays away.
+        """
+        done = answer.done
+        state, why = FAILED if done.failed or done.lost else DONE, done.lost or done.failed
+        if done.lost and done.cut:
+            state = STOPPED
+        if patiently(lambda: self._claims.end(answer.claim, state, why, done.trials.get("total"))):
+            return done
+        self.refused += done.finished is not None
+        return None
+
+    def lost(self, claim: int, why: str) -> None:
+        """Declares the worker of a claim dead: its records will count, its champion will not."""
+        patiently(lambda: self._claims.end(claim, LOST, why))
+
+    def close(self) -> None:
+        """Ends the claims that are left of this night."""
+        patiently(lambda: self._claims.abandon("its coordinator ended", self.night))
 
 
 class State(enum.StrEnum):
@@ -42,15 +121,15 @@ class Member:
     """A worker.
 
     Attributes:
-        address: Dask's address.
         name: Its name.
+        address: Dask's address.
         state: What it does.
         why: Why it was refused, or is silent or gone.
         place: Where slices run; None before it was greeted.
         report: What it said of itself.
         work: Its present work.
-        order: The order for it.
-        future: Dask's future of its present task.
+        claim: Number of the claim of its present work.
+        future: Dask's future of its latest task.
         progress: What it last told of its progress.
         heard_s: `time.monotonic` when it was last heard to get further, or began.
         since_s: `time.monotonic` when its state began.
@@ -60,14 +139,14 @@ class Member:
         trials_before: The same when its present work began.
     """
 
-    address: str
     name: str
+    address: str
     state: State = State.CHECKED
     why: str = ""
     place: Place | None = None
-    report: Report | None = None
+    report: WorkerReport | None = None
     work: Work | None = None
-    order: Order | None = None
+    claim: int = 0
     future: Any = None
     progress: dict[str, Any] = field(default_factory=dict)
     heard_s: float = field(default_factory=time.monotonic)
@@ -116,23 +195,21 @@ class Member:
         return f"{self.work.item.problem}: {stage}{what}"
 
 
-#: Seconds without a word of progress after which a worker counts as lost. A worker itself kills a study process
-#: that gets no further (`tuner.fleet.keeper.STALL_S`), and is given time to say so.
+#: Seconds without a word of progress after which a worker counts as lost. A worker itself ends a study that
+#: gets no further (`tuner.fleet.device_plugin.STALL_S`), and is given time to say so.
 SILENT_S = 900.0
 #: Seconds after which a refused worker is looked at again.
 RECHECK_S = 60.0
-#: Seconds within which all workers have stopped after Ctrl-C.
-STOP_WITHIN_S = 8.0
-#: Seconds after which workers that still work are told again to stop.
-STOP_AGAIN_S = 0.5
+#: Seconds within which all workers have stopped after Ctrl-C, and after which they are told again to stop.
+STOP_WITHIN_S, STOP_AGAIN_S = 8.0, 0.5
 #: Seconds between two looks at which workers there are.
 LOOK_EVERY_S = 0.5
-#: What is said of a scheduler that ended.
+#: Why a night ends whose scheduler ended.
 GONE = "the scheduler is gone; what was measured is kept. Start it again, and the same command goes on"
 
 
 @dataclass(frozen=True)
-class Conditions:
+class Admission:
     """Which workers may take part.
 
     Attributes:
@@ -149,17 +226,29 @@ class Conditions:
     silent_s: float = SILENT_S
     recheck_s: float = RECHECK_S
 
+    def why_not(self, report: WorkerReport) -> str:
+        """Why a worker may not take part; empty if it may."""
+        if self.same_host and report.host != self.same_host:
+            return (
+                f"a SQLite file is written by one machine alone, {self.same_host}, and this is "
+                f"{report.host}; give --db postgresql://..., into which all machines can write"
+            )
+        unlike = difference(self.identity, report.identity)
+        if unlike or report.complaints:
+            return unlike or "; ".join(report.complaints)
+        return "" if self.wanted(report.info) else f"the plan does not ask for {report.info.name}"
+
 
 class ClusterRunner:
     """A `Runner` on the workers of a cluster.
 
     Attributes:
-        members: All workers that were ever seen, by address.
+        members: All workers that there ever were, by name.
         timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
     """
 
     def __init__(
-        self, client: Any, ledger: ClaimLedger, conditions: Conditions,
+        self, client: Any, ledger: ClaimLedger, admission: Admission,
         warned: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip
         """Begins to look for workers.
@@ -167,58 +256,64 @@ class ClusterRunner:
         Args:
             client: Dask's client.
             ledger: The night's claims.
-            conditions: Which workers may take part.
+            admission: Which workers may take part.
             warned: Is told of workers that were lost.
         """
         self._warned = warned
         self.members: dict[str, Member] = {}
         self.timed: dict[str, Any] = {}
-        self._client, self._ledger, self._conditions = client, ledger, conditions
-        self._greeting = Greeting(ledger.night, conditions.identity, ledger.database)
-        self._done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._client, self._ledger, self._admission = client, ledger, admission
+        self._ended: queue.SimpleQueue[tuple[Member, Any]] = queue.SimpleQueue()
+        self._results: list[tuple[Place, Work, Done]] = []
         self._gone: list[Place] = []
-        self._late: dict[Any, tuple[str, int]] = {}
-        self._by_claim: dict[int, Member] = {}
         self._lock = threading.Lock()
         self._looked_s = -LOOK_EVERY_S
-        client.subscribe_topic(node.PROGRESS, self._heard)
+        client.subscribe_topic(device_plugin.PROGRESS, self._take_progress)
         self._look()
 
-    def _heard(self, event: tuple[float, dict[str, Any]]) -> None:
+    def _take_progress(self, event: tuple[float, dict[str, Any]]) -> None:
         """Takes a message about progress, in a thread of Dask's."""
-        told = dict(event[1])
-        member = self._by_claim.get(told.pop("claim"))
-        if told.pop("night") != self._ledger.night or member is None:
-            return
+        progress = dict(event[1])
+        night, claim = progress.pop("night"), progress.pop("claim")
         with self._lock:
-            before = member.progress.get("trials", told.get("trials", 0))
-            member.trials += max(told.get("trials", before) - before, 0)
-            member.progress = {**member.progress, **told}
-            member.heard_s = time.monotonic()
+            for member in list(self.members.values()):
+                if night == self._ledger.night and member.work is not None and member.claim == claim:
+                    before = member.progress.get("trials", progress.get("trials", 0))
+                    member.trials += max(progress.get("trials", before) - before, 0)
+                    member.progress = {**member.progress, **progress}
+                    member.heard_s = time.monotonic()
+
+    def _in(self, *states: State) -> list[Member]:
+        return [member for member in self.members.values() if member.state in states]
 
     @property
     def at_work(self) -> Collection[Member]:
         """Workers that work."""
-        return [each for each in self.members.values() if each.state is State.WORKS]
+        return self._in(State.WORKS)
 
     def places_of(self, model: str) -> int:
         """Number of workers of a model that work or wait."""
-        there = (each for each in self.members.values() if each.state in (State.WORKS, State.FREE))
-        return sum(each.place is not None and each.place.info.name == model for each in there)
+        places = [member.place for member in self._in(State.WORKS, State.FREE)]
+        return sum(place is not None and place.info.name == model for place in places)
 
     @property
     def checking(self) -> bool:
         """True while some worker is being looked at for the first time."""
-        return any(each.state is State.CHECKED for each in self.members.values())
+        return bool(self._in(State.CHECKED))
+
+    @property
+    def timing(self) -> bool:
+        """True while some worker times sentinels."""
+        return bool(self._in(State.TIMES))
 
     def free(self) -> Sequence[Place]:
         """See the protocol."""
-        return [each.place for each in self.members.values() if each.state is State.FREE and each.place]
+        return [member.place for member in self._in(State.FREE) if member.place]
 
     def gone(self) -> Sequence[Place]:
         """See the protocol."""
-        found, self._gone = self._gone, []
-        return found
+        gone, self._gone = self._gone, []
+        return gone
 
     def start(self, place: Place, work: Work) -> None:
         """See the protocol.
@@ -226,37 +321,34 @@ class ClusterRunner:
         Raises:
             StoreTrouble: The database stays away.
         """
-        member = next(each for each in self.members.values() if each.place is place)
+        member = self.members[place.name]
         order = self._ledger.order(place, work)
-        member.work, member.order, member.progress = work, order, {}
+        member.work, member.claim, member.progress = work, order.claim, {}
         member.trials_before = member.trials
         member.becomes(State.WORKS)
-        self._by_claim[order.claim] = member
-        self._submit(member, node.work, order, f"tile-tuner-{self._ledger.night[:8]}-{order.claim}")
+        self._submit(member, "work", order)
 
-    def ask(self, place: Place, order: WatchOrder) -> None:
+    def time_sentinels(self, place: Place, order: SentinelOrder) -> None:
         """Has a free place time sentinels; `timed` has them once it is free again."""
-        member = next(each for each in self.members.values() if each.place is place)
         self.timed.pop(place.name, None)
-        member.becomes(State.TIMES)
-        self._submit(member, node.time, order, f"tile-tuner-sentinels-{time.monotonic_ns()}")
+        self.members[place.name].becomes(State.TIMES)
+        self._submit(self.members[place.name], "time", order)
 
-    @property
-    def timing(self) -> bool:
-        """True while some worker times sentinels."""
-        return any(each.state is State.TIMES for each in self.members.values())
+    def _greet(self, member: Member) -> None:
+        member.becomes(State.CHECKED)
+        self._submit(member, "greet", Greeting(self._admission.identity, self._ledger.database))
 
-    def _submit(self, member: Member, function: Any, message: Any, key: str) -> None:
+    def _submit(self, member: Member, what: str, message: Any) -> None:
         if self._client.status != "running":
             raise EnvironmentTrouble(GONE)
         info = member.place.info if member.place else None
         # Two coordinators of one cluster do not meet on a device.
         held = {f"board:{info.uuid or info.name}": 1} if info else None
         member.future = self._client.submit(
-            function, message, key=key, workers=[member.address], allow_other_workers=False, resources=held,
-            retries=0, pure=False,
+            device_plugin.perform, what, message, key=f"tile-tuner-{what}-{new_id()}", workers=[member.address],
+            allow_other_workers=False, resources=held, retries=0, pure=False,
         )  # fmt: skip
-        member.future.add_done_callback(lambda future: self._done.put((member.address, future)))
+        member.future.add_done_callback(lambda future: self._ended.put((member, future)))
 
     def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
         """See the protocol.
@@ -265,14 +357,17 @@ class ClusterRunner:
             EnvironmentTrouble: The scheduler is gone.
             StoreTrouble: The database stays away.
         """
-        found: list[tuple[Place, Work, Done]] = []
         with contextlib.suppress(queue.Empty):
-            address, future = self._done.get(timeout=seconds)
+            self._take_result(*self._ended.get(timeout=seconds))
             while True:
-                found += self._ended(self.members[address], future)
-                address, future = self._done.get_nowait()
+                self._take_result(*self._ended.get_nowait())
         self._look()
-        return [*found, *self._overdue()]
+        for member in self.at_work:
+            if time.monotonic() - member.heard_s > self._admission.silent_s:
+                why = f"it told of no progress for {self._admission.silent_s:.0f} s"
+                self._lose(member, State.SILENT, why)
+        results, self._results = self._results, []
+        return results
 
     def _look(self) -> None:
         """Greets workers that have come, and notes those that have gone."""
@@ -281,211 +376,157 @@ class ClusterRunner:
         if time.monotonic() - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = time.monotonic()
-        there = self._there()
-        for address, told in there.items():
-            member = self.members.get(address)
-            if member is None:
-                member = self.members[address] = Member(address, str(told.get("name", address)))
-                self._greet(member)
-            elif member.state is State.REFUSED and self._is_old(member):
-                self._greet(member)
-        for address, member in self.members.items():
-            if address not in there and member.state is not State.GONE:
+        workers = self._workers()
+        for member in self.members.values():
+            if workers.get(member.name) != member.address and member.state is not State.GONE:
                 self._vanished(member)
+        for name, address in workers.items():
+            member = self.members.setdefault(name, Member(name, address, State.GONE))
+            waits_s = time.monotonic() - member.since_s
+            if member.state is State.GONE or (
+                member.state is State.REFUSED and waits_s > self._admission.recheck_s
+            ):
+                member.address = address
+                self._greet(member)
 
-    def _there(self) -> dict[str, Any]:
-        """Dask's workers by address.
+    def _workers(self) -> dict[str, str]:
+        """Addresses of Dask's workers by name.
 
         Raises:
             EnvironmentTrouble: The scheduler is gone.
         """
         try:
-            found: dict[str, Any] | None = self._client.scheduler_info(n_workers=-1).get("workers")
+            workers = self._client.scheduler_info(n_workers=-1).get("workers")
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise EnvironmentTrouble(GONE) from error
-        if found is None:
+        if workers is None:
             # A client that has given the scheduler up, maybe just now, answers with an empty table.
             raise EnvironmentTrouble(GONE)
-        return found
+        return {str(worker.get("name", address)): address for address, worker in workers.items()}
 
-    def _is_old(self, member: Member) -> bool:
-        return time.monotonic() - member.since_s > self._conditions.recheck_s
-
-    def _greet(self, member: Member) -> None:
-        member.becomes(State.CHECKED)
-        key = f"tile-tuner-greeting-{self._ledger.night[:8]}-{time.monotonic_ns()}"
-        self._submit(member, node.greet, self._greeting, key)
-
-    def _ended(self, member: Member, future: Any) -> list[tuple[Place, Work, Done]]:
+    def _take_result(self, member: Member, future: Any) -> None:
         """A task has ended: a greeting, a piece of work, or one that nobody waits for any more."""
+        if future is not member.future:
+            return
         try:
             result = future.result(timeout=30)
         except (Exception, asyncio.CancelledError) as error:
             result = error
-        late = self._late.pop(future, None)
-        if late is not None:
-            return self._came_back(member, result)
-        if future is not member.future:
-            return []
-        member.future = None
-        if member.state is State.CHECKED:
-            self._judge(member, result)
-            return []
-        if member.state is State.TIMES:
-            return self._has_timed(member, result)
-        return self._worked(member, result)
+        match member.state:
+            case State.CHECKED:
+                self._admit(member, result)
+            case State.TIMES:
+                self._take_sentinels(member, result)
+            case State.WORKS:
+                self._take_answer(member, result)
+            case State.SILENT:
+                # It was given up: what it brings is stored, and it is looked at anew.
+                if isinstance(result, WorkAnswer):
+                    self._ledger.accept(result)
+                self._greet(member)
 
-    def _has_timed(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
-        """A worker has timed sentinels, or could not: then it is looked at anew."""
-        assert member.place is not None
-        self.timed[member.place.name] = result if isinstance(result, list) else _said(result)
-        if isinstance(result, list):
-            member.becomes(State.FREE)
-        else:
-            self._check_again(member)
-        return []
-
-    def _judge(self, member: Member, result: Any) -> None:
+    def _admit(self, member: Member, result: Any) -> None:
         """Takes a worker in, or refuses it with the reason."""
-        if not isinstance(result, Report):
-            member.becomes(State.REFUSED, _said(result))
-            return
-        member.report = result
-        place = member.place or Place(member.name, result.info)
-        why = self._why_not(result)
+        why = _reason_of(result)
+        if isinstance(result, WorkerReport):
+            member.report, why = result, self._admission.why_not(result)
         if why:
             member.becomes(State.REFUSED, why)
             return
-        member.place = place
+        member.place = member.place or Place(member.name, result.info)
         member.becomes(State.FREE)
 
-    def _why_not(self, report: Report) -> str:
-        conditions = self._conditions
-        if conditions.same_host and report.host != conditions.same_host:
-            return (
-                f"a SQLite file is written by one machine alone, {conditions.same_host}, and this is "
-                f"{report.host}; give --db postgresql://..., into which all machines can write"
-            )
-        unlike = difference(conditions.identity, report.identity)
-        if unlike or report.complaints:
-            return unlike or "; ".join(report.complaints)
-        return "" if conditions.wanted(report.info) else f"the plan does not ask for {report.info.name}"
+    def _take_sentinels(self, member: Member, result: Any) -> None:
+        """A worker has timed sentinels, or could not: then it is looked at anew."""
+        if isinstance(result, list):
+            self.timed[member.name] = result
+            member.becomes(State.FREE)
+            return
+        self.timed[member.name] = DeviceTrouble(f"{member.name} timed no sentinels: {_reason_of(result)}")
+        self._lose(member, State.GONE, _reason_of(result))
 
-    def _worked(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
-        work, order, place = member.work, member.order, member.place
-        assert work is not None and order is not None and place is not None
-        member.work = member.order = None
-        self._by_claim.pop(order.claim, None)
-        if not isinstance(result, Answer):
-            member.busy_s += time.monotonic() - member.since_s
-            self._ledger.lost(order.claim, _said(result))
-            self._warned(f"worker {member.name} was lost: {_said(result)}")
-            self._check_again(member)
-            return [(place, work, Done(lost=_said(result)))]
+    def _take_answer(self, member: Member, result: Any) -> None:
+        work, place = member.work, member.place
+        assert work is not None and place is not None
+        if not isinstance(result, WorkAnswer):
+            self._lose(member, State.GONE, _reason_of(result))
+            return
+        member.work = None
         member.busy_s += result.seconds
         member.slices += 1
         # A piece of work may be done before it told of its progress twice.
         member.trials = max(member.trials, member.trials_before + result.done.tried)
+        done = self._ledger.accept(result)
+        lost = Done(lost="its claim was lost", cut=True, spent_s=result.seconds)
+        self._results.append((place, work, done or lost))
+        if result.done.lost and not result.done.cut:
+            self._warned(f"worker {member.name} was lost: {result.done.lost}")
         if result.trouble:
             member.becomes(State.REFUSED, result.trouble)
             self._gone.append(place)
         elif result.done.lost:
-            if not result.done.cut:
-                self._warned(f"worker {member.name} was lost: {result.done.lost}")
-            self._check_again(member)
+            # The next look greets it.
+            self._lose(member, State.GONE, result.done.lost)
         else:
             member.becomes(State.FREE)
-        done = self._ledger.accept(result)
-        return [(place, work, done or Done(lost="its claim was lost", cut=True, spent_s=result.seconds))]
-
-    def _check_again(self, member: Member) -> None:
-        """After a loss a worker is looked at, and hands over what the study process left."""
-        if member.place is not None:
-            self._gone.append(member.place)
-        if member.address in self._there():
-            self._greet(member)
-        else:
-            member.becomes(State.GONE, "it vanished")
-
-    def _came_back(self, member: Member, result: Any) -> list[tuple[Place, Work, Done]]:
-        """A worker that was given up: what it brings is stored, and it is looked at anew."""
-        if isinstance(result, Answer):
-            self._ledger.accept(result)
-        if member.state is State.SILENT:
-            self._greet(member)
-        return []
 
     def _vanished(self, member: Member) -> None:
         future, member.future = member.future, None
-        if member.state is State.WORKS:
-            self._done.put((member.address, future))
-            member.future = future
+        if member.state in (State.WORKS, State.TIMES, State.CHECKED):
             with contextlib.suppress(Exception):
                 future.cancel()
-            return
-        if member.place is not None and member.state is not State.SILENT:
-            self._gone.append(member.place)
-        member.becomes(State.GONE, "it vanished")
+        self._lose(member, State.GONE, member.progress.get("lost", "it vanished"))
 
-    def _overdue(self) -> list[tuple[Place, Work, Done]]:
-        """Gives up workers that get no further, and hands their work out again."""
-        found = []
-        for member in self.at_work:
-            limit_s = self._conditions.silent_s
-            if time.monotonic() - member.heard_s < limit_s:
-                continue
-            work, order, place = member.work, member.order, member.place
-            assert work is not None and order is not None and place is not None
-            why = f"it told of no progress for {limit_s:.0f} s"
-            self._ledger.lost(order.claim, why)
-            self._warned(f"worker {member.name} was lost: {why}")
-            self._late[member.future] = member.address, order.claim
-            member.work = member.order = None
-            self._by_claim.pop(order.claim, None)
-            member.becomes(State.SILENT, why)
+    def _lose(self, member: Member, state: State, why: str) -> None:
+        """Takes a worker's place away, and hands its work out again."""
+        work, place, member.work = member.work, member.place, None
+        if place is not None:
             self._gone.append(place)
-            found.append((place, work, Done(lost=why)))
-        return found
+        if work is not None and place is not None:
+            seconds = time.monotonic() - member.since_s
+            member.busy_s += seconds
+            cut = bool(member.progress.get("cut"))
+            if cut:
+                self._ledger.accept(WorkAnswer(member.claim, Done(lost=why, cut=True)))
+            else:
+                self._ledger.lost(member.claim, why)
+                self._warned(f"worker {member.name} was lost: {why}")
+            self._results.append((place, work, Done(lost=why, cut=cut, spent_s=seconds)))
+        member.becomes(state, why)
 
     def stop(self, why: str, within_s: float = STOP_WITHIN_S) -> list[tuple[Place, Work, Done]]:
         """Ends all work, and takes what it brings within some seconds."""
-        found: list[tuple[Place, Work, Done]] = []
         until_s = time.monotonic() + within_s
         again_s = 0.0
-        while (busy := self._busy()) and self._client.status == "running" and time.monotonic() < until_s:
+        while (busy := self._in(State.WORKS, State.TIMES)) and time.monotonic() < until_s:
+            if self._client.status != "running":
+                break
             if time.monotonic() > again_s:
                 # A worker that has not begun what it was sent last has nothing to stop yet.
+                addresses = [member.address for member in busy]
                 with contextlib.suppress(Exception):
-                    self._client.run(node.stop, why, workers=busy, wait=False)
+                    self._client.run(device_plugin.stop, why, workers=addresses, wait=False)
                 again_s = time.monotonic() + STOP_AGAIN_S
             with contextlib.suppress(queue.Empty, TunerError):
-                address, future = self._done.get(timeout=0.1)
-                found += self._ended(self.members[address], future)
-        return found
-
-    def _busy(self) -> list[str]:
-        """Addresses of the workers that do something for this night."""
-        return [each.address for each in self.members.values() if each.state in (State.WORKS, State.TIMES)]
+                self._look()
+                self._take_result(*self._ended.get(timeout=0.1))
+        results, self._results = self._results, []
+        return results
 
     def close(self) -> None:
         """Lets go of all tasks."""
         with contextlib.suppress(Exception):
-            self._client.unsubscribe_topic(node.PROGRESS)
+            self._client.unsubscribe_topic(device_plugin.PROGRESS)
         for member in self.members.values():
             if member.future is not None:
                 with contextlib.suppress(Exception):
                     member.future.release()
 
 
-def _said(result: Any) -> str:
+def _reason_of(result: Any) -> str:
     """What went wrong, in words: an error of ours, or Dask's."""
-    if isinstance(result, TunerError):
+    if isinstance(result, TunerError) or not isinstance(result, BaseException):
         return str(result)
-    if isinstance(result, BaseException):
-        return f"its worker vanished ({type(result).__name__})" if _is_loss(result) else f"{result!r}"
-    return str(result)
-
-
-def _is_loss(error: BaseException) -> bool:
-    names = {each.__name__ for each in type(error).__mro__}
-    return bool(names & {"CancelledError", "KilledWorker", "CommClosedError", "TimeoutError"})
+    names = {kind.__name__ for kind in type(result).__mro__}
+    is_loss = names & {"CancelledError", "KilledWorker", "CommClosedError", "TimeoutError"}
+    return f"its worker vanished ({type(result).__name__})" if is_loss else f"{result!r}"

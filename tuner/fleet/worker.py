@@ -1,65 +1,77 @@
-"""The process of `tuner worker`: a Dask worker for each device, until it is idle or its time is up."""
+"""The process of `tuner worker`: one of Dask's nannies for each device, until it is idle or its time is up."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distributed import Nanny
+
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble
-from tuner.fleet import node
-from tuner.fleet.clusters import Certificates, share_cores
-from tuner.fleet.keeper import Keeper, Place
+from tuner.fleet.device_plugin import LIFETIME_OVER, STALL_S, TOLD_TO_END, WAS_IDLE, DevicePlugin
 
-#: Seconds between two looks at idleness and lifetime, and that a slice may take to end before the worker does.
-LOOK_S, END_WITHIN_S = 0.5, 20.0
-#: Seconds to wait for the scheduler at the start.
-SCHEDULER_WITHIN_S = 60.0
-#: Seconds between two attempts to find a scheduler that went away, and between restarts of a worker that died.
+#: Seconds that a worker may take to end with its slice, and to find the scheduler at the start.
+END_WITHIN_S, SCHEDULER_WITHIN_S = 20.0, 60.0
+#: Seconds between two attempts to find a scheduler that went away.
 RETRY_S = 2.0
-#: A worker that dies so often within its first minute is not started again.
-MOST_DEATHS, SOON_S = 3, 60.0
+#: A share of the cores is so many at the least: a study, its device's process, and two compilers.
+LEAST_CORES = 4
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a worker works.
+class WorkerOptions:
+    """How the workers of a machine work.
 
     Attributes:
         scheduler: Address of the scheduler, ``tcp://host:8786``.
-        folder: For its own files and caches; by default in the user's cache folder.
-        name: Its name; by default that of the machine, and the device.
+        folder: For their own files and caches; by default in the user's cache folder.
+        name: Their name; by default that of the machine, and the device.
         url: How this machine reaches the database; empty to take the coordinator's word.
-        idle_exit_s: It ends after so many seconds without work; None to stay.
-        lifetime_s: It ends after so many seconds; None to stay.
+        idle_exit_s: A worker ends after so many seconds without work; None to stay.
+        lifetime_s: They end after so many seconds; None to stay.
         stall_s: Seconds without progress after which a search has stalled.
-        certificates: For TLS.
+        security: Dask's settings for TLS; None without it.
         interface: Network interface; empty for the default one.
-        command: Starts a study process.
+        plugin: What has the device.
     """
 
-    scheduler: str
+    scheduler: str = ""
     folder: Path | None = None
     name: str = ""
     url: str = ""
     idle_exit_s: float | None = None
     lifetime_s: float | None = None
-    stall_s: float = Place.stall_s
-    certificates: Certificates = field(default_factory=Certificates)
+    stall_s: float = STALL_S
+    security: Any = None
     interface: str = ""
-    command: Sequence[str] = Place.command
+    plugin: type[DevicePlugin] = DevicePlugin
+
+
+class DeviceNanny(Nanny):
+    """Dask's nanny, which knows why its worker ended.
+
+    Attributes:
+        reason: Why the worker has ended by itself; empty if it has not.
+    """
+
+    reason = ""
+
+    def close_gracefully(self, reason: str = "") -> None:
+        """See `distributed.Nanny`."""
+        self.reason = reason
+        super().close_gracefully(reason=reason)
 
 
 def resources(info: DeviceInfo) -> dict[str, float]:
@@ -67,180 +79,118 @@ def resources(info: DeviceInfo) -> dict[str, float]:
     return {f"device:{info.name}": 1, f"board:{info.uuid or info.name}": 1, "memory_bytes": info.memory_bytes}
 
 
-def serve(found: DetectedDevice, options: Options) -> None:
-    """Serves one device until its time is up, it is idle for long, or SIGTERM comes.
+def nanny_options(devices: Sequence[DetectedDevice], options: WorkerOptions) -> list[dict[str, Any]]:
+    """Returns the arguments of a nanny for each device, but for the scheduler's address."""
+    cores = shares(sorted(os.sched_getaffinity(0)), len(devices))
+    on_host = any(kind_of(device.target).is_host for device in devices)
+    ends_at = None if options.lifetime_s is None else time.time() + options.lifetime_s
+    made = []
+    for device, share in zip(devices, cores, strict=True):
+        name = options.name or f"{socket.gethostname()}-{_plain(Path(device.spec).name)}-{os.getpid()}"
+        if options.name and len(devices) > 1:
+            name = f"{name}-{device.spec}"
+        folder = options.folder or cache_root() / "workers"
+        folder = folder.absolute() / _plain(device.info.uuid or device.info.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        plugin = options.plugin(
+            device.spec, options.url, options.stall_s, options.idle_exit_s, ends_at,
+            None if on_host else share,
+        )  # fmt: skip
+        # Compilers of several workers do not wait for each other's files. A study's processes hold the memory,
+        # and limit it themselves: Dask need not.
+        made.append(
+            {
+                "nthreads": 1, "name": name, "resources": resources(device.info), "plugins": (plugin,),
+                "local_directory": str(folder / "dask"), "memory_limit": 0,
+                "death_timeout": SCHEDULER_WITHIN_S, "silence_logs": logging.CRITICAL,
+                "security": options.security, "dashboard_address": "127.0.0.1:0",
+                "interface": options.interface or None, "env": {"TUNER_CACHE": str(folder / "cache")},
+            }
+        )  # fmt: skip
+    return made
 
-    If the scheduler goes away, it waits for its return as long as it may be idle.
+
+def serve(devices: Sequence[DetectedDevice], options: WorkerOptions) -> None:
+    """Serves devices until their time is up, they are idle for long, or SIGTERM comes.
+
+    If the scheduler goes away, they wait for its return as long as they may be idle.
 
     Raises:
         EnvironmentTrouble: There is no scheduler at the address.
     """
-    name = options.name or f"{socket.gethostname()}-{_plain(Path(found.spec).name)}-{os.getpid()}"
-    folder = (options.folder or cache_root() / "workers") / _plain(found.info.uuid or found.info.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    # Compilers of several workers do not wait for each other's files.
-    os.environ["TUNER_CACHE"] = str(folder / "cache")
-    place = Place(found.spec, folder, options.url, options.stall_s, options.command)
-    node.KEEPER = keeper = Keeper(place)
-    try:
-        asyncio.run(_Served(keeper, found.info, name, folder, options).run())
-    finally:
-        keeper.close()
+    asyncio.run(_serve_all(devices, options))
 
 
-class _Served:
-    """One device's Dask worker, started again when its scheduler returns."""
+async def _serve_all(devices: Sequence[DetectedDevice], options: WorkerOptions) -> None:
+    told_to_end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told_to_end.set)
+    made = nanny_options(devices, options)
+    await asyncio.gather(*(_serve(options, arguments, told_to_end) for arguments in made))
 
-    def __init__(
-        self, keeper: Keeper, info: DeviceInfo, name: str, folder: Path, options: Options
-    ) -> None:  # fmt: skip
-        self._keeper, self._info, self._name, self._folder = keeper, info, name, folder
-        self._options = options
-        self._begun_s = time.monotonic()
-        self._ending = ""
 
-    async def run(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._end, "its worker was told to end")
-        first = True
-        while not self._ending:
-            try:
-                worker = await self._connected()
-            except (OSError, TimeoutError) as error:
-                if first:
-                    raise EnvironmentTrouble(
-                        f"a worker needs a scheduler, none answers at {self._options.scheduler} ({error}); "
-                        f"start one with `dask scheduler`, or check address, port and certificates"
-                    ) from error
-                await self._pause()
-                continue
-            first = False
-            await self._until_end(worker)
-
-    def _end(self, why: str) -> None:
-        self._ending = self._ending or why
-
-    async def _connected(self) -> Any:
-        from tuner.fleet.clusters import quiet
-
-        quiet()
-        from distributed import Worker
-
-        # Its study process holds the memory, and limits it itself: Dask need not.
-        worker = Worker(
-            self._options.scheduler, nthreads=1, name=self._name, resources=resources(self._info),
-            local_directory=str(self._folder / "dask"), memory_limit=0, death_timeout=SCHEDULER_WITHIN_S,
-            security=self._options.certificates.security("worker"), dashboard_address="127.0.0.1:0",
-            interface=self._options.interface or None,
-        )  # fmt: skip
-        return await worker
-
-    async def _until_end(self, worker: Any) -> None:
-        """Returns when the scheduler is gone; closes the worker when its own time is up."""
-        finished = asyncio.ensure_future(worker.finished())
-        while not finished.done():
-            await asyncio.wait([finished], timeout=LOOK_S)
-            self._look()
-            if any(task.state == "cancelled" for task in worker.state.tasks.values()):
-                # Dask does not end a task that runs.
-                self._keeper.stop("its coordinator has gone")
-            if self._ending:
-                await self._stopped()
-                await worker.close(timeout=5)
+async def _serve(options: WorkerOptions, arguments: dict[str, Any], told_to_end: asyncio.Event) -> None:
+    """Keeps a nanny, and starts another when its scheduler returns."""
+    begun_s = away_since_s = time.monotonic()
+    first = True
+    while not told_to_end.is_set():
+        try:
+            nanny: Any = await DeviceNanny(options.scheduler, **arguments)
+        except (OSError, TimeoutError, RuntimeError) as error:
+            if first:
+                raise EnvironmentTrouble(
+                    f"a worker needs a scheduler, none answers at {options.scheduler} ({error}); start one "
+                    f"with `dask scheduler`, or check address, port and certificates"
+                ) from error
+            if _is_over(options.idle_exit_s, away_since_s) or _is_over(options.lifetime_s, begun_s):
                 return
-        self._keeper.stop("its scheduler is gone")
-
-    def _look(self) -> None:
-        options, now_s = self._options, time.monotonic()
-        if options.lifetime_s is not None and now_s - self._begun_s > options.lifetime_s:
-            self._end("its lifetime is over")
-        idle_since_s = self._keeper.idle_since_s
-        idle = idle_since_s is not None and options.idle_exit_s is not None
-        if idle and now_s - (idle_since_s or 0.0) > (options.idle_exit_s or 0.0):
-            self._end("it was idle")
-
-    async def _stopped(self) -> None:
-        """Ends a slice, whose answer the coordinator still gets."""
-        if not self._keeper.stop(self._ending):
+            await _any_of(told_to_end.wait(), timeout_s=RETRY_S)
+            continue
+        first = False
+        await _any_of(nanny.finished(), told_to_end.wait())
+        if told_to_end.is_set():
+            await _end(nanny)
+        if nanny.reason in (TOLD_TO_END, LIFETIME_OVER, WAS_IDLE):
             return
-        until_s = time.monotonic() + END_WITHIN_S
-        while self._keeper.idle_since_s is None and time.monotonic() < until_s:
-            await asyncio.sleep(LOOK_S / 5)
-        await asyncio.sleep(2 * LOOK_S)
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(RETRY_S)
-        self._look()
+        away_since_s = time.monotonic()
 
 
-def serve_each(found: Sequence[DetectedDevice], arguments: Callable[[DetectedDevice], list[str]]) -> int:
-    """Runs a worker process for each device, and starts one again that dies.
+def _is_over(limit_s: float | None, since_s: float) -> bool:
+    return limit_s is not None and time.monotonic() - since_s > limit_s
+
+
+async def _any_of(*ends: Any, timeout_s: float | None = None) -> None:
+    tasks = [asyncio.ensure_future(end) for end in ends]
+    await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _end(nanny: Any) -> None:
+    """Has the worker end its slice, whose answer the coordinator still gets."""
+    if nanny.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(nanny.pid, signal.SIGTERM)
+        await _any_of(nanny.finished(), timeout_s=END_WITHIN_S)
+    await nanny.close()
+
+
+def shares(cores: Sequence[int], count: int) -> list[set[int]]:
+    """Divides cores into equal runs of neighbours, which have caches and memory in common.
 
     Args:
-        found: The devices.
-        arguments: Arguments of ``tuner`` that serve one device.
+        cores: Numbers of the cores.
+        count: Number of shares.
 
     Returns:
-        The largest exit code.
+        The shares; all cores for each if there are too few to divide.
     """
-    wards = [_Ward([sys.executable, "-m", "tuner", *arguments(each)]) for each in found]
-    share_cores(found, [each.pid for each in wards])
-    ended: list[int] = []
-    signal.signal(signal.SIGTERM, _raise)
-    try:
-        while len(ended) < len(wards):
-            before = [each.pid for each in wards]
-            ended = [code for ward in wards if (code := ward.ended()) is not None]
-            if before != [each.pid for each in wards]:  # one that died was started again
-                share_cores(found, [each.pid for each in wards])
-            time.sleep(LOOK_S)
-    except KeyboardInterrupt:
-        for ward in wards:
-            ward.stop()
-        return 130
-    return max(ended)
-
-
-def _raise(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-class _Ward:
-    """A worker process that is started again if a signal ends it."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        self._arguments = arguments
-        self._deaths = 0
-        self._start()
-
-    def _start(self) -> None:
-        self._begun_s = time.monotonic()
-        self._process = subprocess.Popen(self._arguments, start_new_session=True)
-
-    @property
-    def pid(self) -> int:
-        """Of its present process."""
-        return self._process.pid
-
-    def ended(self) -> int | None:
-        """Its exit code once it has ended by itself; None while it runs."""
-        code = self._process.poll()
-        if code is None or code >= 0:
-            return code
-        self._deaths = self._deaths + 1 if time.monotonic() - self._begun_s < SOON_S else 1
-        if self._deaths >= MOST_DEATHS:
-            return 3
-        self._start()
-        return None
-
-    def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            self._process.wait(END_WITHIN_S + 5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+    ordered = sorted(cores)
+    size = len(ordered) // max(count, 1)
+    if count < 2 or size < LEAST_CORES:
+        return [set(ordered)] * count
+    return [set(ordered[number * size : (number + 1) * size]) for number in range(count)]
 
 
 def _plain(text: str) -> str:
-    return "".join(each if each.isalnum() or each in "-_." else "-" for each in text)
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text)

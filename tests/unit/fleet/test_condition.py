@@ -8,11 +8,11 @@ import pytest
 from fixtures.fake_device import write_device
 
 from tuner.devices.detect import find
-from tuner.fleet.child import complaints
+from tuner.fleet.device_plugin import condition_of
 
 
 def test_a_device_that_is_well_is_told_as_it_was_opened(here: Path) -> None:
-    found = complaints(find(write_device(here / "device.json")))
+    found = condition_of(find(write_device(here / "device.json")))
     assert found.complaints == ()
     assert found.info.uuid == "FAKE-1"
     assert found.versions["compiler"] == "fake 1"
@@ -30,11 +30,11 @@ def test_a_device_that_is_well_is_told_as_it_was_opened(here: Path) -> None:
 def test_a_device_that_is_not_fit_is_told_with_the_reason(
     here: Path, device: dict[str, object], told: str
 ) -> None:
-    found = complaints(find(write_device(here / "device.json", **device)))
+    found = condition_of(find(write_device(here / "device.json", **device)))
     (complaint,) = found.complaints
     assert told in complaint
 
 
 def test_a_cpu_that_others_use_may_take_part(here: Path) -> None:
     spec = write_device(here / "device.json", info={"kind": "cpu"}, machine={"others_cores": 3.0})
-    assert complaints(find(spec)).complaints == ()
+    assert condition_of(find(spec)).complaints == ()

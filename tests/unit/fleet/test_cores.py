@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.devices.detect import find
-from tuner.fleet.clusters import LEAST_CORES, share_cores, shares
+from tuner.fleet.worker import LEAST_CORES, WorkerOptions, nanny_options, shares
 
 
 @given(cores=st.sets(st.integers(0, 500), min_size=1, max_size=130), count=st.integers(1, 9))
@@ -30,15 +28,11 @@ def test_shares_are_equal_and_apart_unless_there_are_too_few_cores(cores: set[in
 
 
 def test_each_worker_process_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given_s: dict[int, set[int]] = {}
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: given_s.update({pid: cores}))
     boards = [find(write_device(tmp_path / f"{name}.json", info={"uuid": name})) for name in "ab"]
-    share_cores(boards, [11, 22])
-    assert given_s == {11: set(range(16)), 22: set(range(16, 32))}
-
-
-def test_a_process_that_has_ended_is_no_trouble(tmp_path: Path) -> None:
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    share_cores([find(write_device(tmp_path / "a.json"))], [done.pid])
+    made = nanny_options(boards, WorkerOptions(folder=tmp_path))
+    assert [options["plugins"][0].cores for options in made] == [set(range(16)), set(range(16, 32))]
+    assert [Path(options["env"]["TUNER_CACHE"]) for options in made] == [
+        tmp_path / "a" / "cache",
+        tmp_path / "b" / "cache",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -92,7 +93,7 @@ def _sentinels(folder: Path) -> None:
 
 
 def _ctrl_c(folder: Path) -> None:
-    """Slow boards, so that the night is under way when it is stopped."""
+    """Slow boards, so that the night is under way when a worker is killed, and when it is stopped."""
     for name in "ab":
         write_device(folder / f"{name}.json", info={"uuid": f"FAKE-{name}"}, base_s=0.2, pace=1.0)
     (folder / "plan.toml").write_text(PLAN.replace("[100, 200]", "[400, 500]").replace("trials", "seconds"))
@@ -100,7 +101,10 @@ def _ctrl_c(folder: Path) -> None:
     until_s = time.monotonic() + 100
     while not stored(folder, n=400) and time.monotonic() < until_s:
         time.sleep(0.3)
-    children = psutil.Process(process.pid).children(recursive=True)
+    command = psutil.Process(process.pid)
+    next(child for child in command.children() if "spawn_main" in " ".join(child.cmdline())).kill()
+    time.sleep(4.0)
+    children = command.children(recursive=True)
     process.send_signal(signal.SIGINT)
     # Workers have ten seconds, then the command ends itself; on a busy machine 31 s in all were seen.
     out, err = process.communicate(timeout=60)
@@ -108,6 +112,7 @@ def _ctrl_c(folder: Path) -> None:
     report = json.loads(out)
     assert [each["state"] for each in report["problems"]] == ["not reached"] * 2
     assert "every finished trial is kept" in report["stopped"]
+    assert re.search(r"^tuner: worker \S+ was lost: it vanished$", err, re.MULTILINE), "told off a terminal"
     assert stored(folder, n=400)
     assert not stored(folder, role=Role.FINAL, n=400)
     _, alive = psutil.wait_procs(children, timeout=10)

@@ -15,8 +15,8 @@ from fixtures.records import record, square
 
 from tuner.devices.detect import find
 from tuner.errors import LockedByAnother
-from tuner.fleet.ledger import ClaimLedger
-from tuner.fleet.orders import Answer
+from tuner.fleet.orders import WorkAnswer
+from tuner.fleet.runner import ClaimLedger
 from tuner.night.plan import read_plan
 from tuner.night.standing import kernels_of
 from tuner.night.work import Done, Finished, Place, Work
@@ -61,7 +61,7 @@ def test_a_claim_ends_as_its_work_did(
 ) -> None:
     ledger = ClaimLedger(store, URL)
     order = ledger.order(place, work)
-    assert ledger.accept(Answer(order.claim, done)) is done
+    assert ledger.accept(WorkAnswer(order.claim, done)) is done
     (claim,) = Claims(store).of(ledger.night)
     assert (claim.state, claim.trials) == (state, done.trials.get("total", 0))
 
@@ -76,7 +76,7 @@ def test_a_worker_that_comes_back_crowns_no_champion(store: FencedStore, place: 
     assert store.champions() == []
     assert len(store.records()) == 1, "its records count"
     finished: Any = Finished(champion, {})
-    assert ledger.accept(Answer(late.claim, Done(finished=finished))) is None
+    assert ledger.accept(WorkAnswer(late.claim, Done(finished=finished))) is None
     assert ledger.refused == 1
     store.claim = ledger.order(place, replace(work, parts=(), turn=1)).claim
     store.crown(champion)

@@ -100,7 +100,7 @@ def test_a_worker_that_comes_back_finds_its_slice_given_away(fleet: Fleet) -> No
         assert "it told of no progress for" in claim.why
         champions = store.champions(history=True)
     assert len(champions) == 4
-    assert sum(len(each.spells) > 1 for each in items) <= 1
+    assert any(len(each.spells) > 1 for each in items), "the slice went to another worker"
 
 
 def test_the_scheduler_is_killed_and_the_next_night_goes_on(
@@ -240,6 +240,7 @@ def test_workers_write_into_a_server_that_goes_away_for_a_while(fleet: Fleet, po
     databases = Databases(postgresql)
     url = databases.fresh()
     fleet.settings(faults={"7": "kill"})
+    Store.open(url).close()
     ended = threading.Event()
 
     def away() -> None:

@@ -1,0 +1,251 @@
+"""A worker's device: does what it is ordered, watches what it does, and ends it. No Dask."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fixtures.fake_device import ROOT, write_device
+from fixtures.fleets import Fleet
+
+from tuner.devices.detect import find
+from tuner.devices.device_lock import device_lock
+from tuner.errors import LockedByAnother, StoreTrouble
+from tuner.fleet import device_plugin
+from tuner.fleet.device_plugin import DevicePlugin
+from tuner.fleet.orders import Database, Greeting, Order, WorkAnswer, identity_of
+from tuner.night.plan import read_plan
+from tuner.night.standing import kernels_of, study_of
+from tuner.night.work import Work
+from tuner.store import Store
+from tuner.store.claims import PatientStore
+
+
+class DaskWorker:
+    """Stands for Dask's worker."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.state: Any = type("State", (), {"tasks": {}})
+        self.closed_for = ""
+
+    def log_event(self, topic: str, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    async def close(self, reason: str, timeout: float) -> None:
+        self.closed_for = reason
+
+
+class Bench:
+    """A rehearsed device in a folder, and a plan of one problem."""
+
+    def __init__(self, folder: Path) -> None:
+        from fixtures.rehearsed_device import RehearsedDevice
+
+        self.folder, self.kind = folder, RehearsedDevice
+        self.device: Any = RehearsedDevice(write_device(folder / "device.json"))
+        self.worker = DaskWorker()
+        self.fleet = Fleet(folder, "")
+        self.fleet.settings()
+        (self.item,) = self.fleet.plan(1).items
+        with Store.open(f"sqlite:///{folder}/studies.db") as store:
+            self.database = Database(store.identity, f"sqlite:///{folder}/studies.db")
+        self.study = study_of(self.item, find(self.device.spec).info, kernels_of(self.item, "cuda"))
+
+    def order(
+        self, claim: int = 1, turn: int = 0, parts: tuple[float, ...] = (10.0,), study: str = ""
+    ) -> Order:
+        """A slice, or finals."""
+        work = Work("0", self.item, (), turn, parts, "", 60.0, 1.0, None, 1, "random")
+        return Order.of(work, "night", claim, study or self.study, self.database)
+
+    def run(self, *tasks: Callable[[], Any], beside: Callable[[], Any] = lambda: None) -> list[Any]:
+        """Does tasks on the device one after the other, in a thread as Dask does.
+
+        Args:
+            tasks: What to do.
+            beside: Called on the event loop, some time after the first task began.
+        """
+
+        async def main() -> list[Any]:
+            await self.device.setup(self.worker)
+            asyncio.get_running_loop().call_later(0.3, beside)
+            try:
+                return [await asyncio.to_thread(task) for task in tasks]
+            finally:
+                await self.device.teardown(self.worker)
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def bench(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("TUNER_REHEARSAL", str(here / "rehearsal.json"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    made = Bench(here)
+    monkeypatch.setattr("fixtures.rehearsed_device.SETTINGS", here / "rehearsal.json")
+    yield made
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_slices_of_an_open_study_then_its_finals(bench: Bench) -> None:
+    device = bench.device
+    first, second, third, finals = bench.run(
+        lambda: device.work(bench.order()),
+        lambda: device.work(bench.order(2, 1)),
+        lambda: device.work(bench.order(3, 5)),
+        lambda: device.work(bench.order(4, 6, ())),
+    )
+    assert first.done.opening_s is not None
+    assert first.done.trials["total"] == first.done.tried == 2
+    assert bench.worker.events[0]["stage"] == "searching"
+    assert second.done.opening_s is None, "the study was open"
+    assert third.done.opening_s is not None, "others have worked on it since"
+    assert (third.done.trials["total"], third.done.tried) == (6, 2)
+    assert finals.done.tried == 0
+    assert finals.done.finished is not None
+
+
+def test_work_is_stopped_in_an_orderly_way(bench: Bench) -> None:
+    bench.fleet.settings(pace=1.0)
+    device = bench.device
+    begun_s = time.monotonic()
+    (answer,) = bench.run(
+        lambda: device.work(bench.order(7, parts=(60.0,))), beside=lambda: device.stop("the night was stopped")
+    )
+    assert time.monotonic() - begun_s < 10
+    assert (answer.claim, answer.done.cut, answer.done.lost) == (7, True, "the night was stopped")
+    assert answer.trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("study", "a worker's kernels are the coordinator's"),
+        ("file", "a kernel file must exist"),
+        ("unwell", "the rehearsed device stays unwell"),
+    ],
+)
+def test_what_fails_here_is_trouble_of_the_worker_and_no_fault_of_the_problem(
+    bench: Bench, fault: str, told: str
+) -> None:
+    bench.fleet.settings(faults={"1": fault})
+    order = bench.order(study="a study of other kernels" if fault == "study" else "")
+    if fault == "file":
+        Path("toy.py").unlink()
+    (answer,) = bench.run(lambda: bench.device.work(order))
+    assert told in answer.trouble
+    assert (answer.done.failed, answer.done.lost) == ("", answer.trouble)
+
+
+class Died(BaseException):
+    """The process would have ended itself."""
+
+
+@pytest.mark.parametrize(
+    ("stall_s", "why"),
+    [
+        (0.5, "it got no further for 0 s while searching, and was killed"),
+        (60.0, "the night was stopped, and its study process took longer than 0.5 s to end"),
+    ],
+)
+def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, stall_s: float, why: str
+) -> None:
+    monkeypatch.setattr(device_plugin, "STOP_WITHIN_S", 0.5)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(number))
+    bench.device = bench.kind(bench.device.spec, stall_s=stall_s)
+    stop = (lambda: bench.device.stop("the night was stopped")) if stall_s > 1 else (lambda: None)
+
+    def hang() -> None:
+        bench.device.told()
+        until_s = time.monotonic() + 20
+        while not killed and time.monotonic() < until_s:
+            time.sleep(0.02)
+        raise Died
+
+    monkeypatch.setattr("fixtures.rehearsed_device.RehearsedStage.fault", lambda stage: hang())
+    with suppress(Died):
+        bench.run(lambda: bench.device.work(bench.order()), beside=stop)
+    assert killed[0] == signal.SIGKILL
+    assert bench.worker.events[-1]["lost"] == why
+    assert bench.worker.events[-1]["cut"] == (stall_s > 1)
+
+
+def test_a_greeting_is_answered_by_what_the_machine_is(bench: Bench) -> None:
+    identity = identity_of(str(item.file) for item in read_plan(Path("plan.toml")).items)
+    (report,) = bench.run(lambda: bench.device.greet(Greeting(identity, bench.database)))
+    assert (report.identity, report.complaints, report.info.name) == (identity, (), "Fake board")
+
+
+def test_a_device_that_another_process_holds_is_told(bench: Bench) -> None:
+    bench.device.lock_wait_s = 0.2
+    with ExitStack() as stack:
+        stack.enter_context(device_lock(find(bench.device.spec).info, "tune gemm"))
+        stack.enter_context(pytest.raises(LockedByAnother, match="one process at a time times on a device"))
+        bench.run(lambda: bench.device.greet(Greeting(identity_of(), bench.database)))
+
+
+@pytest.mark.parametrize(("idle_s", "closes"), [(0.05, True), (60.0, False)])
+def test_a_device_is_closed_once_nobody_asks_for_anything(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, idle_s: float, closes: bool
+) -> None:
+    monkeypatch.setattr(device_plugin, "IDLE_S", idle_s)
+    closed: list[bool] = []
+    monkeypatch.setattr("fixtures.rehearsed_device.RehearsedStage.close", lambda stage: closed.append(True))
+    bench.run(lambda: bench.device.work(bench.order()), lambda: time.sleep(0.5), lambda: closed.append(False))
+    assert closed[0] is closes
+    assert closed[-1], "at the end it is closed in any case"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"), [({"idle_exit_s": 0.1}, "it was idle"), ({"ends_at": 1.0}, "its lifetime is over")]
+)
+def test_a_worker_ends_once_it_was_idle_or_its_time_is_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, more: dict[str, float], why: str
+) -> None:
+    monkeypatch.setattr(device_plugin, "KEEP_ANSWER_S", 0.2)
+    bench.device = bench.kind(bench.device.spec, **more)
+    bench.run(lambda: time.sleep(1.0))
+    assert bench.worker.closed_for == why
+
+
+def test_a_database_that_is_away_as_it_is_opened_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = StoreTrouble("cannot use the database: it takes no connections now")
+    away.__cause__ = sa.exc.OperationalError("", {}, Exception())
+    errors = [away]
+
+    class Flaky:
+        """A store's class whose first opening fails."""
+
+        @staticmethod
+        def open(url: str) -> Any:
+            if errors:
+                raise errors.pop()
+            return PatientStore.open(url)
+
+    monkeypatch.setattr(device_plugin, "PatientStore", Flaky)
+    (answer,) = bench.run(lambda: bench.device.work(bench.order()))
+    assert isinstance(answer, WorkAnswer)
+    assert answer.done.trials["total"] == 2
+    assert bench.worker.events[0]["stage"] == "waiting for the database", "the coordinator hears of it"
+
+
+def test_a_process_without_our_device_takes_no_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_plugin, "get_worker", lambda: type("Worker", (), {"plugins": {}}))
+    with pytest.raises(Exception, match="a worker is started by `tuner worker`, this one was not"):
+        device_plugin.perform("greet", None)
+    assert DevicePlugin("cpu").spec == "cpu"
