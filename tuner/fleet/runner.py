@@ -275,6 +275,8 @@ class ClusterRunner:
         """Takes a message about progress, in a thread of Dask's."""
         progress = dict(event[1])
         night, claim = progress.pop("night"), progress.pop("claim")
+        if progress.get("stage") == "opening":
+            progress.pop("trials", None)  # those of earlier slices are read meanwhile
         with self._lock:
             for member in list(self.members.values()):
                 if night == self._ledger.night and member.work is not None and member.claim == claim:
