@@ -68,7 +68,7 @@ class Crown:
 
 
 @dataclass
-class Rules:
+class CrownRules:
     """What the log says of one problem on one model of device in one regime.
 
     Attributes:
@@ -99,20 +99,20 @@ class Rules:
         return known - self.out - late
 
 
-def rules_of(log: Iterable[Crown], history: Sequence[tuple[str, str]]) -> Rules:
+def rules_of(log: Iterable[Crown], history: Sequence[tuple[str, str]]) -> CrownRules:
     """Reads the entries about one problem, device and regime in order of time.
 
     Args:
         log: The entries.
         history: UUID and time of every champion.
     """
-    rules, times = Rules(), dict(history)
+    rules, times = CrownRules(), dict(history)
     for entry in sorted(log, key=lambda each: (rank_in_time(each.made_at), each.id)):
         _follow(rules, entry, times)
     return rules
 
 
-def _follow(rules: Rules, entry: Crown, times: dict[str, str]) -> None:
+def _follow(rules: CrownRules, entry: Crown, times: dict[str, str]) -> None:
     match entry.act:
         case Act.PIN:
             rules.pinned = entry.champion

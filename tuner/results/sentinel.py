@@ -46,11 +46,6 @@ class Shift:
     blocks: int
 
     @property
-    def standard_error(self) -> float:
-        """Deviation of `log_ratio` that the blocks alone explain."""
-        return self.sigma / math.sqrt(self.blocks) if self.blocks else math.inf
-
-    @property
     def low(self) -> float:
         """Lower end of the interval."""
         return self.log_ratio - self.half_width

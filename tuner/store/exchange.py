@@ -91,7 +91,7 @@ def export(
 
 def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
     there = streams.count(store) if progress else 0
-    print(lines.header(_form(store, wanted)), file=out)
+    print(lines.header(), file=out)
     counted: dict[type, int] = dict.fromkeys(lines.KINDS.values(), 0)
     timings = 0
     for item in streams.everything(store, wanted):
@@ -104,15 +104,6 @@ def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress |
         counted[Record], counted[Champion], retractions=counted[Retraction], surveys=counted[SurveyPart],
         timings=timings,
     )  # fmt: skip
-
-
-def _form(store: Store, wanted: Selection) -> int:
-    if wanted == Selection() and store.rulings.log():
-        return lines.FORMAT
-    if next(streams.survey_parts(store, wanted), None) is not None:
-        return lines.WITH_SURVEYS
-    any_retracted = next(streams.retractions(store), None) is not None
-    return lines.WITH_RETRACTIONS if any_retracted else lines.PLAIN
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class Ledger:
             return
         try:
             if not self._path.exists():
-                self._write([lines.header(lines.FORMAT, database=self._identity)])
+                self._write([lines.header(database=self._identity)])
             self._write(texts, lines_of_a_member)
         except OSError as error:
             if not self._complained:

@@ -19,10 +19,9 @@ from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
 from tuner.version import __version__
 
-#: Version of the line format; files of a higher version are refused. The second adds retractions,
-#: the third parts of surveys, the fourth the crown log. A file is marked with one only if it has any, so that
-#: older programs can read all other files.
-FORMAT, WITH_SURVEYS, WITH_RETRACTIONS, PLAIN = 4, 3, 2, 1
+#: Version of the line format; files of a higher version are refused. The second added retractions, the third
+#: parts of surveys, the fourth the crown log.
+FORMAT = 4
 #: Key of a line -> what it holds.
 KINDS: Mapping[str, type] = {
     "record": Record, "champion": Champion, "crown": Crown, "survey": SurveyPart, "retraction": Retraction,
@@ -62,9 +61,9 @@ _COMMON = (
 MAGIC = b"\x78\xf9" + zlib.adler32(_COMMON).to_bytes(4, "big")
 
 
-def header(form: int = PLAIN, **more: str) -> str:
-    """The first line of a file of a form."""
-    return _line({"tile_tuner": "records", "format": form, "made_by": __version__, **more})
+def header(**more: str) -> str:
+    """The first line of a file."""
+    return _line({"tile_tuner": "records", "format": FORMAT, "made_by": __version__, **more})
 
 
 def line_of(item: Kept) -> str:

@@ -6,141 +6,41 @@ there are the same at any later time.
 
 from __future__ import annotations
 
+import functools
 import json
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.declare.hardware import DeviceInfo
-from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time, utc_now
+from tuner.results.record import ProblemKey, utc_now
 from tuner.store import Store, opening, queries, rows, tables
 from tuner.store.reading import Reader
-
-
-class _Reigning(NamedTuple):
-    """A champion that was not retracted."""
-
-    number: int
-    id: str
-    crowned_at: str
-    kernel: str
-    device: DeviceInfo
-
-
-class _Index(NamedTuple):
-    """What is known of each problem.
-
-    Attributes:
-        champions: Problem and regime -> champions.
-        recorded: Problems and regimes that have a time of any kind.
-        confirmed: UUIDs of the champions that won again in a fresh process.
-        chosen: UUIDs of those that answer because of a pin, a rollback or a freeze.
-    """
-
-    champions: Mapping[tuple[ProblemKey, str], list[_Reigning]]
-    recorded: frozenset[tuple[ProblemKey, str]]
-    confirmed: frozenset[str]
-    chosen: frozenset[str]
 
 
 class FrozenStore(Store):
     """A store for reading, at a snapshot; see `tuner.store.snapshots.as_of`."""
 
-    def __init__(self, engine: sa.Engine, where: str) -> None:
-        super().__init__(engine, where)
-        self._reading = threading.Lock()
-        self._known: _Index | None = None
-
     def warm(self) -> None:
         """Reads what would otherwise be read for the first question."""
-        self._index()
-
-    def champion(
-        self,
-        problem: ProblemKey,
-        device: DeviceInfo | str,
-        regime: str,
-        kernel: str | None = None,
-        *,
-        confirmed: bool = False,
-    ) -> Champion | None:
-        """As `Reader.champion`."""
-        index = self._index()
-        found = [
-            each
-            for each in index.champions.get((problem, regime), [])
-            if kernel in (None, each.kernel) and (not confirmed or each.id in index.confirmed)
-        ]
-        uuid = device if isinstance(device, str) else device.uuid
-        boards = [each for each in found if uuid and each.device.uuid == uuid]
-        alike = boards or [each for each in found if _is_like(each.device, device)]
-        if not alike:
-            return None
-        last = max(alike, key=lambda reigning: (rank_in_time(reigning.crowned_at), reigning.id))
-        of = tables.champions.c
-        found_champions: list[Champion] = self.read(sa.select(of.data).where(of.number == last.number))
-        return found_champions[0]
+        self.has_champion(ProblemKey("", (), "", ""), "")
 
     def has_champion(self, problem: ProblemKey, regime: str) -> bool:
-        """Whether a problem has a champion that may answer, on whatever device."""
-        return (problem, regime) in self._index().champions
+        """Whether a problem has a champion that may answer, on whatever device; read once."""
+        return (problem, regime) in self._crowned
 
-    def best_record(
-        self,
-        problem: ProblemKey,
-        device: DeviceInfo | str,
-        regime: str,
-        *,
-        role: Role | None = None,
-        kernels: Mapping[str, str] | None = None,
-    ) -> Record | None:
-        """As `Reader.best_record`."""
-        if (problem, regime) not in self._index().recorded:
-            return None
-        return super().best_record(problem, device, regime, role=role, kernels=kernels)
-
-    def is_chosen(self, champion: Champion) -> bool:
-        """As `Reader.is_chosen`."""
-        return champion.id in self._index().chosen
-
-    def _index(self) -> _Index:
-        if self._known is None:
-            with self._reading:
-                if self._known is None:
-                    self._known = self._read_index()
-        return self._known
-
-    def _read_index(self) -> _Index:
-        of, record = tables.champions, tables.records.c
-        ruling, confirmed = self.rulings.now(), frozenset(self.rulings.confirmed())
-        crowned = (
-            sa.select(
-                of.c.number, of.c.id, of.c.crowned_at, of.c.problem, of.c.device, of.c.regime,
-                tables.kernels.c.name,
-            )
-            .join(tables.records, of.c.record == record.number)
-            .join(tables.kernels, record.kernel == tables.kernels.c.number)
-            .where(queries.reigns(), of.c.id.not_in(ruling.barred))
-        )  # fmt: skip
-        recorded = sa.select(record.problem, record.regime).distinct()
+    @functools.cached_property
+    def _crowned(self) -> set[tuple[ProblemKey, str]]:
+        of, problem = tables.champions.c, tables.problems
+        wanted = (
+            sa.select(*problem.c, of.regime)
+            .join(tables.champions, of.problem == problem.c.number)
+            .where(queries.reigns(), of.id.not_in(self.rulings.now().barred))
+            .distinct()
+        )
         with self.reading() as connection:
-            keys, infos = queries.problems_and_devices(connection)
-            champions: dict[tuple[ProblemKey, str], list[_Reigning]] = {}
-            for number, name, when, problem, board, regime, kernel in connection.execute(crowned):
-                told = _Reigning(number, name, when, kernel, infos[board])
-                champions.setdefault((keys[problem], regime), []).append(told)
-            seen = frozenset((keys[problem], regime) for problem, regime in connection.execute(recorded))
-        return _Index(champions, seen, confirmed, ruling.chosen)
-
-
-def _is_like(there: DeviceInfo, asked: DeviceInfo | str) -> bool:
-    """As `queries.devices_like`."""
-    if isinstance(asked, str):
-        return asked in (there.name, there.uuid or there.name)
-    return (there.kind, there.name) == (asked.kind, asked.name)
+            return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
 
 
 #: The tables that answers rest on.

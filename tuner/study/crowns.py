@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
-from tuner.results.crowns import Act, Crown, Rules, rules_of
+from tuner.results.crowns import Act, Crown, CrownRules, rules_of
 from tuner.results.record import Champion, ProblemKey, rank_in_time
 from tuner.store import Store
 from tuner.store.streams import Selection
@@ -60,7 +60,7 @@ class Reign:
     log: tuple[Crown, ...]
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> CrownRules:
         """What the log says."""
         return rules_of(self.log, self._times)
 

@@ -17,7 +17,7 @@ from tuner.errors import NothingFound
 from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
 from tuner.python.launching import warn_of_clocks
-from tuner.results.record import Champion, Retraction, Role
+from tuner.results.record import Champion, Role
 from tuner.store import Store, exchange, health, listing, matrix, published, retracting, streams
 from tuner.store.ledger import ledger_file
 from tuner.store.retracting import Chosen, give_back, take_back
@@ -134,14 +134,6 @@ def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
         give_back(store, Chosen((store.records()[0].id, *(each.of for each in streams.retractions(store)))))
         exchange.merge(there, store)
         assert configs(there) == [BOGUS] * 5
-
-
-def test_without_retractions_older_versions_read_an_export(store: Store, tmp_path: Path) -> None:
-    exchange.export(store, tmp_path / "a.jsonl")
-    assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])["format"] == 1
-    store.retract(Retraction(reigning(store).id))
-    exchange.export(store, tmp_path / "b.jsonl")
-    assert json.loads((tmp_path / "b.jsonl").read_text().splitlines()[0])["format"] == 2
 
 
 def test_the_second_copy_and_a_rescue_keep_it(store: Store, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.results import codec
 from tuner.results.equivalence import latest_hash
-from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
+from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class RunnerUp:
     Attributes:
         kernel: Kernel's name.
         config: The config.
-        source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         time_s: Median in seconds.
         noise: Noise of the samples, as a fraction.
         role: ``final``: timed in alternation with the champion; ``trial``: timed separately, in the search.
+        source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         record_id: Id of its record; empty in files of form 1.
         measured_at: ISO 8601, UTC; empty in files of form 1.
         error: Error against the reference; None if it was not kept.
@@ -47,10 +48,10 @@ class RunnerUp:
 
     kernel: str
     config: Mapping[str, Any]
-    source_hash: str
     time_s: float
     noise: float
     role: Role
+    source_hash: str
     record_id: str = ""
     measured_at: str = ""
     error: Error | None = None
@@ -123,7 +124,9 @@ def place(champion: Champion) -> tuple[Any, ...]:
 
 
 def rounded(value: Any) -> Any:
-    """Rounds a measured number to the published digits; returns anything else unchanged."""
+    """Rounds measured numbers, also within an object, to the published digits; returns the rest unchanged."""
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
@@ -132,30 +135,25 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
 
 
-class Shared:
-    """Values that many entries share, written once under a short key."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, Mapping[str, Any]] = {}
-
-    def key(self, data: Mapping[str, Any]) -> str:
-        """Returns the key under which a value is written."""
-        key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
-        self.told[key] = data
-        return key
+def _key_in(shared: dict[str, Mapping[str, Any]], data: Mapping[str, Any]) -> str:
+    """Returns the short key under which entries share a value, which is written once."""
+    key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+    shared[key] = data
+    return key
 
 
 def text_of(operation: str, entries: Sequence[Published]) -> str:
     """Returns the text of an operation's entries on one device; equal entries make equal text."""
-    devices, versions = Shared(), Shared()
+    devices: dict[str, Mapping[str, Any]] = {}
+    versions: dict[str, Mapping[str, Any]] = {}
     ordered = sorted(entries, key=lambda each: place(each.champion))
     blocks = [_block(_entry_json(each, devices, versions)) for each in ordered]
     parts = [
         '"about": "Reviewed results; written by `tuner records publish`, explained in docs/records.md"',
         f'"format": {FORMAT}',
         f'"operation": {json.dumps(operation)}',
-        f'"devices": {_lines(devices.told)}',
-        f'"versions": {_lines(versions.told)}',
+        f'"devices": {_lines(devices)}',
+        f'"versions": {_lines(versions)}',
         f"{ENTRIES}\n" + ",\n".join(blocks) + "\n  ]",
     ]
     return "{\n  " + ",\n  ".join(parts) + "\n}\n"
@@ -176,20 +174,19 @@ def _block(entry: Mapping[str, Any]) -> str:
     return "    {\n" + ",\n".join(rows) + "\n    }"
 
 
-def _entry_json(entry: Published, devices: Shared, versions: Shared) -> dict[str, Any]:
+def _entry_json(entry: Published, devices: dict[str, Any], versions: dict[str, Any]) -> dict[str, Any]:
     champion, record = entry.champion, entry.champion.record
     problem = record.problem
     library = champion.baseline
     return {
         "problem": {"shape": problem.dims, "dtype": problem.arithmetic, "layout": problem.layout},
         "regime": record.regime,
-        "device": devices.key(replace(record.device, uuid="").to_json()),
+        "device": _key_in(devices, replace(record.device, uuid="").to_json()),
         **_measured_json(record, versions),
         "baseline": _measured_json(library, versions) if library else None,
-        "speedup": {
-            "ratio": rounded(champion.speedup), "low": rounded(entry.speedup_low),
-            "high": rounded(entry.speedup_high),
-        },
+        "speedup": rounded(
+            {"ratio": champion.speedup, "low": entry.speedup_low, "high": entry.speedup_high}
+        ),
         "verdict": champion.verdict,
         "trials": dict(champion.trials),
         "champion_id": champion.id,
@@ -198,34 +195,25 @@ def _entry_json(entry: Published, devices: Shared, versions: Shared) -> dict[str
     }  # fmt: skip
 
 
-def _runner_up_json(each: RunnerUp) -> dict[str, Any]:
-    told = {
-        "kernel": each.kernel, "config": dict(each.config), "time_s": rounded(each.time_s),
-        "noise": rounded(each.noise), "role": each.role.value, "source_hash": each.source_hash,
-        "record_id": each.record_id, "measured_at": each.measured_at, "error": _error_json(each.error),
-        "circumstances": _rounded(each.circumstances),
-    }  # fmt: skip
-    return {name: value for name, value in told.items() if value not in ("", None, {}) or name == "config"}
-
-
-def _error_json(error: Error | None) -> dict[str, Any] | None:
-    return _rounded(vars(error)) if error else None
-
-
-def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: rounded(value) for name, value in values.items()}
+def _runner_up_json(runner_up: RunnerUp) -> dict[str, Any]:
+    told = codec.to_json(runner_up)
+    measured = rounded({name: value for name, value in told.items() if name != "config"})
+    return {
+        name: value
+        for name, value in (told | measured).items()
+        if value not in ("", None, {}) or name == "config"
+    }
 
 
 def _runner_up(told: Mapping[str, Any]) -> RunnerUp:
-    error = told.get("error")
-    parsed = {"role": Role(told["role"]), "error": Error(**error) if error else None}
-    return RunnerUp(**{**told, **parsed, "source_hash": latest_hash(told["source_hash"])})
+    runner_up = codec.from_json(RunnerUp, told)
+    return replace(runner_up, source_hash=latest_hash(runner_up.source_hash))
 
 
-def _measured_json(record: Record, versions: Shared) -> dict[str, Any]:
+def _measured_json(record: Record, versions: dict[str, Any]) -> dict[str, Any]:
     measurement, time_s = record.measurement, rounded(record.measurement.time_s or 0.0)
     work = {name: value / time_s if time_s else 0.0 for name, value in record.work.items()}
-    error, compiled = measurement.error, measurement.compiled
+    told = measurement.to_json()
     return {
         "kernel": record.kernel,
         "config": dict(record.config),
@@ -235,11 +223,11 @@ def _measured_json(record: Record, versions: Shared) -> dict[str, Any]:
         "gbps": rounded(work.get("bytes", 0.0) / 1e9),
         "samples": _samples_json(measurement),
         "work": dict(record.work),
-        "error": _error_json(error),
-        "compiled": dict(vars(compiled)) if compiled else None,
-        "circumstances": _rounded(measurement.circumstances),
+        "error": rounded(told["error"]),
+        "compiled": told["compiled"],
+        "circumstances": rounded(told["circumstances"]),
         "source_hash": record.source_hash,
-        "versions": versions.key(dict(record.versions)),
+        "versions": _key_in(versions, dict(record.versions)),
         "record_id": record.id,
         "measured_at": record.measured_at,
     }
@@ -262,9 +250,8 @@ def entries_of(data: Mapping[str, Any]) -> tuple[Published, ...]:
     devices = {key: DeviceInfo.from_json(told) for key, told in data["devices"].items()}
     found = []
     for told in data["entries"]:
-        problem = told["problem"]
-        shape = tuple((name, int(size)) for name, size in problem["shape"].items())
-        of = ProblemKey.stored(data["operation"], shape, problem["dtype"], problem["layout"])
+        problem = told["problem"] | {"shape": told["problem"]["shape"].items()}
+        of = ProblemKey.from_json(problem | {"operation": data["operation"]})
         where, regime = devices[told["device"]], told["regime"]
         record = _record_of(told, data["versions"], of, where, regime, Role.FINAL)
         library = told["baseline"]
@@ -283,16 +270,12 @@ def _record_of(
     told: Mapping[str, Any], versions: Mapping[str, Any], problem: ProblemKey, device: DeviceInfo, regime: str,
     role: Role,
 ) -> Record:  # fmt: skip
-    measurement = SummarisedMeasurement(
-        Outcome.MEASURED,
-        samples_s=tuple(told["samples"]["quantiles_s"]),
-        error=Error(**told["error"]) if told["error"] else None,
-        compiled=CompileReport(**told["compiled"]) if told["compiled"] else None,
-        circumstances=told["circumstances"],
-        samples_count=told["samples"]["count"],
-        published_time_s=told["time_s"],
-        published_noise=told["noise"],
-    )
+    samples = told["samples"]
+    measured = {
+        "outcome": "MEASURED", "samples_s": samples["quantiles_s"], "samples_count": samples["count"],
+        "published_time_s": told["time_s"], "published_noise": told["noise"],
+    }  # fmt: skip
+    measurement = codec.from_json(SummarisedMeasurement, {**told, **measured})
     return Record(
         problem, device, regime, role, told["kernel"], told["config"], latest_hash(told["source_hash"]),
         measurement, told["work"], versions[told["versions"]], id=told["record_id"],

@@ -285,7 +285,7 @@ def _runners_up(champion: Champion, records: Iterable[Record]) -> list[RunnerUp]
 def _runner_up(record: Record) -> RunnerUp:
     found = record.measurement
     return RunnerUp(
-        record.kernel, record.config, record.source_hash, found.time_s or 0.0, found.noise, record.role,
+        record.kernel, record.config, found.time_s or 0.0, found.noise, record.role, record.source_hash,
         record.id, record.measured_at, found.error, _energy(record),
     )  # fmt: skip
 
