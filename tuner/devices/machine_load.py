@@ -1,6 +1,6 @@
 """The load that others cause on devices during a measurement.
 
-It is kept in the circumstances of records; `tuner.results.doubts` judges it.
+It is kept in the circumstances of records; `tuner.results.measurement` judges it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import psutil
 
 from tuner.devices.detect import kind_of
 from tuner.devices.protocol import DetectedDevice, Load
-from tuner.results.doubts import SLOWED, complaints
+from tuner.results.measurement import SLOWED, complaints
 
 #: Largest number of processes named, busiest first.
 NAMED = 3

@@ -411,7 +411,7 @@ class DeviceKind:
         raise NotImplementedError
 
     def throttle_reasons(self, device: DetectedDevice) -> int:
-        """Why a device runs below its clocks now: bits of `tuner.results.doubts.SLOWED`."""
+        """Why a device runs below its clocks now: bits of `tuner.results.measurement.SLOWED`."""
         return 0
 
     def lock_names(self, info: DeviceInfo) -> list[str]:

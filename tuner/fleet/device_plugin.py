@@ -41,7 +41,7 @@ from tuner.night.plan.items import PlanItem
 from tuner.night.sentinels import SentinelCode
 from tuner.night.standing import kernels_of, study_of
 from tuner.night.work import Work
-from tuner.results.doubts import OTHERS_PROCESSES
+from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.sentinel import Sentinel
 from tuner.store import Store
 from tuner.store.claims import PatientStore, patiently

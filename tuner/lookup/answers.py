@@ -14,7 +14,7 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
 from tuner.errors import TunerError
-from tuner.results.doubts import complaints
+from tuner.results.measurement import complaints
 from tuner.results.objectives import told
 from tuner.results.record import Champion, ProblemKey, Record
 

@@ -25,8 +25,7 @@ from tuner.lookup.legality import completed
 from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.lookup.tiers import Case, exact
-from tuner.results.record import ProblemKey
-from tuner.results.wanted import Wanted
+from tuner.results.record import ProblemKey, Wanted
 
 if TYPE_CHECKING:
     from tuner.store import Store

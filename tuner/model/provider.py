@@ -25,7 +25,7 @@ from tuner.model.fitted import Model
 from tuner.model.near import TunedNear
 from tuner.model.predict import Prediction, Predictor, predictor_for
 from tuner.model.stored import models
-from tuner.results.equivalence import latest_hash
+from tuner.results.record import latest_hash
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey
+from tuner.results.record import ProblemKey, latest_hash
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.declare.problem import IEEE
 from tuner.night.detecting import LEAST_HISTORY, Finding, Floats, confirmed, examine, levels
-from tuner.results.doubts import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 

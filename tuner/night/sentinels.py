@@ -22,8 +22,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
 from tuner.night.plan.items import PlanItem
-from tuner.results.doubts import OTHERS_GPU
-from tuner.results.measurement import Measurement
+from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of
 from tuner.store import Store

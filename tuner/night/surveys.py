@@ -17,7 +17,7 @@ from tuner.model.survey_design import CONFIGS, PER_PROBLEM, SurveyRequest
 from tuner.night.plan import PlanItem
 from tuner.night.plan.items import Plan, SurveyItem
 from tuner.results.objectives import limit_for
-from tuner.results.wanted import Wanted
+from tuner.results.record import Wanted
 from tuner.store import Store
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import enum
+import functools
+import tomllib
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, PRECISIONS, worded
 from tuner.errors import InputError
-from tuner.results.doubts import doubts
-from tuner.results.measurement import Comparison, Measurement
+from tuner.results.measurement import Comparison, Measurement, doubts
 
 if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel
@@ -346,3 +348,80 @@ class Champion:
             if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
         ]
         return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How often a problem was asked on a device without an exact answer.
+
+    Attributes:
+        problem: The problem.
+        kind: Of the device: ``cuda`` or ``cpu``.
+        device: Its name.
+        match: What the last answer rested on: ``predicted``, ``similar-device``, ``default`` ...; empty without
+            one.
+        calls: How often.
+        saves_s: Seconds that tuning is predicted to save of these calls.
+        first_at: When it was first asked, ISO 8601 in UTC; empty for counts that were not written yet.
+        last_at: When it was last asked.
+    """
+
+    problem: ProblemKey
+    kind: str
+    device: str
+    match: str
+    calls: int
+    saves_s: float
+    first_at: str = ""
+    last_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, the problem's among them."""
+        problem = self.problem
+        return {
+            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
+            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
+            "device": {"name": self.device, "kind": self.kind}, "match": self.match,
+            **self.counts(), "first_at": self.first_at, "last_at": self.last_at,
+        }  # fmt: skip
+
+    def counts(self) -> dict[str, Any]:
+        """Calls and seconds alone."""
+        return {"calls": self.calls, "saves_s": self.saves_s}
+
+
+# --- source hashes that stand for the same machine code ---
+
+#: A table for each kernel, in the folder of kernels: an older source hash and the hash that replaced it, so that
+#: records outlive edits without effect. A pair is entered only with proof (``scripts/equivalents``): for the
+#: published configs and for random ones, the rendered sources have the same tokens and launch, or compile to the
+#: same machine code. The table is applied whenever a record is read, so records that arrive later profit, too.
+EQUIVALENT_SOURCES = "equivalent_sources.toml"
+
+
+@functools.cache
+def _successors() -> Mapping[str, str]:
+    """Older hash -> the hash that replaced it; empty if there is no table."""
+    path = kernels_folder() / EQUIVALENT_SOURCES
+    if not path.is_file():
+        return {}
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {old: new for table in tables.values() for old, new in table.items()}
+
+
+@functools.cache
+def latest_hash(source_hash: str) -> str:
+    """Returns the hash of a kernel's source today if it is proven equivalent, else the hash itself."""
+    seen = {source_hash}
+    while (after := _successors().get(source_hash)) is not None and after not in seen:
+        seen.add(after)
+        source_hash = after
+    return source_hash
+
+
+@functools.cache
+def equivalent_hashes(source_hash: str) -> tuple[str, ...]:
+    """Returns all hashes that stored records of this source may have, including its own."""
+    latest = latest_hash(source_hash)
+    older = {each for each in _successors() if latest_hash(each) == latest}
+    return tuple(sorted({source_hash, latest, *older}))

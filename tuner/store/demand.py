@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tuner.results.record import utc_now
-from tuner.results.wanted import Wanted
+from tuner.results.record import Wanted, utc_now
 from tuner.store import rows, tables
 
 if TYPE_CHECKING:

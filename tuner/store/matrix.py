@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey
+from tuner.results.record import ProblemKey, latest_hash
 from tuner.store import queries, rows, tables
 
 if TYPE_CHECKING:

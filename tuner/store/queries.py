@@ -8,8 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.results.equivalence import equivalent_hashes
-from tuner.results.record import Champion, ProblemKey, latest_credible
+from tuner.results.record import Champion, ProblemKey, equivalent_hashes, latest_credible
 from tuner.store import rows, tables
 
 

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.codec import storable
 from tuner.results.crowns import Crown
-from tuner.results.equivalence import latest_hash
-from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id, latest_hash
 from tuner.results.survey import Kept, SurveyPart
 from tuner.store import lines, tables
 from tuner.store.lines import text_of

@@ -11,8 +11,16 @@ from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.machine_load import MachineWatch
-from tuner.results.doubts import NOISE, LibraryTime, contradictions
-from tuner.results.measurement import Measurement, Outcome, compare, compare_apart, under
+from tuner.results.measurement import (
+    NOISE,
+    LibraryTime,
+    Measurement,
+    Outcome,
+    compare,
+    compare_apart,
+    contradictions,
+    under,
+)
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Role, measured_as_now
 from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
 from tuner.study.leaderboard import Leaderboard

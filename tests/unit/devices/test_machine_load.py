@@ -21,7 +21,7 @@ from tuner.devices.cuda.load import GpuReading, gpu_load
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import MachineWatch, described
 from tuner.devices.protocol import Load
-from tuner.results.doubts import (
+from tuner.results.measurement import (
     HEAT,
     OTHERS_CORES,
     OTHERS_GPU,

@@ -19,7 +19,7 @@ from tuner.declare.catalogue import builtin
 from tuner.lookup import demand
 from tuner.lookup.answers import Answer, Loss, Predicted
 from tuner.lookup.demand import Demand, saving_s
-from tuner.results.wanted import Wanted
+from tuner.results.record import Wanted
 from tuner.store import Store
 from tuner.store.demand import read
 

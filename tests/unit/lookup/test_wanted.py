@@ -21,8 +21,7 @@ from tuner.lookup.demand import most_wanted
 from tuner.night import surveys as nightly
 from tuner.night.plan import read_plan
 from tuner.night.surveys import with_wanted
-from tuner.results.record import ProblemKey
-from tuner.results.wanted import Wanted
+from tuner.results.record import ProblemKey, Wanted
 from tuner.store import Store, demand
 
 __all__ = ["empty_database", "own_records"]

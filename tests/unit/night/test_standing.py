@@ -14,8 +14,7 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.night.plan.items import PlanItem
 from tuner.night.standing import Standing
-from tuner.results.record import Champion, ProblemKey
-from tuner.results.wanted import Wanted
+from tuner.results.record import Champion, ProblemKey, Wanted
 from tuner.store import Store, demand
 
 

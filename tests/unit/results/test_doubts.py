@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.results.doubts import CORE_TYPE, EARLIER, NOISE, SEARCH, TAKEN, LibraryTime, contradictions, doubts
+from tuner.results.measurement import (
+    CORE_TYPE,
+    EARLIER,
+    NOISE,
+    SEARCH,
+    TAKEN,
+    LibraryTime,
+    contradictions,
+    doubts,
+)
 
 FINAL = LibraryTime("NumPy", "Haswell", "2", "now", 50e-3)
 TIMES = st.floats(1e-9, 1e3)

@@ -13,7 +13,7 @@ from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.lookup import staleness
-from tuner.results import equivalence
+from tuner.results import record as records
 from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role, measured_as_now, new_id
 from tuner.store import Store
@@ -111,12 +111,12 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a table of equivalent sources can be put in place of the project's."""
 
     def forget() -> None:
-        for cached in (equivalence._successors, equivalence.latest_hash, equivalence.equivalent_hashes):
+        for cached in (records._successors, records.latest_hash, records.equivalent_hashes):
             cached.cache_clear()
 
-    monkeypatch.setattr(equivalence, "kernels_folder", lambda: tmp_path)
+    monkeypatch.setattr(records, "kernels_folder", lambda: tmp_path)
     forget()
-    yield tmp_path / equivalence.FILE
+    yield tmp_path / records.EQUIVALENT_SOURCES
     monkeypatch.undo()
     forget()
 
@@ -125,11 +125,11 @@ def test_hashes_are_followed_to_the_latest(table: Path) -> None:
     table.write_text(
         '["toy cuda blocks"]\nold = "middle"\nmiddle = "new"\n["other"]\nround = "about"\nabout = "round"\n'
     )
-    latest = [equivalence.latest_hash(each) for each in ("old", "middle", "new", "unknown")]
+    latest = [records.latest_hash(each) for each in ("old", "middle", "new", "unknown")]
     assert latest == ["new", "new", "new", "unknown"]
-    assert equivalence.equivalent_hashes("new") == ("middle", "new", "old")
-    assert equivalence.equivalent_hashes("unknown") == ("unknown",)
-    assert equivalence.latest_hash("round") in ("round", "about")
+    assert records.equivalent_hashes("new") == ("middle", "new", "old")
+    assert records.equivalent_hashes("unknown") == ("unknown",)
+    assert records.latest_hash("round") in ("round", "about")
 
 
 def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures.postgres import Databases
 
-from tuner.results.record import ProblemKey
-from tuner.results.wanted import Wanted
+from tuner.results.record import ProblemKey, Wanted
 from tuner.store import Store, demand
 
 

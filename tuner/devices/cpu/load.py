@@ -17,7 +17,7 @@ import psutil
 
 from tuner.devices.machine_load import NAMED, user_of
 from tuner.devices.protocol import Load
-from tuner.results.doubts import HEAT, OTHERS_CORES, QUOTA, STEAL, TAKEN
+from tuner.results.measurement import HEAT, OTHERS_CORES, QUOTA, STEAL, TAKEN
 
 #: The smallest share of a core for which a process is named.
 NAMED_FROM = 0.05

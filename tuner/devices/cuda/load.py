@@ -12,7 +12,7 @@ import psutil
 
 from tuner.devices.machine_load import NAMED, user_of
 from tuner.devices.protocol import DetectedDevice, Load
-from tuner.results.doubts import BUSY_GPU, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.measurement import BUSY_GPU, OTHERS_GPU, OTHERS_PROCESSES
 
 #: NVML's utilization covers up to the last second: a process that has just ended is gone from it after this
 #: long.

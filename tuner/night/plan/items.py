@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
-from tuner.results.wanted import Wanted
+from tuner.results.record import Wanted
 
 if TYPE_CHECKING:
     from tuner.night.plan.schema import SurveyTable, WatchTable

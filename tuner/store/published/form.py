@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results import codec
-from tuner.results.equivalence import latest_hash
 from tuner.results.measurement import Error, Measurement, Outcome
-from tuner.results.record import Champion, ProblemKey, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role, latest_hash
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
