@@ -392,10 +392,10 @@ class Wanted:
 
 # --- source hashes that stand for the same machine code ---
 
-#: A table for each kernel, in the folder of kernels: an older source hash and the hash that replaced it, so that
-#: records outlive edits without effect. A pair is entered only with proof (``scripts/equivalents``): for the
-#: published configs and for random ones, the rendered sources have the same tokens and launch, or compile to the
-#: same machine code. The table is applied whenever a record is read, so records that arrive later profit, too.
+#: A table for each kernel, in the folder of kernels: an older source hash and the hash that replaced it.
+#: A pair needs a proof (``scripts/equivalents``): for the published configs and for random ones, the
+#: rendered sources have the same tokens and launch, or compile to the same machine code. The table is applied
+#: whenever a record is read, so records that arrive later profit, too.
 EQUIVALENT_SOURCES = "equivalent_sources.toml"
 
 
