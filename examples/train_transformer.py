@@ -55,7 +55,7 @@ def trained(way: str, options: argparse.Namespace) -> dict[str, object]:
     shape = (options.tokens // 1024, 1024, options.width)
     x = torch.randn(shape, device="cuda", generator=generator).to(dtype)
     y = torch.roll(x, 1, 1) * 0.5
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, fused=True)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-4, fused=True)
     place = tuner.torch.use("emulated") if way == "emulated" else contextlib.nullcontext()
     if way == "emulated":
         with tuner.on_miss("measure", seconds=options.seconds, wait=True), place:

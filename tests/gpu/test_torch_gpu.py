@@ -44,7 +44,7 @@ def test_a_step_in_emulated_precision_is_as_exact_as_plain_fp32(compiled: bool) 
         got = gradients(inside, x)
     for one, beside, exact in zip(got, plain, right, strict=True):
         error, of_plain = ((each.double() - exact).norm() / exact.norm() for each in (one, beside))
-        assert error <= 2 * of_plain + 1e-7
+        assert error <= 2 * of_plain + 1e-6
 
 
 def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
@@ -66,6 +66,5 @@ def test_prepare_tunes_the_products_of_a_step() -> None:
     products = tuned.prepare(net, x, precision="emulated", seconds=1)
     assert len(products) == 2
     for of in products:
-        problem = {"m": of.m, "n": of.n, "k": of.k}
-        told = tuner.explain("gemm", **problem, layout=of.layout, precision="emulated", device="cuda:0")
-        assert told.to_json()["match"] == "exact", told
+        words = f"gemm {of.m} {of.n} {of.k} {of.dtype} {of.layout} emulated {of.epilogue}"
+        assert tuner.best(words.strip(), "cuda:0").match == "exact", words

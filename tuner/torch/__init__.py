@@ -45,6 +45,7 @@ class Product(NamedTuple):
         dtype: ``float32``.
         layout: ``n`` or ``t`` for each operand: stored as used, or its transpose.
         precision: ``ieee`` or ``emulated``; empty for the surrounding one.
+        epilogue: ``bias-col`` for a product with a bias, else empty.
     """
 
     m: int
@@ -53,6 +54,7 @@ class Product(NamedTuple):
     dtype: str
     layout: str
     precision: str
+    epilogue: str = ""
 
 
 #: What collects the products that are asked for; autograd's threads see it, too.
@@ -110,7 +112,8 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tens
     for collector in _COLLECTORS:
         layout = "".join("n" if each.is_contiguous() else "t" for each in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
-        collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision))
+        epilogue = "" if bias is None else "bias-col"
+        collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision, epilogue))
     if a.device.type not in KERNELS_ON:
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     finish = {} if bias is None else {"bias": bias.detach()}
@@ -256,5 +259,5 @@ def prepare(
 def _entry(of: Product) -> str:
     """A product as a problem of a plan."""
     lines = ["[[problems]]", 'operation = "gemm"', f"shape = [{of.m}, {of.n}, {of.k}]"]
-    named = {"dtype": of.dtype, "layout": of.layout, "precision": of.precision}
+    named = {"dtype": of.dtype, "layout": of.layout, "precision": of.precision, "epilogue": of.epilogue}
     return "\n".join([*lines, *(f'{name} = "{value}"' for name, value in named.items() if value), ""])
