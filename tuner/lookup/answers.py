@@ -146,15 +146,17 @@ class Answer:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return self.champion.record.kernel if self.champion else self._declared[0]
+        return self._chosen[0]
 
     @property
     def config(self) -> Mapping[str, Any]:
         """A config of the kernel that is legal for the problem and device that were asked for."""
-        return self.champion.record.config if self.champion else self._declared[1]
+        return self._chosen[1]
 
     @property
-    def _declared(self) -> tuple[str, Config]:
+    def _chosen(self) -> tuple[str, Mapping[str, Any]]:
+        if self.champion is not None:
+            return self.champion.record.kernel, self.champion.record.config
         assert self.default is not None, "an answer has a record or a default"
         return self.default
 
@@ -200,24 +202,23 @@ class Answer:
         Problem and device are those that were asked for. The figures are the record's, of the problem and
         device under ``record``; null where there is no record.
         """
-        problem, device, regime = self._subject()
-        age, champion = self.age_days, self.champion
+        age, champion, record = self.age_days, self.champion, self.record
+        if self.question is not None:
+            problem, device, regime = self.question.problem, self.question.device, self.question.regime
+        else:
+            assert record is not None, "an answer without a question is that of a record"
+            problem, device, regime = record.problem, record.device, record.regime
         trials = champion.trials if champion else {}
         return {
-            "operation": problem.operation,
-            "shape": problem.dims,
-            "dtype": problem.dtype,
-            "layout": problem.layout,
-            "device": {"name": device.name, "kind": device.kind},
-            "regime": regime,
+            **_place_json(problem, device, regime),
             "kernel": self.kernel,
             "config": dict(self.config),
             **_figures(self.champion),
             "match": self.match,
             "expected_loss": self.expected_loss,
             "trials": {"total": 0, "measured": 0, "failed": 0} | dict(trials),
-            "record_id": champion.record.id if champion else "",
-            "measured_at": champion.record.measured_at if champion else "",
+            "record_id": record.id if record else "",
+            "measured_at": record.measured_at if record else "",
             "use": self.use,
             "pairs": [pair.to_json() for pair in champion.pairs] if champion else [],
             "provisional": bool(self.doubts),
@@ -228,22 +229,27 @@ class Answer:
             "loss_cases": self.loss.cases,
             "loss_said": self.loss.said,
             "reasons": list(self.reasons),
-            "record": _place_json(champion.record) if champion else None,
-            "error_limit": told(champion.record.measurement) if champion else None,
+            "record": _record_json(record) if record else None,
+            "error_limit": told(record.measurement) if record else None,
             "hardest": _hardest_json(champion),
             "provisional_reasons": list(self.doubts),
-            "busy": list(_complaints(champion)),
+            "busy": list(complaints(record.measurement.circumstances, record.device.cores)) if record else [],
             "precision": problem.precision,
             "predicted": self.predicted.to_json() if self.predicted else None,
             **problem.told_epilogue,
         }
 
-    def _subject(self) -> tuple[ProblemKey, DeviceInfo, str]:
-        if self.question is not None:
-            return self.question.problem, self.question.device, self.question.regime
-        assert self.champion is not None, "an answer without a question is that of a record"
-        record = self.champion.record
-        return record.problem, record.device, record.regime
+
+def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[str, Any]:
+    return {
+        "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype, "layout": problem.layout,
+        "device": {"name": device.name, "kind": device.kind}, "regime": regime,
+    }  # fmt: skip
+
+
+def _record_json(record: Record) -> dict[str, Any]:
+    place = _place_json(record.problem, record.device, record.regime)
+    return {name: place[name] for name in ("shape", "layout", "device", "regime")}
 
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
@@ -251,25 +257,23 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
     record, error = champion.record, champion.record.measurement.error
     return {
-        "time_s": record.measurement.time_s,
-        "noise": record.measurement.noise,
-        "tflops": record.tflops,
-        "gbps": record.gbps,
-        "baseline": _baseline_json(champion.baseline),
+        "time_s": record.measurement.time_s, "noise": record.measurement.noise, "tflops": record.tflops,
+        "gbps": record.gbps, "baseline": _baseline_json(champion.baseline),
         # 0 says that nothing was compared: no library, or one that could not be timed.
         "speedup": champion.speedup or None,
         "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
-    }
+    }  # fmt: skip
 
 
 def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
     if baseline is None:
         return None
     version = baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} ")
-    time_s = baseline.measurement.time_s
     threads = baseline.measurement.circumstances.get("threads")
-    told = {"name": baseline.kernel, "version": version, "time_s": time_s, "tflops": baseline.tflops}
-    return told if threads is None else told | {"threads": int(threads)}
+    return {
+        "name": baseline.kernel, "version": version, "time_s": baseline.measurement.time_s,
+        "tflops": baseline.tflops, **({} if threads is None else {"threads": int(threads)}),
+    }  # fmt: skip
 
 
 def _hardest_json(champion: Champion | None) -> dict[str, Any] | None:
@@ -280,29 +284,11 @@ def _hardest_json(champion: Champion | None) -> dict[str, Any] | None:
     return {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio}
 
 
-def _complaints(champion: Champion | None) -> tuple[str, ...]:
-    """What was wrong with the machine in the finals."""
-    if champion is None:
-        return ()
-    record = champion.record
-    return complaints(record.measurement.circumstances, record.device.cores)
-
-
-def _place_json(record: Record) -> dict[str, Any]:
-    return {
-        "shape": record.problem.dims, "layout": record.problem.layout,
-        "device": {"name": record.device.name, "kind": record.device.kind}, "regime": record.regime,
-    }  # fmt: skip
-
-
 def declared_problem(question: Question, catalogue: Catalogue) -> Problem | None:
     """The problem that a question is about; None where its operation is not declared like that."""
     operation = catalogue.operations.get(question.problem.operation)
-    if operation is None:
-        return None
-    key = question.problem
     try:
-        return key.of_operation(operation)
+        return question.problem.of_operation(operation) if operation is not None else None
     except TunerError:
         return None
 

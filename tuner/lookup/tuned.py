@@ -5,25 +5,26 @@ It comes from the store and from the published results, few rows of each problem
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import TunerError
 from tuner.results.record import ProblemKey, Role, rank_in_time
-from tuner.store.published import Published, entries, standing
+from tuner.store.published import entries, standing
 
 if TYPE_CHECKING:
     from tuner.store import Store
-    from tuner.store.matrix import ConfigTime, Crowned
+    from tuner.store.matrix import ConfigTime
 
 #: Rows read from a store for one operation, dtype, device and regime.
 ROWS_READ = 5000
@@ -119,107 +120,90 @@ def gather(
         catalogue: Kernels as they are now; configs of others are left out.
         published: Folder of published results; the project's own when None.
     """
-    operation = catalogue.operations.get(subject.operation)
-    if operation is None:
+    if subject.operation not in catalogue.operations:
         return []
-    kernels = {
-        each.name: each
-        for each in catalogue.kernels
-        if (each.operation, each.target) == (subject.operation, subject.kind)
-    }
-    found = _Gathered(operation, kernels)
+    gathered = _Gathered(subject, catalogue)
     if store is not None:
-        from tuner.store import matrix
-
-        query = matrix.MatrixQuery(
-            subject.operation, subject.dtype, subject.kind, subject.regime, subject.device
-        )
-        for crowned in matrix.crowned(store, query):
-            found.crown(crowned)
-        found.take(matrix.fastest(store, query, ROWS_READ))
+        gathered.read(store)
     for entry in standing(entries(subject.operation, published, (subject.kind, subject.device)), store):
-        record = entry.champion.record
+        champion, record = entry.champion, entry.champion.record
         of = record.problem.operation, record.problem.arithmetic, record.device.kind
-        if Subject(*of, record.regime, record.device.name) == subject:
-            found.publish(entry)
-    return [each for each in found.problems.values() if each.times]
+        if Subject(*of, record.regime, record.device.name) != subject:
+            continue
+        time_s, crown = record.measurement.time_s or math.inf, (champion.crowned_at, champion.speedup)
+        where = record.problem, record.device
+        timed = Timed(True, record.measured_at, time_s, record.source_hash)
+        gathered.add(*where, gathered.column(record.kernel, record.config), timed, crown)
+        for other in entry.runners_up:
+            at = other.measured_at or record.measured_at
+            timed = Timed(other.role is Role.FINAL, at, other.time_s, other.source_hash)
+            gathered.add(*where, gathered.column(other.kernel, other.config), timed)
+    return [tuned for tuned in gathered.problems.values() if tuned.times]
 
 
 class _Gathered:
-    """TunedProblem problems, being filled."""
+    """Tuned problems, being filled."""
 
-    def __init__(self, operation: Operation, kernels: Mapping[str, Kernel]) -> None:
-        self._operation, self._kernels = operation, kernels
-        self._columns: dict[tuple[str, str], Column] = {}
+    def __init__(self, subject: Subject, catalogue: Catalogue) -> None:
+        self._subject, self._operation = subject, catalogue.operations[subject.operation]
+        self._names = {
+            kernel.name: [parameter.name for parameter in kernel.parameters]
+            for kernel in catalogue.kernels
+            if (kernel.operation, kernel.target) == (subject.operation, subject.kind)
+        }
+        #: Rows of equal configs have equal texts.
+        self._of_text = functools.cache(lambda kernel, text: self.column(kernel, json.loads(text)))
         self.problems: dict[ProblemKey, TunedProblem] = {}
 
-    def _at(self, key: ProblemKey, device: DeviceInfo) -> TunedProblem | None:
-        """A problem; None where the operation has no such problem any more."""
-        if key not in self.problems:
-            try:
-                problem = key.of_operation(self._operation)
-            except (TunerError, ValueError, KeyError):
-                return None
-            self.problems[key] = TunedProblem(problem, device)
-        return self.problems[key]
-
-    def _column(self, kernel: str, config: Mapping[str, Any]) -> Column | None:
+    def column(self, kernel: str, config: Mapping[str, Any]) -> Column | None:
         """A config with its kernel's own order of parameters; None where the kernel has other ones now."""
-        declared = self._kernels.get(kernel)
-        names = [each.name for each in declared.parameters] if declared is not None else []
-        if declared is None or set(names) != set(config):
+        names = self._names.get(kernel)
+        if names is None or set(names) != set(config):
             return None
         return kernel, Config({name: config[name] for name in names})
 
-    def _stored(self, row: ConfigTime) -> Column | None:
-        """The column of a store's row: rows of equal configs have equal texts."""
-        key = row.kernel, row.config
-        if key not in self._columns:
-            column = self._column(row.kernel, json.loads(row.config))
-            if column is None:
-                return None
-            self._columns[key] = column
-        return self._columns[key]
+    def add(
+        self, key: ProblemKey, device: DeviceInfo, column: Column | None, time: Timed,
+        crown: tuple[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """Takes a time in, and when and with which speed-up its config became champion.
 
-    def crown(self, crowned: Crowned) -> None:
-        """Takes a store's champion in."""
-        seen = crowned.record
-        tuned, column = self._at(seen.problem, seen.device), self._stored(seen)
-        if tuned is not None and column is not None:
-            tuned.add(column, _time(seen, final=True))
-            tuned.crown(column, crowned.crowned_at, crowned.speedup)
-
-    def take(self, groups: Sequence[Sequence[ConfigTime]]) -> None:
-        """Takes a store's fastest times in, one group a problem.
-
-        Of each the best and its finalists, and whatever of these configs is known at other problems.
+        Left out are problems that the operation does not have any more, and configs that its kernels do not.
         """
-        kernels = [[row for row in rows if row.role != Role.BASELINE] for rows in groups]
-        wanted = set(self._columns)
-        for rows in kernels:
-            wanted |= {(row.kernel, row.config) for row in rows[:BEST_OF_A_PROBLEM]}
-            wanted |= {(row.kernel, row.config) for row in rows if row.role == Role.FINAL}
-        for rows in kernels:
-            for row in rows:
-                tuned, column = self._at(row.problem, row.device), self._stored(row)
-                if tuned is not None and column is not None and (row.kernel, row.config) in wanted:
-                    tuned.add(column, _time(row, final=row.role == Role.FINAL))
-
-    def publish(self, entry: Published) -> None:
-        """Takes a published result in; the store's own champion stays where it is the later one."""
-        champion, record = entry.champion, entry.champion.record
-        tuned, column = self._at(record.problem, record.device), self._column(record.kernel, record.config)
-        if tuned is None:
-            return
+        if key not in self.problems:
+            try:
+                self.problems[key] = TunedProblem(key.of_operation(self._operation), device)
+            except (TunerError, ValueError, KeyError):
+                return
         if column is not None:
-            time_s = record.measurement.time_s or math.inf
-            tuned.add(column, Timed(True, record.measured_at, time_s, record.source_hash))
-            tuned.crown(column, champion.crowned_at, champion.speedup)
-        for each in entry.runners_up:
-            other, at = self._column(each.kernel, each.config), each.measured_at or record.measured_at
-            if other is not None:
-                tuned.add(other, Timed(each.role is Role.FINAL, at, each.time_s, each.source_hash))
+            self.problems[key].add(column, time)
+            if crown is not None:
+                self.problems[key].crown(column, *crown)
 
+    def read(self, store: Store) -> None:
+        """Takes in what a store has: champions, and of each problem the best configs and the finalists.
 
-def _time(row: ConfigTime, *, final: bool) -> Timed:
-    return Timed(final, row.measured_at, row.time_s, row.source_hash)
+        Whatever else is known of these configs at other problems is taken, too.
+        """
+        from tuner.store import matrix
+
+        query = matrix.MatrixQuery(*astuple(self._subject))
+        crowned = matrix.crowned(store, query)
+        for champion in crowned:
+            self._add_row(champion.record, (champion.crowned_at, champion.speedup))
+        groups = [
+            [row for row in rows if row.role != Role.BASELINE]
+            for rows in matrix.fastest(store, query, ROWS_READ)
+        ]
+        wanted = {(champion.record.kernel, champion.record.config) for champion in crowned}
+        for rows in groups:
+            finals = [row for row in rows[BEST_OF_A_PROBLEM:] if row.role == Role.FINAL]
+            wanted |= {(row.kernel, row.config) for row in (*rows[:BEST_OF_A_PROBLEM], *finals)}
+        for row in chain.from_iterable(groups):
+            if (row.kernel, row.config) in wanted:
+                self._add_row(row)
+
+    def _add_row(self, row: ConfigTime, crown: tuple[str, float] | None = None) -> None:
+        final = row.role == Role.FINAL or crown is not None
+        timed = Timed(final, row.measured_at, row.time_s, row.source_hash)
+        self.add(row.problem, row.device, self._of_text(row.kernel, row.config), timed, crown)
