@@ -16,11 +16,10 @@ from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.survey import LIBRARY, Timing, rounded
-from tuner.workers.bench import CompiledConfig
+from tuner.workers.bench import CompiledConfig, survey_first_limit_s
 from tuner.workers.compile_pool import CompilePool, ruled_out, workers_for
-from tuner.workers.device_worker import Crew, DeviceWorker, to_json
+from tuner.workers.device_worker import Crew, DeviceWorker
 from tuner.workers.process import WorkerFailed
-from tuner.workers.survey_bench import first_limit_s
 
 #: Sources that wait or are compiled for each compile worker.
 BACKLOG = 4
@@ -165,7 +164,9 @@ class _Ended:
     def timing(self, number: int, best_s: float | None) -> Timing:
         """What is kept of the config that was under way; one that was stopped is at least so slow."""
         if self.alarmed:
-            return Timing(0, number, Outcome.PRUNED, first_limit_s(best_s), 0.0, "stopped in its first run")
+            return Timing(
+                0, number, Outcome.PRUNED, survey_first_limit_s(best_s), 0.0, "stopped in its first run"
+            )
         outcome = Outcome.TIMED_OUT if self.timed_out else Outcome.CRASHED
         return Timing(0, number, outcome, reason=self.reason)
 
@@ -311,7 +312,7 @@ class Timer:
                 {"key": code.key, "launch": launch and asdict(launch)}
                 for code, launch in zip(codes, launches, strict=True)
             ],
-            "new": [{"key": key, **to_json(each)} for key, each in new.items()],
+            "new": [{"key": key, **each.to_json()} for key, each in new.items()],
         }  # fmt: skip
         return message, b"".join(each.code for each in new.values())
 

@@ -28,10 +28,9 @@ from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, 
 from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
 from tuner.study.session import check_fits
-from tuner.workers.bench import CompiledConfig
+from tuner.workers.bench import CompiledConfig, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.device_worker import Crew, DeviceWorker
-from tuner.workers.sentinel_bench import Turns
 
 
 @dataclass(frozen=True)

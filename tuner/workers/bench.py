@@ -1,19 +1,23 @@
-"""Measures one config: load, verify, time. Failures become outcomes."""
+"""Times configs: of a search, of finals and sentinels in turns, of a survey. Failures become outcomes."""
 
 from __future__ import annotations
 
+import math
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE
 from tuner.devices.protocol import Device, LaunchFailed, Run
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.results.objectives import ErrorLimit
+from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
 from tuner.workers.distributions import broken_promise
 from tuner.workers.sampling import CheckedSamples, Screened, interleave, lost_at_first, screen_by
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
@@ -38,6 +42,71 @@ class CompiledConfig:
     compiled: CompileReport
     compile_s: float = 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """The config but for its code, for a message."""
+        return {
+            "rendered": asdict(self.rendered), "compiled": asdict(self.compiled), "compile_s": self.compile_s,
+            "code_bytes": len(self.code),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], code: bytes) -> CompiledConfig:
+        """Makes a config of a message and its code."""
+        report = CompileReport(**data["compiled"])
+        return cls(rendered_from(data["rendered"]), code, report, data.get("compile_s", 0.0))
+
+
+def rendered_from(data: Mapping[str, Any]) -> Rendered:
+    """Reads a rendered kernel from its fields."""
+    return Rendered(**{**data, "launch": launch_from(data["launch"]), "options": tuple(data["options"])})
+
+
+def launch_from(data: Mapping[str, Any] | None) -> Launch | None:
+    """Reads a launch; a CPU kernel has none."""
+    return Launch.from_json(data) if data else None
+
+
+@dataclass
+class Turns:
+    """What a sentinel's rounds gave.
+
+    Attributes:
+        rounds_s: Name -> times in seconds, two for each block.
+        wrong: Name -> what is wrong with it.
+        circumstances: Name of a reading -> its value at the end of each block.
+    """
+
+    rounds_s: dict[str, list[float]] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    circumstances: dict[str, list[float]] = field(default_factory=dict)
+
+
+#: A turn of a sentinel is the median of this many samples, or one if they take longer than this in seconds.
+SAMPLES_PER_TURN, LONG_TURN_S = 3, 0.02
+#: Share of the budget in which all run untimed, so that clocks have risen, and at most so many seconds.
+WARM_UP, WARM_UP_LIMIT_S = 0.1, 0.1
+#: Blocks that are timed even beyond the budget.
+MIN_BLOCKS = 3
+#: Readings of the board that are kept for each block.
+READ = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
+#: In a survey, what takes this many times the best of library and configs is not timed again: a model needs to
+#: know that it is slow, not how slow.
+CUT_OFF = 6.0
+#: A first run takes so many seconds more than a timed one, for what happens once: beyond that it tells enough.
+ONCE_S = 0.02
+#: Seconds that a survey's first run may take, and times of the best: to replace the worker takes seconds, too.
+SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR = 4.0, 20.0
+#: Samples of what a survey does not cut off.
+SURVEY_SAMPLES = 3
+#: A survey's samples of the library, with which all configs are compared: what fits into these seconds, and at
+#: most so many.
+LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
+
+
+def survey_first_limit_s(best_s: float | None) -> float:
+    """Seconds that a config's first run may take where the best takes so many, or none was timed yet."""
+    return max(SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR * (best_s or 0.0))
+
 
 @dataclass
 class Bench:
@@ -51,6 +120,7 @@ class Bench:
             circumstances is ``power_w`` of back-to-back runs times the median time.
         unwell: True after a failure that may have poisoned the device's context.
         limit: Largest error that a config may have; see `limit_error`.
+        best_s: In a survey, the best time so far in seconds, the library's too; None while there is none.
     """
 
     device: Device
@@ -59,6 +129,7 @@ class Bench:
     energy: bool = False
     unwell: bool = field(default=False, init=False)
     limit: ErrorLimit | None = field(default=None, init=False)
+    best_s: float | None = None
 
     def limit_error(self, factor: float) -> None:
         """Sets a limit: configs whose error exceeds this multiple of the library's are INACCURATE."""
@@ -77,37 +148,59 @@ class Bench:
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
         """
         stages = {"compile": compiled_config.compile_s}
+        player = self._admitted(compiled_config, stages, first_limit_s)
+        if isinstance(player, Measurement):
+            return player
+        try:
+            screened, wrong = self._screened(player.samples, player.first_s, incumbent_s, stages)
+            refused = self.refused(player.error, wrong, player.compiled, stages)
+            if refused is not None:
+                return refused
+            seen = self._seen(player.run)
+            if self.energy and not screened.pruned:
+                with _stage(stages, "power"):
+                    seen |= self._energy(player.run, statistics.median(screened.samples_s))
+        except (LaunchFailed, MemoryError) as failure:
+            return self.failed(failure, player.error, player.compiled, stages)
+        return Measurement(
+            Outcome.PRUNED if screened.pruned else Outcome.MEASURED, screened.pruned, screened.samples_s,
+            player.error, player.compiled, stages, seen,
+        )  # fmt: skip
+
+    def _admitted(
+        self,
+        compiled_config: CompiledConfig,
+        stages: dict[str, float],
+        first_limit_s: float | None = None,
+        finals: bool = False,
+    ) -> _Player | Measurement:
+        """Loads and verifies a config: one that can be timed, or the outcome of one that is not.
+
+        Args:
+            compiled_config: The config.
+            stages: Takes the seconds of each stage.
+            first_limit_s: Seconds that its first run may take; beyond them this process ends.
+            finals: True to verify it over each poison, on two draws, and on inputs of several kinds.
+        """
+        compiled, allowance = compiled_config.compiled, compiled_config.rendered.allowance
         error: Error | None = None
+        broken = ""
         try:
             with _stage(stages, "load"):
                 run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             first = FirstRun(self.device, run, first_limit_s)
             with _stage(stages, "verify"):
-                allowance = compiled_config.rendered.allowance
                 error, wrong = self.verify_run(first, allowance=allowance)
-            refused = self.refused(error, wrong, compiled_config.compiled, stages)
-            if refused is not None:
-                return refused
-            samples = self._samples(run, allowance)
-            screened, wrong = self._screened(samples, first.took_s, incumbent_s, stages)
-            refused = self.refused(error, wrong, compiled_config.compiled, stages)
-            if refused is not None:
-                return refused
-            seen = self._seen(run)
-            if self.energy and not screened.pruned:
-                with _stage(stages, "power"):
-                    seen |= self._energy(run, statistics.median(screened.samples_s))
+                for poison in POISONS[1:] if finals else ():
+                    wrong = wrong or self._over(poison, run, allowance)
+                if finals and not wrong and allowance <= 1:
+                    broken = self._promise(run)
         except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, error, compiled_config.compiled, stages)
-        return Measurement(
-            outcome=Outcome.PRUNED if screened.pruned else Outcome.MEASURED,
-            reason=screened.pruned,
-            samples_s=screened.samples_s,
-            error=error,
-            compiled=compiled_config.compiled,
-            stages_s=stages,
-            circumstances=seen,
-        )
+            return self.failed(failure, error, compiled, stages)
+        refused = self.refused(error, wrong, compiled, stages, finals)
+        if refused is None and broken:
+            refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled)
+        return refused or _Player(run, error, compiled, self._samples(run, allowance), allowance, first.took_s)
 
     def _screened(
         self, samples: CheckedSamples, first_s: float, incumbent_s: float | None, stages: dict[str, float]
@@ -147,7 +240,7 @@ class Bench:
         self,
         error: Error,
         wrong: str,
-        compiled: CompileReport,
+        compiled: CompileReport | None,
         stages: Mapping[str, float],
         finals: bool = False,
     ) -> Measurement | None:
@@ -226,7 +319,7 @@ class Bench:
         found: dict[int, Measurement] = {}
         players: dict[int, _Player] = {}
         for number, compiled_config in enumerate(compiled_configs):
-            admitted = self._admitted(compiled_config)
+            admitted = self._admitted(compiled_config, {}, finals=True)
             if isinstance(admitted, Measurement):
                 found[number] = admitted
             else:
@@ -240,23 +333,6 @@ class Bench:
         for samples_s, (number, player) in zip(times, players.items(), strict=True):
             found[number] = self._judged(player, samples_s)
         return [found[number] for number in sorted(found)]
-
-    def _admitted(self, compiled_config: CompiledConfig) -> _Player | Measurement:
-        """Returns a finalist that is correct on two draws, or the reason why it is not."""
-        try:
-            run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            allowance = compiled_config.rendered.allowance
-            error, wrong = self.verify_run(run, allowance=allowance)
-            for poison in POISONS[1:]:
-                wrong = wrong or self._over(poison, run, allowance)
-            broken = "" if wrong or allowance > 1 else self._promise(run)
-        except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, None, compiled_config.compiled, {})
-        refused = self.refused(error, wrong, compiled_config.compiled, {}, finals=True)
-        if refused is None and broken:
-            refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled_config.compiled)
-        samples = self._samples(run, allowance)
-        return refused or _Player(run, error, compiled_config.compiled, samples, allowance)
 
     def _over(self, poison: str, run: Run, allowance: float) -> str:
         """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
@@ -288,11 +364,127 @@ class Bench:
         found = [self.device.library(self.workload, count) for count in sorted(others)]
         return [default, *(run for run in found if run is not None)]
 
+    def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
+        """Verifies participants and library, and times them in turns until enough is known or time is up.
+
+        Args:
+            named: The configs with their names, the champion first.
+            terms: When to stop.
+        """
+        turns, players = Turns(), {}
+        for name, compiled_config in named:
+            admitted = self._admitted(compiled_config, {})
+            if isinstance(admitted, _Player):
+                players[name] = admitted
+            else:
+                turns.wrong[name] = admitted.reason
+        for run in self._libraries(()):
+            players[LIBRARY] = _Player(run, self.verify_run(run)[0], None, self._samples(run))
+        if CHAMPION not in players:
+            return turns
+        try:
+            self._take_turns(players, terms, turns)
+            for name, player in players.items():
+                player.samples.finish()
+                if player.samples.wrong and name != LIBRARY:
+                    turns.wrong[name] = player.samples.wrong
+                    del turns.rounds_s[name]
+        except (LaunchFailed, MemoryError) as failure:
+            failed = self.failed(failure, None, named[0][1].compiled, {})
+            turns.rounds_s.clear()
+            turns.wrong[CHAMPION] = f"while all were timed: {failed.reason}"
+        return turns
+
+    def _take_turns(self, players: Mapping[str, _Player], terms: Terms, turns: Turns) -> None:
+        """Takes turns block by block."""
+        begun_s = time.monotonic()
+        slowest_s = self._warm_up(players.values(), min(WARM_UP * terms.budget_s, WARM_UP_LIMIT_S))
+        count = SAMPLES_PER_TURN if SAMPLES_PER_TURN * slowest_s <= LONG_TURN_S else 1
+        names = list(players)
+        turns.rounds_s = {name: [] for name in names}
+        block_s = 0.0
+        for block in range(1_000_000):
+            block_begun_s = time.monotonic()
+            if block >= MIN_BLOCKS and block_begun_s - begun_s + block_s > terms.budget_s:
+                return
+            # Each begins in turn, so that none always follows the same one.
+            forth = [names[(block + at) % len(names)] for at in range(len(names))]
+            for name in (*forth, *reversed(forth)):
+                turns.rounds_s[name].append(statistics.median(players[name].samples.take_s(count)))
+            readings = self.device.circumstances(players[CHAMPION].run)
+            for name in READ:
+                if name in readings:
+                    turns.circumstances.setdefault(name, []).append(readings[name])
+            block_s = time.monotonic() - block_begun_s
+            if not terms.full and decided(turns.rounds_s, terms.bound):
+                return
+
+    def _warm_up(self, players: Iterable[_Player], seconds: float) -> float:
+        """Runs all untimed for a while; returns the most seconds that a run takes with what surrounds it."""
+        begun_s = time.monotonic()
+        slowest_s = 0.0
+        while True:
+            for player in players:
+                run_begun_s = time.monotonic()
+                self.device.samples_s(player.run, 1, self.regime)
+                slowest_s = max(slowest_s, time.monotonic() - run_begun_s)
+            if time.monotonic() - begun_s >= seconds:
+                return slowest_s
+
+    def survey_library(self) -> Measurement | None:
+        """Times the library for a survey, which does not verify it; None where there is none."""
+        try:
+            run = self.device.library(self.workload)
+            if run is None:
+                return None
+            self.workload.begin(self.workload.first)
+            run()
+            self.device.synchronize()
+            before = self.workload.inputs.shuffle if self.regime.startswith("cold") else None
+            samples = self.device.samples_s(run, SURVEY_SAMPLES, self.regime, before)
+            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - SURVEY_SAMPLES
+            samples = samples + (self.device.samples_s(run, more, self.regime, before) if more > 0 else [])
+        except (LaunchFailed, MemoryError) as failure:
+            return self.failed(failure, None, None, {})
+        return self._surveyed(Measurement(Outcome.MEASURED, samples_s=tuple(samples)))
+
+    def survey(self, compiled_config: CompiledConfig) -> Measurement:
+        """Verifies a config, then times it three times, or cuts it off as slow.
+
+        Every element of its output is compared with a float64 reference, which costs the output's size: the
+        reference is made once for all configs of the problem.
+
+        A first run that takes far too long ends this process; see `survey_first_limit_s`.
+        """
+        player = self._admitted(compiled_config, {}, survey_first_limit_s(self.best_s))
+        if isinstance(player, Measurement):
+            return player
+        limit_s = math.inf if self.best_s is None else CUT_OFF * self.best_s
+        slow = f"slower than {CUT_OFF:g} times the best at this problem"
+        if player.first_s > limit_s + ONCE_S:
+            return Measurement(Outcome.PRUNED, slow, (player.first_s,))
+        try:
+            samples = player.samples.take_s(1)
+            is_slow = samples[0] > limit_s
+            if not is_slow:
+                samples += player.samples.turn_s(SURVEY_SAMPLES - 1)
+            refused = self.refused(player.error, player.samples.wrong, compiled_config.compiled, {})
+        except (LaunchFailed, MemoryError) as failure:
+            return self.failed(failure, None, compiled_config.compiled, {})
+        if refused is not None or is_slow:
+            return refused or Measurement(Outcome.PRUNED, slow, tuple(samples))
+        return self._surveyed(Measurement(Outcome.MEASURED, samples_s=tuple(samples)))
+
+    def _surveyed(self, measurement: Measurement) -> Measurement:
+        """Notes the best time of a survey."""
+        self.best_s = min(self.best_s or math.inf, statistics.median(measurement.samples_s))
+        return measurement
+
     def failed(
         self,
         failure: LaunchFailed | MemoryError,
         error: Error | None,
-        compiled: CompileReport,
+        compiled: CompileReport | None,
         stages: Mapping[str, float],
     ) -> Measurement:
         """Returns the outcome of a config that could not run; whatever holds memory ends with the worker."""
@@ -339,13 +531,14 @@ class FirstRun:
 
 @dataclass(frozen=True)
 class _Player:
-    """A participant of the finals; the library has no compiler's report."""
+    """A config or the library, verified and ready to be timed; the library has no compiler's report."""
 
     run: Run
     error: Error
     compiled: CompileReport | None
     samples: CheckedSamples
     allowance: float = 1.0
+    first_s: float = 0.0
 
 
 @contextmanager

@@ -7,14 +7,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.devices.cpu import host
 from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.workers.bench import CompiledConfig
-from tuner.workers.main import rendered_to_json
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 
 #: Largest number of compile workers for each device; one takes about 150 MB.
@@ -138,7 +137,7 @@ class CompilePool:
                 job = self._jobs[number] = self._waiting.popleft()
                 message = {
                     "do": "compile", "problem": job.problem, "architecture": self._architecture,
-                    "rendered": rendered_to_json(job.rendered),
+                    "rendered": asdict(job.rendered),
                 }  # fmt: skip
                 worker = self._workers[number] = self._workers[number] or self._start()
                 try:

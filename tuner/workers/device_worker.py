@@ -1,25 +1,37 @@
-"""The device worker of a study: measures configs and the library, whatever a config does to its process."""
+"""A device's worker process: measures configs and the library, whatever a config does to its process.
+
+It is kept alive, replaced after failures, and given up if the device is not healthy.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import random
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.launch import Launch
 from tuner.devices.detect import DetectedDevice, kind_of
+from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
-from tuner.workers.bench import CompiledConfig
+from tuner.workers.bench import CompiledConfig, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
-from tuner.workers.kept_worker import LONG_LIMIT_S, KeptWorker, fresh_seed
-from tuner.workers.main import rendered_to_json
-from tuner.workers.process import WorkerFailed
-from tuner.workers.sentinel_bench import Turns
+from tuner.workers.process import Worker, WorkerFailed, answered
+
+#: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
+LONG_LIMIT_S = 600.0
+#: Seconds that dropping a problem's arrays may take.
+REST_LIMIT_S = 10.0
+#: Number of fresh workers that may fail their canary in a row before the device counts as unwell.
+MAX_UNWELL = 3
 
 #: The first run of a config may take this multiple of the best config's time, and at least these seconds,
 #: because replacing the worker takes time, too.
@@ -28,6 +40,9 @@ FIRST_LIMIT_FACTOR, FIRST_LIMIT_FLOOR_S = 10.0, 2.0
 LIMIT_FACTOR = 300.0
 #: ...but always this long, in seconds: the first run of a config also loads and verifies it.
 LIMIT_FLOOR_S = 10.0
+
+
+_log = logging.getLogger(__name__)
 
 
 def run_limit_s(best_s: float | None) -> float:
@@ -40,10 +55,175 @@ def first_limit_s(best_s: float | None) -> float | None:
     return None if best_s is None else max(FIRST_LIMIT_FLOOR_S, FIRST_LIMIT_FACTOR * best_s)
 
 
-class DeviceWorker(KeptWorker):
-    """One device, on which configs are measured."""
+class DeviceWorker:
+    """One device, on which configs are measured by a process that may be replaced at any time.
 
-    _first_limit_s: float | None = None
+    Attributes:
+        channel: The process that there is now, to wait for while `busy`.
+        info: Identity and limits of the device.
+        versions: Name -> version of what is involved there.
+        free_bytes: Bytes of memory that were free before the arrays were made.
+        restarts: Number of replaced workers.
+    """
+
+    def __init__(self, found: DetectedDevice) -> None:
+        """Starts the worker; `open` waits for it.
+
+        Args:
+            found: The device.
+        """
+        self._found = found
+        self._prepared: dict[str, Any] | None = None
+        self._first_limit_s: float | None = None
+        self.restarts = 0
+        self._rests = False
+        self.channel = self._start()
+
+    def open(self) -> None:
+        """Waits until the device is open, and reads its identity and free memory.
+
+        A worker that died while it rested is replaced.
+
+        Raises:
+            DeviceTrouble: It cannot be opened.
+            EnvironmentTrouble: There is no room for its compiled kernels.
+        """
+        check_cache()
+        if self._rests and not self._answers():
+            self.channel.close()
+            self.channel = self._start()
+        self._rests = False
+        hello = self.trusted({"do": "hello"})
+        self.info = DeviceInfo.from_json(hello["info"])
+        self.versions: Mapping[str, str] = hello["versions"]
+        self.free_bytes: int = hello["free_bytes"]
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(WorkerFailed):
+            return self.channel.alive and bool(self.channel.ask({"do": "hello"}).data)
+        return False
+
+    def _start(self) -> Worker:
+        return Worker("device", self._found.opening, dict(self._found.environment))
+
+    @property
+    def opening(self) -> str:
+        """The spec for this device's compile workers; see `tuner.devices.detect.DetectedDevice.opening`."""
+        return self._found.opening
+
+    @property
+    def busy(self) -> bool:
+        """True while a config is being measured."""
+        return self.channel.busy
+
+    def trusted(self, message: dict[str, Any], blob: bytes = b"") -> dict[str, Any]:
+        """Sends a request that no config can spoil; if it fails, the device is in trouble."""
+        try:
+            return answered(self.channel.ask(message, blob, LONG_LIMIT_S))
+        except WorkerFailed as failure:
+            raise DeviceTrouble(
+                f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
+            ) from failure
+
+    def prepare(
+        self,
+        problem: Mapping[str, Any],
+        regime: str,
+        energy: bool = False,
+        error_limit: float | None = None,
+    ) -> None:
+        """Makes arrays and reference, with inputs drawn afresh for each worker.
+
+        Args:
+            problem: The problem's name.
+            regime: How time is taken.
+            energy: True to measure energy beside time.
+            error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
+                limit.
+
+        Raises:
+            DeviceTrouble: It cannot, for example for lack of memory.
+        """
+        asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
+        self._prepared = asked
+        self.trusted({"do": "prepare", **asked, "seed": fresh_seed()})
+
+    def rest(self) -> None:
+        """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
+        self._prepared, self._rests = None, True
+        if not self.channel.busy:
+            with contextlib.suppress(WorkerFailed, DeviceTrouble):
+                answered(self.channel.ask({"do": "rest"}, limit_s=REST_LIMIT_S))
+                return
+        self.channel.kill()
+
+    def send(self, message: dict[str, Any], blob: bytes) -> None:
+        """Sends a request with many answers; see `answers`.
+
+        Raises:
+            WorkerFailed: The worker is gone; it has been replaced.
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            self.channel.request(message, blob)
+        except WorkerFailed:
+            self.replace()
+            raise
+
+    def send_ahead(self, message: dict[str, Any], blob: bytes) -> bool:
+        """Sends another request behind the one that is being answered.
+
+        The worker begins with it as soon as that one is done. It is lost if the worker is replaced before that:
+        `restarts` tells.
+
+        Returns:
+            Whether it was sent. It is not if the worker is gone, as the answers to the first request tell.
+        """
+        return self.channel.ahead(message, blob)
+
+    def answers(self, limit_s: float) -> Iterator[dict[str, Any]]:
+        """Answers to the first request sent, as they come, up to the last, or one that tells of ``trouble``.
+
+        Args:
+            limit_s: Seconds that each answer may take.
+
+        Raises:
+            WorkerFailed: The worker crashed or took too long; it has been replaced.
+            DeviceTrouble: The device stays unwell.
+        """
+        try:
+            while True:
+                self.channel.expect(limit_s)
+                data = self.channel.collect(limit_s).data
+                yield data
+                if data.get("last", True):
+                    return
+        except WorkerFailed:
+            self.replace()
+            raise
+
+    def replace(self) -> None:
+        """Replaces the worker by a fresh one, and checks that the device is healthy.
+
+        Raises:
+            DeviceTrouble: The device stays unwell.
+        """
+        for attempt in range(1, MAX_UNWELL + 1):
+            self.channel.close()
+            self.restarts += 1
+            self.channel = self._start()
+            try:
+                answered(self.channel.ask({"do": "hello"}))
+                unwell = answered(self.channel.ask({"do": "canary"}))["unwell"]
+            except (WorkerFailed, DeviceTrouble) as error:
+                unwell = str(error)
+            if not unwell:
+                break
+            _log.warning("device unwell after a restart (%d of %d): %s", attempt, MAX_UNWELL, unwell)
+        else:
+            raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
+        if self._prepared is not None:
+            self.prepare(**self._prepared)
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None if the operation declares none."""
@@ -65,7 +245,7 @@ class DeviceWorker(KeptWorker):
         self._first_limit_s = first_limit_s(incumbent_s)
         message = {
             "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
-            **to_json(compiled_config),
+            **compiled_config.to_json(),
         }  # fmt: skip
         try:
             self.channel.request(message, compiled_config.code, limit_s)
@@ -115,16 +295,19 @@ class DeviceWorker(KeptWorker):
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {"do": "verify", "cases": named, "seed": fresh_seed(), **to_json(compiled_config)}
-        limit_s = LIMIT_FLOOR_S * (1 + len(cases))
+        message = {"do": "verify", "cases": named, "seed": fresh_seed(), **compiled_config.to_json()}
+        data = self._answered(message, compiled_config.code, LIMIT_FLOOR_S * (1 + len(cases)))
+        return str(data.get("trouble") or data["wrong"])
+
+    def _answered(self, message: dict[str, Any], code: bytes, limit_s: float) -> dict[str, Any]:
+        """The answer to a request; if the worker failed, it has been replaced, and ``trouble`` says why."""
         try:
-            data = self.channel.ask(message, compiled_config.code, limit_s).data
+            data = self.channel.ask(message, code, limit_s).data
         except WorkerFailed as failure:
-            self.replace()
-            return str(failure)
+            data = {"trouble": str(failure)}
         if "trouble" in data or data["unwell"]:
             self.replace()
-        return str(data.get("trouble") or data["wrong"])
+        return data
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -166,22 +349,16 @@ class DeviceWorker(KeptWorker):
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
         """Returns the measurements, or the failure after which the worker was replaced."""
-        named = [to_json(each) for each in compiled_configs]
+        named = [config.to_json() for config in compiled_configs]
         message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "compiled_configs": named}
-        code = b"".join(compiled_config.code for compiled_config in compiled_configs)
-        try:
-            data = self.channel.ask(message, code, LONG_LIMIT_S).data
-        except WorkerFailed as failure:
-            self.replace()
-            return str(failure)
+        data = self._answered(message, b"".join(config.code for config in compiled_configs), LONG_LIMIT_S)
         if "trouble" in data:
-            self.replace()
             return str(data["trouble"])
-        found = [Measurement.from_json(each) for each in data["measurements"]]
+        measurements = [Measurement.from_json(measurement) for measurement in data["measurements"]]
         if data["unwell"]:
-            self.replace()
-            return next((each.reason for each in found if each.reason), "the device was left unwell")
-        return found
+            reasons = (measurement.reason for measurement in measurements if measurement.reason)
+            return next(reasons, "the device was left unwell")
+        return measurements
 
     def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
         """Times configs and the library in turns, after `prepare`.
@@ -196,19 +373,12 @@ class DeviceWorker(KeptWorker):
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        configs = [each for _, each in named]
         message = {
             "do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms),
-            "compiled_configs": [to_json(each) for each in configs],
+            "compiled_configs": [config.to_json() for _, config in named],
         }  # fmt: skip
-        code = b"".join(each.code for each in configs)
-        try:
-            data = self.channel.ask(message, code, LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s).data
-        except WorkerFailed as failure:
-            self.replace()
-            return Turns(wrong={named[0][0]: str(failure)})
-        if "trouble" in data or data["unwell"]:
-            self.replace()
+        limit_s = LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s
+        data = self._answered(message, b"".join(config.code for _, config in named), limit_s)
         return Turns(wrong={named[0][0]: data["trouble"]}) if "trouble" in data else Turns(**data["turns"])
 
     def transfers_s(self) -> Mapping[str, float]:
@@ -220,13 +390,14 @@ class DeviceWorker(KeptWorker):
         found: dict[str, float] = self.trusted({"do": "transfers"})["transfers_s"]
         return found
 
+    def close(self) -> None:
+        """Kills the worker."""
+        self.channel.close()
 
-def to_json(compiled_config: CompiledConfig) -> dict[str, Any]:
-    """A compiled config but for its code, for a message."""
-    return {
-        "rendered": rendered_to_json(compiled_config.rendered), "compiled": asdict(compiled_config.compiled),
-        "compile_s": compiled_config.compile_s, "code_bytes": len(compiled_config.code),
-    }  # fmt: skip
+
+def fresh_seed() -> int:
+    """Returns a new seed: each worker draws its own inputs, so no config can be correct by knowing them."""
+    return random.SystemRandom().randrange(2**32)
 
 
 class Crew:

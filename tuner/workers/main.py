@@ -28,20 +28,16 @@ import psutil
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.kernel import Rendered
-from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.devices.cpu import host
 from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
-from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, memory_reason, noise
+from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason, noise
 from tuner.results.sentinel import Terms
-from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.bench import Bench, CompiledConfig, launch_from, rendered_from
 from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
-from tuner.workers.sentinel_bench import time_sentinel
-from tuner.workers.survey_bench import SurveyBench
 from tuner.workers.workload import Workload
 
 #: Linux: prctl option that sets the signal a process gets when its parent ends.
@@ -69,37 +65,11 @@ def problem_from(data: dict[str, Any]) -> Problem:
     )
 
 
-def rendered_to_json(rendered: Rendered) -> dict[str, Any]:
-    """Returns a rendered kernel as a JSON object."""
-    return asdict(rendered)
-
-
-def rendered_from(data: dict[str, Any]) -> Rendered:
-    """Reads the output of `rendered_to_json`."""
-    return Rendered(
-        text=data["text"], entry=data["entry"], target=data["target"], launch=launch_from(data["launch"]),
-        options=tuple(data["options"]), launch_hash=data["launch_hash"],
-        allowance=data.get("allowance", 1.0),
-    )  # fmt: skip
-
-
-def launch_from(data: dict[str, Any] | None) -> Launch | None:
-    """Reads a launch; a CPU kernel has none."""
-    return Launch.from_json(data) if data else None
-
-
-def compiled_config_from(data: dict[str, Any], code: bytes) -> CompiledConfig:
-    """Makes a compiled config from a message and its code."""
-    return CompiledConfig(
-        rendered_from(data["rendered"]), code, CompileReport(**data["compiled"]), data.get("compile_s", 0.0)
-    )
-
-
 def _compiled_configs_from(message: dict[str, Any], blob: bytes) -> list[CompiledConfig]:
     """Makes several compiled configs from a message and their code, one after the other."""
     offset, found = 0, []
     for each in message["compiled_configs"]:
-        found.append(compiled_config_from(each, blob[offset : offset + each["code_bytes"]]))
+        found.append(CompiledConfig.from_json(each, blob[offset : offset + each["code_bytes"]]))
         offset += each["code_bytes"]
     return found
 
@@ -194,13 +164,13 @@ class DeviceHandlers:
         """Measures a compiled config."""
         bench = self._ready()
         measurement = bench.measure(
-            compiled_config_from(message, blob), message["incumbent_s"], message["first_limit_s"]
+            CompiledConfig.from_json(message, blob), message["incumbent_s"], message["first_limit_s"]
         )
         return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
 
     def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Checks one compiled config at other shapes; ``wrong`` names the first at which it fails."""
-        compiled_config = compiled_config_from(message, blob)
+        compiled_config = CompiledConfig.from_json(message, blob)
         for case in message["cases"]:
             problem = problem_from(case["problem"])
             rendered = replace(compiled_config.rendered, launch=launch_from(case["launch"]))
@@ -227,7 +197,7 @@ class DeviceHandlers:
         """Times champion, the one before and the library in turns."""
         bench = self._ready()
         named = list(zip(message["names"], _compiled_configs_from(message, blob), strict=True))
-        found = time_sentinel(bench, named, Terms(**message["terms"]))
+        found = bench.sentinel(named, Terms(**message["terms"]))
         return {"turns": asdict(found), "unwell": bench.unwell}, b""
 
     def survey(self, message: dict[str, Any], blob: bytes) -> tuple[Iterator[dict[str, Any]], bytes]:
@@ -235,7 +205,7 @@ class DeviceHandlers:
         offset = 0
         for each in message["new"]:
             code = blob[offset : offset + each["code_bytes"]]
-            self._surveyed[each["key"]] = compiled_config_from(each, code)
+            self._surveyed[each["key"]] = CompiledConfig.from_json(each, code)
             offset += each["code_bytes"]
         return self._timings(message), b""
 
@@ -247,14 +217,14 @@ class DeviceHandlers:
         workload = Workload(
             self._device, problem, message["seed"], checked=bool(message["items"]), generator=self._generator
         )
-        bench = SurveyBench(self._device, workload, message["regime"], message["best_s"])
+        bench = Bench(self._device, workload, message["regime"], best_s=message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:
-            yield {"timing": _timing(bench.library()), "unwell": bench.unwell, "last": False}
+            yield {"timing": _timing(bench.survey_library()), "unwell": bench.unwell, "last": False}
         for each in message["items"]:
             found = self._surveyed[each["key"]]
             rendered = replace(found.rendered, launch=launch_from(each["launch"]))
-            timed = bench.time(replace(found, rendered=rendered))
+            timed = bench.survey(replace(found, rendered=rendered))
             yield {"timing": _timing(timed), "unwell": bench.unwell, "last": False}
         yield {"best_s": bench.best_s, "last": True}
 

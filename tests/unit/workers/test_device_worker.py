@@ -18,7 +18,7 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.fake.device import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers import device_worker, kept_worker
+from tuner.workers import device_worker
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
@@ -169,7 +169,7 @@ def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> N
     worker.begin(compiled_config(tmp_path, fault_configs()["unwell"]), None)
     with pytest.raises(DeviceTrouble, match="Fake board stays unwell: the device is unwell"):
         worker.finish()
-    assert worker.restarts == kept_worker.MAX_UNWELL
+    assert worker.restarts == device_worker.MAX_UNWELL
 
 
 def test_a_device_that_cannot_be_opened_is_trouble(tmp_path: Path) -> None:
