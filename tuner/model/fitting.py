@@ -26,7 +26,8 @@ from tuner.model.fitted import Model
 from tuner.model.stored import models, name_of, to_bytes
 from tuner.model.survey_file import read_survey
 from tuner.model.surveyed import joined
-from tuner.model.table import LIBRARY, Timings
+from tuner.model.table import Timings
+from tuner.results.survey import LIBRARY
 from tuner.store import Store
 from tuner.store import models as stored_models
 from tuner.store.reading import Reader

@@ -30,7 +30,8 @@ from tuner.model.fitted import Model
 from tuner.model.fitting import known_model, timings
 from tuner.model.predict import Predictor
 from tuner.model.stored import name_of, regime_of, to_bytes
-from tuner.model.table import LIBRARY, Timings
+from tuner.model.table import Timings
+from tuner.results.survey import LIBRARY
 from tuner.store import Store
 from tuner.store import models as stored_models
 

@@ -26,9 +26,7 @@ from tuner.model.physics import (
     traits,
 )
 from tuner.results.distance import Floats, Numbers
-
-#: Number of the library among configs.
-LIBRARY = -1
+from tuner.results.survey import LIBRARY
 
 
 @dataclass(frozen=True)
@@ -62,26 +60,6 @@ class Timings:
             )
         if not (np.isfinite(self.time_s) & (np.asarray(self.time_s) > 0)).all():
             raise InputError("times are finite and above 0 s, got others; leave failed runs out")
-
-    def matrix(self) -> tuple[Floats, Floats]:
-        """Times by problem.
-
-        Returns:
-            Of configs, shape (problems, configs), and of the library, shape (problems,); NaN if not timed.
-        """
-        times = np.full((len(self.problems), len(self.configs) + 1), np.nan)
-        times[self.problem, self.config] = self.time_s  # the library's number is that of the last column
-        return times[:, :-1], times[:, -1]
-
-    def of(self, problems: Numbers) -> Timings:
-        """The timings at some of the problems."""
-        place = np.full(len(self.problems), -1)
-        place[problems] = np.arange(len(problems))
-        kept = place[self.problem] >= 0
-        return Timings(
-            [self.problems[number] for number in problems], self.configs, place[self.problem[kept]],
-            self.config[kept], self.time_s[kept], self.registers, self.provenance,
-        )  # fmt: skip
 
 
 def from_arrays(data: Mapping[str, Any], operation: Operation, dtype: str = "") -> Timings:

@@ -12,6 +12,7 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.declare.space import Config
 from tuner.errors import InputError, TunerError
 from tuner.model.calibrate import Cases, calibrate, doubted
 from tuner.model.fit import LEAF_STEP, fit
@@ -120,9 +121,13 @@ def test_surveys_kept_as_arrays_are_read() -> None:
         "shape": np.array([0, 0, 1]), "config": np.array([-1, 0, 0]), "time_s": np.array([1e-5, 2e-5, 3e-5]),
         "shapes": '[[1, 2, 3, "nt"], [4, 5, 6, "tn"]]', "configs": '[["blocks", {"BM": 16}]]',
     }  # fmt: skip
-    times, library = from_arrays(data, GEMM).matrix()
-    np.testing.assert_array_equal(times, [[2e-5], [3e-5]])
-    np.testing.assert_array_equal(library, [1e-5, np.nan])
+    found = from_arrays(data, GEMM)
+    shapes = [(*problem.dims.values(), problem.layout) for problem in found.problems]
+    assert shapes == [(1, 2, 3, "nt"), (4, 5, 6, "tn")]
+    assert found.configs == [("blocks", Config({"BM": 16}))]
+    assert list(zip(found.problem, found.config, found.time_s, strict=True)) == [
+        (0, -1, 1e-5), (0, 0, 2e-5), (1, 0, 3e-5),
+    ]  # fmt: skip
 
 
 def test_times_that_are_none_are_refused() -> None:

@@ -28,7 +28,8 @@ from tuner.model.judging import (
 )
 from tuner.model.predict import Predictor
 from tuner.model.stored import from_bytes, to_bytes
-from tuner.model.table import LIBRARY, Timings
+from tuner.model.table import Timings
+from tuner.results.survey import LIBRARY
 
 #: A model that takes a kernel at any price, and expects every answer to lose 2 %.
 MODEL = plain_model(-9.0)

@@ -14,10 +14,9 @@ from tuner.lookup.snapshot import Snapshot
 from tuner.model.fitting import timings
 from tuner.model.stored import models as known
 from tuner.model.stored import name_of, path_of, to_bytes
-from tuner.model.table import LIBRARY
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
-from tuner.results.survey import SurveyConfig, SurveyPart, Timing
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store, models, tables
 
 
