@@ -105,7 +105,7 @@ def test_the_driver_finds_geometry_stream_attribute_and_arguments(library: Libra
 
 
 def test_layouts_are_those_of_cudas_headers() -> None:
-    assert (ctypes.sizeof(launching.Config), ctypes.sizeof(launching.Attribute)) == (56, 72)
+    assert (ctypes.sizeof(launching.LaunchConfig), ctypes.sizeof(launching.Attribute)) == (56, 72)
     assert launching.Attribute.value.offset == 8
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.cpu import load as cpu_load_of
-from tuner.devices.cpu.load import CpuReading, Process, cpu_load, read_cpu
+from tuner.devices.cpu.load import CpuProcess, CpuReading, cpu_load, read_cpu
 from tuner.devices.cuda import load as gpu_load_of
 from tuner.devices.cuda.load import GpuReading, gpu_load
 from tuner.devices.detect import DetectedDevice, find
@@ -35,12 +35,12 @@ from tuner.results.measurement import (
 OWN = 100
 
 
-def reading(at_s: float, busy_s: float, *processes: Process, **more: Any) -> CpuReading:
+def reading(at_s: float, busy_s: float, *processes: CpuProcess, **more: Any) -> CpuReading:
     return CpuReading(at_s, 2, busy_s, more.pop("steal_s", 0.0), processes=processes, **more)
 
 
-def process(pid: int, parent: int, cpu_s: float, name: str = "python") -> Process:
-    return Process(pid, parent, name, cpu_s)
+def process(pid: int, parent: int, cpu_s: float, name: str = "python") -> CpuProcess:
+    return CpuProcess(pid, parent, name, cpu_s)
 
 
 def test_another_process_on_a_core_is_found_and_named() -> None:

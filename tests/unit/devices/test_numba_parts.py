@@ -12,7 +12,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.cpu.numba import Parts, load_parts, ready
+from tuner.devices.cpu.numba import SourceParts, load_parts, ready
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
@@ -47,7 +47,7 @@ def test_sixty_configs_of_packed_have_few_functions_to_compile() -> None:
     configs += [each | {"UNROLL": 2} for each in configs[:12]]
     assert len(configs) == 60
     functions = ("_take_part", "pack_a", "pack_b", "multiply_block")
-    texts = [Parts(rendered("packed", each).text) for each in configs]
+    texts = [SourceParts(rendered("packed", each).text) for each in configs]
     parts = {name: {each.of(name) for each in texts} for name in functions}
     # Blocks, threads and who packs are told when it runs; the innermost loop is another with another UNROLL.
     assert {name: len(found) for name, found in parts.items()} == {
@@ -60,7 +60,7 @@ def test_configs_of_direct_that_differ_in_depth_and_split_share_what_is_compiled
         rendered("direct", DIRECT | more).text for more in ({}, {"KC": 256, "SPLIT": "rows", "THREADS": 3})
     ]
     for name in ("_take_part", "multiply_apart"):
-        assert len({Parts(text).of(name) for text in texts}) == 1, name
+        assert len({SourceParts(text).of(name) for text in texts}) == 1, name
 
 
 def test_what_configs_share_is_one_function_in_a_process() -> None:
@@ -94,14 +94,14 @@ def wanted(x):
 
 
 def test_a_part_has_what_it_refers_to_and_all_that_may_have_an_effect() -> None:
-    part = Parts(SOURCE).of("wanted")
+    part = SourceParts(SOURCE).of("wanted")
     assert part.splitlines() == [
         line for line in SOURCE.splitlines() if line and line not in ("def unused():", "    return UNUSED")
     ]
 
 
 def test_what_nothing_refers_to_is_no_part() -> None:
-    assert Parts("A = 1\nB = 2\ndef f():\n    return A\n").of("f") == "A = 1\ndef f():\n    return A\n"
+    assert SourceParts("A = 1\nB = 2\ndef f():\n    return A\n").of("f") == "A = 1\ndef f():\n    return A\n"
 
 
 HIDDEN = """

@@ -11,7 +11,7 @@ from fixtures.fake_device import BEST, BEST_S, BOARD, TOY, rule
 from tuner.declare import catalogue
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.devices.cpu.power import EnergyCounters
+from tuner.devices.cpu.load import EnergyCounters
 from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.devices.protocol import keep_busy
 from tuner.results.measurement import Measurement

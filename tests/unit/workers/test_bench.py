@@ -15,6 +15,7 @@ from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.results.measurement import Outcome
+from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig
 from tuner.workers.workload import Workload
 
@@ -38,7 +39,7 @@ class Room:
         ]
         rules += [rule(config, fault=fault) for fault, config in fault_configs().items()]
         path = folder / "device.json"
-        path.write_text(json.dumps({"info": BOARD, "rules": rules, "noise": 0.0001, **more}))
+        path.write_text(json.dumps({"info": BOARD, "rules": rules, "noise": 0.0001} | more))
         self.compiler = FakeCompiler(str(path))
         device = FakeDevice.from_file(str(path))
         self.bench = Bench(device, Workload(device, PROBLEM, 1), "cold")
@@ -228,3 +229,33 @@ def test_a_library_that_rounds_more_often_is_allowed_more(
     assert found is not None
     assert found.outcome is Outcome.MEASURED
     assert ("what rounding explains" in found.reason) is complaint
+
+
+def test_a_survey_times_three_samples_and_cuts_off_what_is_slow(tmp_path: Path) -> None:
+    slow = [rule(BEST, latency_s=BEST_S), rule(SLOW, latency_s=10 * BEST_S)]
+    wrong = [rule(config, fault=fault) for fault, config in fault_configs().items() if fault == "wrong_result"]
+    room = Room(tmp_path, rules=[*slow, *wrong], baseline_s=2 * BEST_S)
+    library = room.bench.survey_library()
+    assert library is not None
+    assert library.time_s == pytest.approx(2 * BEST_S, rel=1e-3)
+    assert room.bench.best_s == library.time_s
+    best = room.bench.survey(room.compiled_config(BEST))
+    assert (best.outcome, len(best.samples_s)) == (Outcome.MEASURED, 3)
+    assert room.bench.best_s == best.time_s
+    cut_off = room.bench.survey(room.compiled_config(SLOW))
+    assert (cut_off.outcome, len(cut_off.samples_s)) == (Outcome.PRUNED, 1)
+    assert cut_off.reason == "slower than 6 times the best at this problem"
+    refused = room.bench.survey(room.compiled_config(fault_configs()["wrong_result"]))
+    assert refused.outcome is Outcome.WRONG_RESULT
+    assert room.bench.best_s == best.time_s
+
+
+def test_a_sentinel_times_champion_and_library_in_turns_and_leaves_out_what_is_wrong(room: Room) -> None:
+    named = [("champion", BEST), ("before", fault_configs()["wrong_result"])]
+    turns = room.bench.sentinel(
+        [(name, room.compiled_config(config)) for name, config in named], Terms(bound=0.05, budget_s=0.5)
+    )
+    assert turns.rounds_s.keys() == {"champion", "library"}
+    assert len({len(times) for times in turns.rounds_s.values()}) == 1
+    assert turns.wrong.keys() == {"before"}
+    assert set(turns.circumstances["sm_clock_hz"]) == {1e9}

@@ -19,7 +19,7 @@ from tuner.devices.cpu import features as cpu_features
 from tuner.devices.cpu import host
 from tuner.devices.cpu import numba as numba_source
 from tuner.devices.cpu.kind import KIND, cpu_flags, cpu_info
-from tuner.devices.cpu.power import EnergyCounters
+from tuner.devices.cpu.load import EnergyCounters
 from tuner.devices.detect import language_of
 from tuner.devices.protocol import Arrays, Run, declared_baseline, keep_busy
 from tuner.errors import DeviceTrouble

@@ -17,7 +17,7 @@ VARIABLE = "TUNER_CPU_FEATURES"
 
 
 @dataclass(frozen=True)
-class Features:
+class InstructionSet:
     """The vectors in use.
 
     Attributes:
@@ -42,13 +42,13 @@ class Features:
 
 #: Flag of the operating system -> vectors, the widest first.
 KNOWN = {
-    "avx512f": Features("AVX-512", 64),
-    "avx2": Features("AVX2", 32),
-    "asimd": Features("NEON", 16),
+    "avx512f": InstructionSet("AVX-512", 64),
+    "avx2": InstructionSet("AVX2", 32),
+    "asimd": InstructionSet("NEON", 16),
 }
 #: Allowed restrictions. NumPy's names are those of its dispatch targets (NumPy, "CPU build options").
 RESTRICTIONS = {
-    "avx2": Features(
+    "avx2": InstructionSet(
         "AVX2", 32, True, "haswell",
         (
             ("NUMBA_CPU_NAME", "haswell"), ("NUMBA_CPU_FEATURES", ""), ("OPENBLAS_CORETYPE", "Haswell"),
@@ -58,7 +58,7 @@ RESTRICTIONS = {
 }  # fmt: skip
 
 
-def used(flags: Collection[str]) -> Features:
+def used(flags: Collection[str]) -> InstructionSet:
     """Returns the vectors to use on a CPU.
 
     Args:
@@ -68,7 +68,7 @@ def used(flags: Collection[str]) -> Features:
         InputError: The environment requests unknown vectors.
         DeviceTrouble: It requests vectors that the CPU does not have.
     """
-    widest = next((found for flag, found in KNOWN.items() if flag in flags), Features("", 16))
+    widest = next((found for flag, found in KNOWN.items() if flag in flags), InstructionSet("", 16))
     asked = os.environ.get(VARIABLE, "").strip().lower()
     if not asked:
         return widest

@@ -56,7 +56,7 @@ class CpuKind(DeviceKind):
 
     def power_trouble(self) -> str:
         """Why the energy counters cannot be read."""
-        trouble: str = load("tuner.devices.cpu.power:EnergyCounters")().trouble
+        trouble: str = load("tuner.devices.cpu.load:EnergyCounters")().trouble
         return trouble
 
     def likeness(self, info: DeviceInfo) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The load on a CPU during a measurement: other processes, stolen time, throttled clocks.
+"""The load on a CPU during a measurement: other processes, stolen time, throttled clocks; and its energy.
 
 Readings are running totals, and the load is the difference of two, so that nothing runs beside a measurement.
 """
@@ -41,7 +41,7 @@ class CpuWatch:
 
 
 @dataclass(frozen=True)
-class Process:
+class CpuProcess:
     """A process at one point in time.
 
     Attributes:
@@ -77,7 +77,7 @@ class CpuReading:
     steal_s: float = 0.0
     quota_s: float = 0.0
     heat_events: int = 0
-    processes: tuple[Process, ...] = ()
+    processes: tuple[CpuProcess, ...] = ()
 
 
 def cpu_load(
@@ -110,7 +110,7 @@ def cpu_load(
     return Load(seen | {name: value for name, value in more.items() if value > 0}, busiest)
 
 
-def _family(processes: Sequence[Process], pid: int) -> set[int]:
+def _family(processes: Sequence[CpuProcess], pid: int) -> set[int]:
     """Returns a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for each in processes:
@@ -122,12 +122,12 @@ def _family(processes: Sequence[Process], pid: int) -> set[int]:
     return family
 
 
-def _cpu_s(processes: Sequence[Process], pid: int) -> float:
+def _cpu_s(processes: Sequence[CpuProcess], pid: int) -> float:
     family = _family(processes, pid)
     return sum(each.cpu_s for each in processes if each.pid in family)
 
 
-def _busiest(before: CpuReading, after: CpuReading, own_pid: int) -> list[tuple[float, Process]]:
+def _busiest(before: CpuReading, after: CpuReading, own_pid: int) -> list[tuple[float, CpuProcess]]:
     """Returns the other processes that used the most CPU, with the cores that they used."""
     own = _family(after.processes, own_pid)
     known = {each.pid: each.cpu_s for each in before.processes}
@@ -153,13 +153,13 @@ def read_cpu() -> CpuReading:
     )
 
 
-def _processes() -> list[Process]:
+def _processes() -> list[CpuProcess]:
     found = []
     for each in psutil.process_iter(["pid", "ppid", "name", "cpu_times"]):
         told: dict[str, Any] = each.info
         if told["cpu_times"] is not None:
             cpu_s = sum(told["cpu_times"][:4])  # user, system, and both of children that have ended
-            found.append(Process(told["pid"], told["ppid"] or 0, told["name"] or "?", cpu_s))
+            found.append(CpuProcess(told["pid"], told["ppid"] or 0, told["name"] or "?", cpu_s))
     return found
 
 
@@ -182,3 +182,55 @@ def _heat_events(folder: Path) -> int:
         with contextlib.suppress(OSError, ValueError):
             total += int(file.read_text())
     return total
+
+
+#: RAPL's energy counters, as Linux shows them (kernel documentation, "Power Capping Framework"): running totals
+#: in microjoules, one folder for each package, each with its own range for wrap-around.
+COUNTERS = Path("/sys/class/powercap")
+
+
+class EnergyCounters:
+    """The packages' energy counters of this machine.
+
+    Attributes:
+        trouble: Reason why they cannot be read; empty if they can.
+    """
+
+    def __init__(self, folder: Path = COUNTERS) -> None:
+        """Looks for the counters.
+
+        Args:
+            folder: Folder of the counters.
+        """
+        # A package is "intel-rapl:0" (AMD's too), a part of it "intel-rapl:0:1".
+        self._files = sorted(folder.glob("intel-rapl:[0-9]*/energy_uj"))
+        self._files = [file for file in self._files if file.parent.name.count(":") == 1]
+        self.trouble = ""
+        if not self._files:
+            self.trouble = f"Linux shows no energy counters of this CPU (no {folder}/intel-rapl:0)"
+            return
+        try:
+            self.read_j()
+        except (OSError, ValueError):
+            self.trouble = (
+                f"the energy counters of this CPU are for root alone (`chmod a+r {folder}/*/energy_uj` as root "
+                "opens them)"
+            )
+
+    def read_j(self) -> list[float]:
+        """Reads the joules of each package.
+
+        Raises:
+            OSError: A counter cannot be read.
+        """
+        return [int(file.read_text()) * 1e-6 for file in self._files]
+
+    def between_j(self, before: list[float], after: list[float]) -> float:
+        """Returns the joules of all packages between two readings; a counter may have wrapped around once."""
+        total = 0.0
+        for file, first, last in zip(self._files, before, after, strict=True):
+            wrapped = last < first
+            total += last - first
+            if wrapped:
+                total += int((file.parent / "max_energy_range_uj").read_text()) * 1e-6
+        return total

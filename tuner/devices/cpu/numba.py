@@ -58,7 +58,7 @@ class _Statement:
     always: bool
 
 
-class Parts:
+class SourceParts:
     """The statements of a module, and the names to which each refers."""
 
     def __init__(self, text: str) -> None:
@@ -179,7 +179,7 @@ def load_parts(rendered: Rendered) -> Callable[..., Any]:
     """
     module = _imported("kernel", rendered.hash, rendered.text)
     try:
-        parts, shared = Parts(rendered.text), {}
+        parts, shared = SourceParts(rendered.text), {}
         for name, function in list(vars(module).items()):
             if isinstance(function, Dispatcher) and _is_cached(function):
                 if id(function) not in shared:

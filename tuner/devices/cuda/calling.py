@@ -85,7 +85,7 @@ class _StreamHandle:
 
 
 @dataclass(frozen=True)
-class Given:
+class CallArguments:
     """A caller's arrays in the form that `tuner.devices.cuda.launching` takes."""
 
     problem: Problem
@@ -300,7 +300,7 @@ class Loaded:
             each.name: cupy.ndarray(each.shape, each.dtype, array.data)
             for each, array in zip(tensors, arrays, strict=True)
         }
-        given = Given(self._problem, named, self._scalars, {})
+        given = CallArguments(self._problem, named, self._scalars, {})
         # Another thread may use the same stream; its work must not come in between.
         with self._queueing:
             for step in steps_of(module, function, self._launch, given, made):

@@ -49,7 +49,7 @@ class Attribute(ctypes.Structure):
     _fields_ = (("id", ctypes.c_int), ("value", ctypes.c_uint64 * 8))
 
 
-class Config(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
     """``CUlaunchConfig``."""
 
     _fields_ = (
@@ -116,11 +116,11 @@ def early(
     launch = _launch()
     if launch is None:
         return ordinary(function, grid, block, shared_bytes)
-    pattern = Config(grid, block, shared_bytes, None, ctypes.pointer(_EARLY), 1)
+    pattern = LaunchConfig(grid, block, shared_bytes, None, ctypes.pointer(_EARLY), 1)
 
     def launched(arguments: Sequence[Any], *stream: Any) -> None:
         # Threads queue at the same time on streams of their own, so each call has its own memory.
-        config = Config.from_buffer_copy(pattern)
+        config = LaunchConfig.from_buffer_copy(pattern)
         config.stream = (stream[0] if stream else cupy.cuda.get_current_stream()).ptr
         values, held = _parameters(arguments)
         status = launch(ctypes.byref(config), function.ptr, values, None)
