@@ -146,13 +146,15 @@ def _figures(of: LossSummary) -> str:
 @json_option
 def show(operation: str, device: str, dtype: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
+    from tuner.model.calibrate import spread_of
     from tuner.model.fitting import known_model
 
     found = known_model(operation, device, dtype, regime, db)
     if as_json:
         print_json({
             "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
-            "margin": found.calibration.margin, "doubt": found.calibration.doubt, "loss": _losses(found),
+            "margin": found.calibration.margin, "doubt": found.calibration.doubt,
+            "loss": spread_of(found.calibration.losses),
             "drawn": {"problems": found.calibration.drawn, "scale": found.calibration.scale},
         })  # fmt: skip
     else:
@@ -173,16 +175,14 @@ def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> N
         click.echo(str(path), err=True)
 
 
-def _losses(found: Model) -> dict[str, float]:
-    """Fractions of speed that answers lost at the survey's problems, each predicted without its own times."""
+def _rows(found: Model) -> list[tuple[str, Any]]:
     from tuner.model.calibrate import spread_of
 
-    return spread_of(found.calibration.losses)
-
-
-def _rows(found: Model) -> list[tuple[str, Any]]:
-    told = found.provenance
-    losses = ", ".join(f"{name} {value:.1%}" for name, value in _losses(found).items())
+    told, all_losses = found.provenance, found.calibration.losses
+    losses = ", ".join(f"{name} {value:.1%}" for name, value in spread_of(all_losses).items())
+    drawn = (
+        f"{found.calibration.scale:.2f} of that, as {found.calibration.drawn} problems drawn after the fit tell"
+    )
     return [
         ("device", found.device.name),
         ("fitted to", f"{told['timings']} timings of {told['configs']} configs at {told['problems']} problems"),
@@ -191,12 +191,7 @@ def _rows(found: Model) -> list[tuple[str, Any]]:
         ("kernels", ", ".join(told.get("sources", {}))),
         ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in found.traits)),
         ("lost at problems left out", losses),
-        *([("said of it", _drawn(found))] if found.calibration.drawn else []),
+        *([("said of it", drawn)] if found.calibration.drawn else []),
         ("library unless faster by", f"{found.calibration.margin:.0%}"),
         ("doubted by what is near", f"{found.calibration.doubt:.0%}"),
     ]
-
-
-def _drawn(found: Model) -> str:
-    of = found.calibration
-    return f"{of.scale:.2f} of that, as {of.drawn} problems drawn after the fit tell"

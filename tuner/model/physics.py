@@ -9,9 +9,8 @@ tensors' sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,35 +144,15 @@ class _Probes:
 
     def __init__(self, like: Problem) -> None:
         self.dims, self._like = list(like.dims), like
-        self._kept: dict[frozenset[str], Problem] = {}
+        self._kept: dict[tuple[int, ...], Problem] = {}
 
-    def _of(self, shape: Mapping[str, int]) -> Problem:
-        return self._like.operation.problem(shape, self._like.dtype, self._like.layout)
-
-    @cached_property
-    def long(self) -> Problem:
-        """All dims are long."""
-        return self.but_for(frozenset())
-
-    @cached_property
-    def half(self) -> Problem:
-        """All dims are half as long."""
-        return self._of(dict.fromkeys(self.dims, LONG_DIM // 2))
-
-    def but_for(self, ones: frozenset[str]) -> Problem:
-        """Some dims are 1, the others are long."""
-        if ones not in self._kept:
-            self._kept[ones] = self._of({dim: 1 if dim in ones else LONG_DIM for dim in self.dims})
-        return self._kept[ones]
-
-    @cached_property
-    def alone(self) -> Mapping[str, tuple[Problem, Problem]]:
-        """By dim: that one is long, or half as long, the others are 1."""
-        ones = dict.fromkeys(self.dims, 1)
-        return {
-            dim: (self._of({**ones, dim: LONG_DIM}), self._of({**ones, dim: LONG_DIM // 2}))
-            for dim in self.dims
-        }
+    def at(self, size: int, ones: Collection[str] = ()) -> Problem:
+        """Some dims are 1, the others of a size."""
+        sizes = tuple(1 if dim in ones else size for dim in self.dims)
+        if sizes not in self._kept:
+            shape = dict(zip(self.dims, sizes, strict=True))
+            self._kept[sizes] = self._like.operation.problem(shape, self._like.dtype, self._like.layout)
+        return self._kept[sizes]
 
 
 def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[float]:
@@ -201,7 +180,7 @@ def _declared(kernel: Kernel, config: Config, probes: _Probes) -> dict[str, floa
     """Tiles that a kernel declares, of the dims for which they are the same at any shape."""
     if kernel.tiles is None:
         return {}
-    long, half = kernel.tiles(probes.long, config), kernel.tiles(probes.half, config)
+    long, half = (kernel.tiles(probes.at(size), config) for size in (LONG_DIM, LONG_DIM // 2))
     return {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
 
 
@@ -213,13 +192,13 @@ def _probed(
     Dims of `ones` are 1 in all that is looked at.
     """
     assert kernel.launch is not None, "asked for kernels with a launch rule only"
-    launch = kernel.launch(probes.but_for(ones), config)
+    launch = kernel.launch(probes.at(LONG_DIM, ones), config)
     blocks = float(math.prod(launch.grid))
     spans, others = dict.fromkeys(probes.dims, math.inf), blocks
     for dim in probes.dims:
         if dim in ones:
             continue
-        ratio = blocks / math.prod(kernel.launch(probes.but_for(ones | {dim}), config).grid)
+        ratio = blocks / math.prod(kernel.launch(probes.at(LONG_DIM, ones | {dim}), config).grid)
         spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
         others /= ratio
     return spans, [others, 0.0, float(math.prod(launch.block)), float(launch.shared_bytes), 0.0]
@@ -230,7 +209,9 @@ def _staying(kernel: Kernel, config: Config, probes: _Probes, dims: Sequence[str
     assert kernel.launch is not None, "asked for kernels with a launch rule only"
     found = {}
     for dim in dims:
-        long, half = (float(math.prod(kernel.launch(each, config).grid)) for each in probes.alone[dim])
+        ones = [other for other in probes.dims if other != dim]
+        alone = (probes.at(size, ones) for size in (LONG_DIM, LONG_DIM // 2))
+        long, half = (float(math.prod(kernel.launch(problem, config).grid)) for problem in alone)
         if long == half > 1:
             found[dim] = long
     return found
