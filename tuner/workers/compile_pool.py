@@ -124,7 +124,7 @@ class CompilePool:
             DeviceTrouble: The compiler is not there.
         """
         for number, worker in enumerate(self._workers):
-            if worker is not None and worker.busy and (worker.overdue() or _readable(worker)):
+            if worker is not None and worker.arrived():
                 self._collect(number, worker)
         self._dispatch()
         done = list(self._ready)
@@ -147,7 +147,7 @@ class CompilePool:
 
     def _collect(self, number: int, worker: Worker) -> None:
         try:
-            reply = worker.collect(0.01 if worker.overdue() else 30.0)
+            reply = worker.collect()
         except WorkerFailed as failure:
             self._bury(number, failure)
             return
@@ -258,9 +258,3 @@ def ruled_out(compiled_config: CompiledConfig, device: DeviceInfo) -> Measuremen
         reason = f"cannot win: spills {report.spill_bytes} bytes a thread"
         return Measurement(Outcome.PRUNED, reason, compiled=report, stages_s=stages)
     return None
-
-
-def _readable(worker: Worker) -> bool:
-    import select
-
-    return bool(select.select([worker], [], [], 0)[0])

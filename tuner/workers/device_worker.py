@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import random
-import select
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -256,7 +255,7 @@ class DeviceWorker:
 
     def arrived(self) -> bool:
         """True if `finish` will not wait long."""
-        return self.busy and (self.channel.overdue() or bool(select.select([self.channel], [], [], 0)[0]))
+        return self.channel.arrived()
 
     def finish(self) -> Measurement:
         """Returns the measurement that `begin` started.
@@ -267,7 +266,7 @@ class DeviceWorker:
             DeviceTrouble: The device stays unwell.
         """
         try:
-            data = self.channel.collect(0.01 if self.channel.overdue() else 30.0).data
+            data = self.channel.collect().data
         except WorkerFailed as failure:
             self.replace()
             if failure.alarmed and self._first_limit_s is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -221,14 +222,22 @@ class Worker:
         """True if the pending request has used up its time."""
         return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s
 
-    def collect(self, limit_s: float = FRAME_LIMIT_S) -> Reply:
+    def arrived(self) -> bool:
+        """True if `collect` will not wait long: the reply or the end has come, or its time is up."""
+        return self.busy and (self.overdue() or bool(select.select([self], [], [], 0)[0]))
+
+    def collect(self, limit_s: float | None = None) -> Reply:
         """Waits for the reply to the pending request.
+
+        Args:
+            limit_s: Seconds to wait; by default those of a frame, or none if the request is overdue.
 
         Raises:
             WorkerFailed: It crashed, wrote rubbish, or took too long; it has been killed.
         """
         try:
-            data, blob = self._channel.receive(limit_s)
+            usual_s = 0.01 if self.overdue() else FRAME_LIMIT_S
+            data, blob = self._channel.receive(usual_s if limit_s is None else limit_s)
         except ChannelBroken as error:
             reason = self._obituary(error)
             alarmed = self._process.poll() == -signal.SIGALRM
