@@ -16,7 +16,7 @@ from tuner.devices.detect import find
 from tuner.fleet.clusters import ClusterRequest, connected
 from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
-from tuner.night.night import Here, Stage
+from tuner.night.night import LocalRunner, Stage
 from tuner.night.plan import read_plan
 from tuner.night.standing import kernels_of
 from tuner.night.work import Done, Place, Runner, Work
@@ -45,7 +45,7 @@ def made(
         if request.param == "here":
             stage = Stage(store, (found,), lambda item: nullcontext(lambda progress: None))
             stack.callback(stage.close)
-            yield Here(stage, found.info), work, store
+            yield LocalRunner(stage, found.info), work, store
             return
         cluster = stack.enter_context(connected(ClusterRequest("local", (found,), folder=folder / "workers")))
         runner = ClusterRunner(

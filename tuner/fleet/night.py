@@ -25,7 +25,7 @@ from tuner.fleet.runner import (
     State,
 )
 from tuner.night.plan.items import Plan, PlanItem, asks_for
-from tuner.night.scheduler import Lane, NightItem, Rules, play
+from tuner.night.scheduler import Lane, NightItem, NightRules, play
 from tuner.night.sentinels import Pass, Timed, Watched
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Place, Work
@@ -90,7 +90,7 @@ class FleetNight:
         host = "" if self.anywhere else socket.gethostname()
         admission = Admission(identity_of(files), self._wanted, host, self.silent_s, self.recheck_s)
         self.runner = ClusterRunner(self.client, self.ledger, admission, self.warned)
-        self._rules = Rules(
+        self._rules = NightRules(
             self.left_s,
             self.seed,
             self.plan.sampler,

@@ -14,7 +14,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError, NothingFound
 from tuner.night.plan import Plan
 from tuner.night.plan.items import PlanItem, asks_for
-from tuner.night.scheduler import Lane, NightItem, Rules, play
+from tuner.night.scheduler import Lane, NightItem, NightRules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Finished, Part, Place, Work
 from tuner.store import Store
@@ -114,7 +114,7 @@ class Stage:
             self._crew.close()
 
 
-class Here:
+class LocalRunner:
     """A `Runner` whose only place is this process.
 
     Attributes:
@@ -178,7 +178,7 @@ class Night:
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
     _lane: Lane | None = field(default=None, init=False)
-    _enlisted: int = field(default=0, init=False)
+    _looked_at: int = field(default=0, init=False)
 
     def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
         """Tunes the problems in slices, and yields the result of each as soon as it is known.
@@ -194,24 +194,14 @@ class Night:
             DeviceTrouble: The device stays unwell.
             Interrupted: SIGINT or SIGTERM came.
         """
-        rules = Rules(
-            self._left_s, self.seed, self.plan.sampler, self.storage_url, self.again, self.said, self.warned
-        )
-        info = self.found[0].info
-        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
-        self._lane = lane
-        for number, item in enumerate(self.plan.items):
-            if asks_for(item.devices, info):
-                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
-            else:
-                why = f"it asks for {', '.join(item.devices)}, and this is {info.name}"
-                ended = NightItem(item, "not reached", why=why)
-            self._enlisted = number + 1
+        standing, lane = self._lane_of_model()
+        for number, ended in enumerate(self._enlisted(lane, standing)):
+            self._looked_at = number + 1
             if ended is not None:
                 yield ended
         lane.begin(standing)
         stage = Stage(self.store, self.found, view)
-        runner = Here(stage, info)
+        runner = LocalRunner(stage, self.found[0].info)
         try:
             yield from play(lambda place: lane, lambda: [lane], runner)
         except BaseException:
@@ -223,26 +213,37 @@ class Night:
 
     def preview(self) -> Iterator[NightItem]:
         """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
-        rules = Rules(self._left_s, self.seed, self.plan.sampler, None, self.again, self.said, self.warned)
+        standing, lane = self._lane_of_model()
+        for item, ended in zip(self.plan.items, self._enlisted(lane, standing), strict=True):
+            before = standing.champion(item)
+            why = standing.why_stale(item, before)
+            waiting = NightItem(item, "stale" if why else "to tune", before=before, after=before, why=why)
+            yield waiting if ended is None else ended
+
+    def _lane_of_model(self) -> tuple[Standing, Lane]:
+        rules = NightRules(
+            self._left_s, self.seed, self.plan.sampler, self.storage_url, self.again, self.said, self.warned
+        )
+        self._lane = Lane(rules)
+        return Standing(self.store, self.found[0].info, self.versions), self._lane
+
+    def _enlisted(self, lane: Lane, standing: Standing) -> Iterator[NightItem | None]:
+        """The result of each problem for which nothing is to be done; None for those that wait."""
         info = self.found[0].info
-        standing, lane = Standing(self.store, info, self.versions), Lane(rules)
         for number, item in enumerate(self.plan.items):
-            ended: NightItem | None = NightItem(
-                item, "not reached", why=f"it asks for {', '.join(item.devices)}"
-            )
             if asks_for(item.devices, info):
-                ended = lane.enlist(f"{number}: {item.problem}", item, info, standing)
-            if ended is None:
-                before = standing.champion(item)
-                why = standing.why_stale(item, before)
-                ended = NightItem(item, "stale" if why else "to tune", before, before, why)
-            yield ended
+                yield lane.enlist(f"{number}: {item.problem}", item, info, standing)
+            else:
+                why = f"it asks for {', '.join(item.devices)}, and this is {info.name}"
+                yield NightItem(item, "not reached", why=why)
 
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
         begun = self._lane.unfinished(why) if self._lane is not None else []
-        unseen = self.plan.items[self._enlisted :]
-        return [*begun, *(NightItem(item, "not reached", why=why) for item in unseen)]
+        return [
+            *begun,
+            *(NightItem(item, "not reached", why=why) for item in self.plan.items[self._looked_at :]),
+        ]
 
     def _left_s(self) -> float:
         return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()

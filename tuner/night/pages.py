@@ -20,7 +20,7 @@ def write(report: Mapping[str, Any], folder: Path) -> list[Path]:
     """Writes ``night-DATE.html``, ``.md`` and ``.json``, replacing those of the same night.
 
     Args:
-        report: The report, as `tuner.night.attending.Attended.end` gives it.
+        report: The report, as `tuner.night.reporting.night_report` gives it.
         folder: Made if it does not exist.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ class NightResult:
     Attributes:
         items: The problems.
         stopped: What ended it early; None if it came to its end.
-        report: What `tuner.night.attending.Attended.end` returned.
+        report: What `tuner.night.reporting.night_report` returned.
         snapshot: The workers of a cluster at its end, as JSON; empty without a cluster.
     """
 

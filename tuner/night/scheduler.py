@@ -25,7 +25,7 @@ from tuner.search import Budget
 from tuner.study.session import check_fits
 
 
-@dataclass(frozen=True)
+@dataclass
 class Spell:
     """The time that one place spent on a problem.
 
@@ -42,37 +42,67 @@ class Spell:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class NightItem:
-    """The result of one problem.
+@dataclass(eq=False)
+class NightItem(Share):
+    """One problem of a night, from its place in the queue to its result.
 
     Attributes:
         item: The plan's item.
-        state: ``tuned``, ``done before``, ``failed`` or ``not reached``: without finals, for lack of time or
-            because the night was interrupted. Its trials still count.
+        state: ``waiting``; in the end ``tuned``, ``done before``, ``failed`` or ``not reached``: without
+            finals, for lack of time or because the night was interrupted. Its trials still count.
         before: The champion before this night.
         after: The champion now.
         why: For ``tuned``, why the study ended; else the message.
-        slices: Number of slices that it had.
-        spent_s: Seconds that it took, including finals.
         trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
             nights. Empty if it was not opened.
         front: Its Pareto front, if it has several objectives and was tuned.
-        spells: Where it was worked on, and for how long.
+        spells: Place -> the time that it spent on it.
         stale: What had changed since the champion before; empty if nothing had.
+        name: Unique in the night.
+        kernels: The competing kernels.
+        libraries: Board -> the library's measurement from when the problem was first opened there.
+        turn: How often it was worked on.
+        place: Name of the place where its study is open; empty if it is not.
+        at_work: True while a place works on it.
+        due: Why its finals are due; empty if they are not.
+        lost: Number of places in a row that were lost while working on it.
     """
 
     item: PlanItem
-    state: str
+    state: str = "waiting"
     before: Champion | None = None
     after: Champion | None = None
     why: str = ""
-    slices: int = 0
-    spent_s: float = 0.0
     trials: Mapping[str, int] = field(default_factory=dict)
     front: Front | None = None
-    spells: tuple[Spell, ...] = ()
+    spells: dict[str, Spell] = field(default_factory=dict)
     stale: str = ""
+    name: str = ""
+    kernels: tuple[Kernel, ...] = ()
+    libraries: dict[str, Measurement] = field(default_factory=dict)
+    turn: int = 0
+    place: str = ""
+    at_work: bool = False
+    due: str = ""
+    lost: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """True if no place works on it, and none holds its study open."""
+        return not self.at_work and not self.place
+
+    def worked(self, place: Place, slices: int, seconds: float) -> None:
+        """Counts time that was spent on it."""
+        self.slices += slices
+        self.spent_s += seconds
+        spell = self.spells.setdefault(place.name, Spell(place.name, place.info.uuid))
+        spell.slices += slices
+        spell.seconds += seconds
+
+    def ended(self, state: str, why: str) -> NightItem:
+        """Gives it a result in which the champion before still reigns; returns it."""
+        self.state, self.why, self.after = state, why, self.before
+        return self
 
     @property
     def improvement(self) -> float | None:
@@ -87,12 +117,12 @@ class NightItem:
         return before_s / after_s if before_s and after_s else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the item as a JSON object."""
+        """Returns the result as a JSON object."""
+        wanted = self.item.wanted
         return {
             **self.item.problem.to_json(),
             "regime": self.item.regime,
-            "wanted": self.item.wanted
-            and {"calls": self.item.wanted.calls, "saves_s": self.item.wanted.saves_s},
+            "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s},
             "state": self.state,
             "why": self.why,
             "slices": self.slices,
@@ -104,7 +134,7 @@ class NightItem:
             "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
             "stale": self.stale or None,
             "error_limit": told(self.after.record.measurement) if self.after else None,
-            "places": [asdict(each) for each in self.spells],
+            "places": [asdict(spell) for spell in self.spells.values()],
             **(self.front.as_keys() if self.front else {}),
         }
 
@@ -118,67 +148,6 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(eq=False)
-class Entry:
-    """An unfinished problem.
-
-    Attributes:
-        name: Unique in the night.
-        item: The plan's item.
-        kernels: The competing kernels.
-        before: The champion before this night.
-        share: Its share of the night.
-        trials: Counts so far.
-        libraries: Board -> the library's measurement from when the problem was first opened there.
-        turn: How often it was worked on.
-        place: Name of the place where its study is open; empty if it is not.
-        at_work: True while a place works on it.
-        due: Why its finals are due; empty if they are not.
-        lost: Number of places in a row that were lost while working on it.
-        spells: Where it was worked on.
-        stale: What has changed since its champion; empty if nothing has.
-    """
-
-    name: str
-    item: PlanItem
-    kernels: tuple[Kernel, ...]
-    before: Champion | None
-    share: Share
-    trials: Mapping[str, int] = field(default_factory=dict)
-    libraries: dict[str, Measurement] = field(default_factory=dict)
-    turn: int = 0
-    place: str = ""
-    at_work: bool = False
-    due: str = ""
-    lost: int = 0
-    spells: dict[str, Spell] = field(default_factory=dict)
-    stale: str = ""
-
-    @property
-    def idle(self) -> bool:
-        """True if no place works on it, and none holds its study open."""
-        return not self.at_work and not self.place
-
-    def worked(self, place: Place, slices: int, seconds: float) -> None:
-        """Counts time that was spent on it."""
-        self.share.slices += slices
-        self.share.spent_s += seconds
-        before = self.spells.get(place.name, Spell(place.name, place.info.uuid))
-        self.spells[place.name] = Spell(
-            place.name, place.info.uuid, before.slices + slices, before.seconds + seconds
-        )
-
-    def ended(
-        self, state: str, why: str, after: Champion | None = None, front: Front | None = None
-    ) -> NightItem:
-        """Returns the report on it at its end."""
-        share = self.share
-        return NightItem(
-            self.item, state, self.before, after or self.before, why, share.slices, share.spent_s, self.trials,
-            front, tuple(self.spells.values()), self.stale,
-        )  # fmt: skip
-
-
 #: Reason for finishing a problem whose search could go on.
 TIME_IS_UP = "the night's time is up"
 #: Reason why a problem was not reached.
@@ -190,7 +159,7 @@ POLL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Rules:
+class NightRules:
     """What holds for all problems of a night.
 
     Attributes:
@@ -213,16 +182,14 @@ class Rules:
     warned: Callable[[str], None] = lambda text: None
 
 
-#: Stands for the study that is open on a place where none is.
-NOTHING_OPEN = Share(0.0)
 #: A step of the night: a problem, the parts of its slice (none for finals), and why its finals are due.
-_Step = tuple[Entry, tuple[float, ...], str]
+_Step = tuple[NightItem, tuple[float, ...], str]
 
 
 class Lane:
     """The problems of a plan on one model of device."""
 
-    def __init__(self, rules: Rules, places: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, rules: NightRules, places: Callable[[], int] = lambda: 1) -> None:
         """Begins without problems: `enlist` adds them, then `begin` orders them.
 
         Args:
@@ -231,12 +198,12 @@ class Lane:
         """
         self.rules = rules
         self._places = places
-        self._entries: dict[str, Entry] = {}
+        self._unfinished: dict[str, NightItem] = {}
         # A plan may have many thousand problems, and no step may look at each of them.
-        self._begun: dict[str, Entry] = {}
-        self._open_at: dict[str, Entry] = {}
-        self._at_work: dict[str, Entry] = {}
-        self._in_doubt: dict[str, tuple[Entry, NightItem]] = {}
+        self._begun: dict[str, NightItem] = {}
+        self._open_at: dict[str, NightItem] = {}
+        self._at_work: dict[str, NightItem] = {}
+        self._in_doubt: dict[str, NightItem] = {}
         self._ended: list[NightItem] = []
 
     def enlist(self, name: str, item: PlanItem, device: DeviceInfo, standing: Standing) -> NightItem | None:
@@ -252,18 +219,19 @@ class Lane:
         """
         if self.rules.left_s() <= 0:
             return NightItem(item, "not reached", why=TOO_LATE)
-        before = standing.champion(item)
+        limit_s = math.inf if item.seconds is None else item.seconds
+        problem = NightItem(item, before=standing.champion(item), name=name, limit_s=limit_s)
         try:
-            kernels = kernels_of(item, device.kind)
+            problem.kernels = kernels_of(item, device.kind)
             # Opening the device may find further ones that do not fit.
             if device.memory_bytes:
                 check_fits(item.problem, device.memory_bytes, device)
         except InputError as error:
-            return NightItem(item, "failed", before, before, str(error))
-        if not self.rules.again and standing.is_done(item, kernels, before):
-            return NightItem(item, "done before", before, before)
-        share = Share(math.inf if item.seconds is None else item.seconds)
-        self._entries[name] = Entry(name, item, kernels, before, share)
+            return problem.ended("failed", str(error))
+        if not self.rules.again and standing.is_done(item, problem.kernels, problem.before):
+            return problem.ended("done before", "")
+        problem.stale = standing.why_stale(item, problem.before)
+        self._unfinished[name] = problem
         return None
 
     def tell(self, ended: NightItem | None) -> None:
@@ -272,17 +240,14 @@ class Lane:
 
     def begin(self, standing: Standing) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
-        entries, left_s = self._entries, self.rules.left_s()
-        for each in entries.values():
-            each.stale = standing.why_stale(each.item, each.before)
+        problems, left_s = self._unfinished, self.rules.left_s()
         urgency = {
-            name: (not each.stale, -standing.uses(each.item) if each.stale else 0.0)
-            for name, each in entries.items()
+            name: (not problem.stale, -standing.uses(problem.item) if problem.stale else 0.0)
+            for name, problem in problems.items()
         }
-        self._budget = Budget(sorted(entries, key=lambda name: urgency[name]))
-        self._of = {entry.share: entry for entry in entries.values()}
-        self._slices = Slices(self.rules.left_s, self._of, self._places)
-        count, held = len(entries), self._slices.holds
+        self._budget = Budget(sorted(problems, key=lambda name: urgency[name]))
+        self._slices = Slices(self.rules.left_s, problems.values(), self._places)
+        count, held = len(problems), self._slices.holds
         if held < count:
             self.rules.warned(
                 f"{count} problems are to be tuned, and {max(left_s, 0.0):.0f} s hold about {held} of "
@@ -293,22 +258,22 @@ class Lane:
     @property
     def over(self) -> bool:
         """True if nothing is left to do, and all results were taken."""
-        return not (self._entries or self._in_doubt or self._at_work or self._ended)
+        return not (self._unfinished or self._in_doubt or self._at_work or self._ended)
 
     @property
     def left(self) -> int:
         """Number of problems that have no result yet."""
-        return len(self._entries) + len(self._in_doubt)
+        return len(self._unfinished) + len(self._in_doubt)
 
     def results(self) -> list[NightItem]:
         """Returns the results that became known since the last call."""
-        found, self._ended = self._ended, []
-        return found
+        ended, self._ended = self._ended, []
+        return ended
 
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
-        begun = [entry.ended("not reached", why) for entry in self._entries.values()]
-        return [*self.results(), *begun, *(ended for _, ended in self._in_doubt.values())]
+        begun = [problem.ended("not reached", why) for problem in self._unfinished.values()]
+        return [*self.results(), *begun, *self._in_doubt.values()]
 
     def next(self, place: Place) -> Work | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
@@ -319,46 +284,44 @@ class Lane:
         step = step or self._again()
         return None if step is None else self._work(place, *step)
 
-    def _due(self, here: Entry | None) -> _Step | None:
+    def _due(self, here: NightItem | None) -> _Step | None:
         """Finals whose search has ended: of the problem open here, or of one whose place was lost."""
         if here is not None and here.due:
             return here, (), here.due
-        due = (each for each in self._begun.values() if each.due and each.idle)
-        return next(((each, (), each.due) for each in due), None)
+        due = (problem for problem in self._begun.values() if problem.due and problem.idle)
+        return next(((problem, (), problem.due) for problem in due), None)
 
-    def _slice(self, here: Entry | None) -> _Step | None:
+    def _slice(self, here: NightItem | None) -> _Step | None:
         """A slice of the most valuable problem; if there is time for all, the open one continues."""
-        chosen = self._slices.next_of(self._candidates(here), here.share if here else NOTHING_OPEN)
+        chosen = self._slices.next_of(self._candidates(here), here)
         if chosen is None:
             return None
-        entry, seconds = self._of[chosen[0]], chosen[1]
+        problem, seconds = chosen
         # The first slice has two halves: only the second shows what a problem gains.
-        return entry, (seconds,) if entry.share.slices else (seconds / 2, seconds / 2), ""
+        return problem, (seconds,) if problem.slices else (seconds / 2, seconds / 2), ""
 
-    def _candidates(self, here: Entry | None) -> Iterator[Share]:
+    def _candidates(self, here: NightItem | None) -> Iterator[NightItem]:
         if here is not None and not here.due and not self._slices.contended:
-            yield here.share
+            yield here
         for name in itertools.chain(self._budget.waiting, self._budget.running):
-            entry = self._entries[name]
+            problem = self._unfinished[name]
             # What is open on another free place, that place goes on with, or gives up.
-            if not entry.due and (entry.idle or entry is here):
-                yield entry.share
+            if not problem.due and (problem.idle or problem is here):
+                yield problem
 
-    def _time_is_up(self, here: Entry | None) -> _Step | None:
+    def _time_is_up(self, here: NightItem | None) -> _Step | None:
         """Finals of a begun problem for which there is no time to go on."""
-        entry = here or next((each for each in self._begun.values() if each.idle), None)
-        return None if entry is None else (entry, (), TIME_IS_UP)
+        problem = here or next((begun for begun in self._begun.values() if begun.idle), None)
+        return None if problem is None else (problem, (), TIME_IS_UP)
 
     def _leave_all(self) -> None:
         """Leaves all, unless some place is at work: the remaining time only shrinks.
 
         A study that is open on another free place goes on there.
         """
-        if self._at_work or self._open_at:
-            return
-        for entry in list(self._entries.values()):
-            self._leave(entry)
-            self._ended.append(entry.ended("not reached", TOO_LATE))
+        if not self._at_work and not self._open_at:
+            for problem in list(self._unfinished.values()):
+                self._end(problem.ended("not reached", TOO_LATE))
 
     def expire(self) -> None:
         """Ends what no place is left to end, once the time is up."""
@@ -368,111 +331,106 @@ class Lane:
 
     def _again(self) -> _Step | None:
         """Repeats finals with a provisional champion after all others, if there is time."""
-        for name, (entry, ended) in list(self._in_doubt.items()):
-            if not entry.idle:
+        for name, problem in list(self._in_doubt.items()):
+            if not problem.idle:
                 continue
-            if self.rules.left_s() >= entry.share.finals_s + entry.share.opening_s:
-                return entry, (), ended.why
-            del self._in_doubt[name]
-            self._ended.append(ended)
+            if self.rules.left_s() >= problem.finals_s + problem.opening_s:
+                return problem, (), problem.why
+            self._ended.append(self._in_doubt.pop(name))
         return None
 
-    def _work(self, place: Place, entry: Entry, parts: tuple[float, ...], why: str) -> Work:
-        item, share, left_s, turn = entry.item, entry.share, self.rules.left_s(), entry.turn
-        if not share.begun:
-            self._slices.begin(share)
-            self._begun[entry.name] = entry
-        self.gone(place, but=entry)
-        self._open_at[place.name] = self._at_work[place.name] = entry
-        entry.place, entry.at_work, entry.turn = place.name, True, turn + 1
-        limits = [each for each in (share.rest_s, left_s) if not math.isinf(each)]
+    def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Work:
+        left_s, turn = self.rules.left_s(), problem.turn
+        if not problem.begun:
+            self._slices.begin(problem)
+            self._begun[problem.name] = problem
+        self.gone(place, but=problem)
+        self._open_at[place.name] = self._at_work[place.name] = problem
+        problem.place, problem.at_work, problem.turn = place.name, True, turn + 1
+        seconds = min(problem.rest_s, left_s)
         return Work(
-            entry.name, item, entry.kernels, turn, parts, why,
-            seconds=max(min(limits), 1.0) if limits else None,
-            finals_s=min(share.finals_s, max(left_s, 1.0)), library=entry.libraries.get(place.info.uuid),
+            problem.name, problem.item, problem.kernels, turn, parts, why,
+            seconds=None if math.isinf(seconds) else max(seconds, 1.0),
+            finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),
             seed=self.rules.seed, sampler=self.rules.sampler, storage_url=self.rules.storage_url,
         )  # fmt: skip
 
-    def gone(self, place: Place, but: Entry | None = None) -> None:
+    def gone(self, place: Place, but: NightItem | None = None) -> None:
         """The study that was open on a place is closed, unless it is this one."""
-        entry = self._open_at.get(place.name)
-        if entry is not None and entry is not but:
+        problem = self._open_at.get(place.name)
+        if problem is not None and problem is not but:
             del self._open_at[place.name]
-            entry.place, entry.share.open = "", False
+            problem.place, problem.open = "", False
 
-    def count(self, place: Place, done: Done) -> Entry:
+    def count(self, place: Place, done: Done) -> NightItem:
         """Counts what was done for a problem on a place, which is free then; the study may be open."""
-        entry = self._at_work.pop(place.name)
-        entry.at_work, entry.share.open = False, bool(entry.place)
+        problem = self._at_work.pop(place.name)
+        problem.at_work, problem.open = False, bool(problem.place)
         if done.opening_s is not None:
-            self._slices.opened(entry.share, done.opening_s)
+            self._slices.opened(problem, done.opening_s)
         if done.library is not None:
-            entry.libraries.setdefault(place.info.uuid, done.library)
+            problem.libraries.setdefault(place.info.uuid, done.library)
         if not done.lost:
-            given_s = sum(part.seconds for part in done.parts) if done.parts else entry.share.finals_s
-            self._slices.worked(done.spent_s - (done.opening_s or 0.0) - given_s)
-        entry.trials = done.trials or entry.trials
-        entry.worked(place, len(done.parts), done.spent_s)
-        return entry
+            planned_s = sum(part.seconds for part in done.parts) if done.parts else problem.finals_s
+            self._slices.worked(done.spent_s - (done.opening_s or 0.0) - planned_s)
+        problem.trials = done.trials or problem.trials
+        problem.worked(place, len(done.parts), done.spent_s)
+        return problem
 
     def take(self, place: Place, done: Done) -> None:
         """Takes what came of the work of a place."""
-        entry = self.count(place, done)
+        problem = self.count(place, done)
         if done.lost:
             self.gone(place)
             if not done.cut:
-                self._lost(entry, done.lost)
+                self._lost(problem, done.lost)
         elif done.failed or done.finished is not None:
             self.gone(place)
-            self._finish(entry, done)
+            self._finish(problem, done)
         else:
-            entry.lost = 0
-            self._report(entry, done)
+            problem.lost = 0
+            self._report(problem, done)
 
-    def _report(self, entry: Entry, done: Done) -> None:
-        for number, part in enumerate(done.parts, entry.share.slices - len(done.parts) + 1):
-            gain = self._budget.report(entry.name, part.objective, part.trials, part.why, part.seconds)
-            self.rules.said(entry.item, number, gain)
-        entry.due = self._budget.why_stopped(entry.name)
-        if not entry.due and not self._slices.spare:
-            entry.due = TIME_IS_UP
+    def _report(self, problem: NightItem, done: Done) -> None:
+        for number, part in enumerate(done.parts, problem.slices - len(done.parts) + 1):
+            gain = self._budget.report(problem.name, part.objective, part.trials, part.why, part.seconds)
+            self.rules.said(problem.item, number, gain)
+        problem.due = self._budget.why_stopped(problem.name)
+        if not problem.due and not self._slices.spare:
+            problem.due = TIME_IS_UP
 
-    def _lost(self, entry: Entry, why: str) -> None:
+    def _lost(self, problem: NightItem, why: str) -> None:
         """Hands the work out again, unless too many places were lost on it."""
-        entry.lost += 1
-        if entry.lost >= MOST_LOST and entry.name in self._entries:
-            self._leave(entry)
-            self._ended.append(
-                entry.ended("failed", f"{entry.lost} places in a row were lost on it, the last: {why}")
-            )
+        problem.lost += 1
+        if problem.lost >= MOST_LOST and problem.name in self._unfinished:
+            told = f"{problem.lost} places in a row were lost on it, the last: {why}"
+            self._end(problem.ended("failed", told))
 
-    def _finish(self, entry: Entry, done: Done) -> None:
-        """A problem has failed, or had its finals; if its champion is provisional, they are repeated."""
-        ended, doubted = self._ended_as(entry, done), self._in_doubt.pop(entry.name, None)
-        if doubted is not None:
-            self._ended.append(ended if ended.state == "tuned" else doubted[1])
-            return
-        self._leave(entry)
-        if ended.state == "tuned" and ended.after is not None and ended.after.doubts:
-            self._in_doubt[entry.name] = entry, ended
+    def _finish(self, problem: NightItem, done: Done) -> None:
+        """A problem has failed, or had its finals; if its champion is provisional, they are repeated once."""
+        finished, repeated = done.finished, self._in_doubt.pop(problem.name, None) is not None
+        if finished is not None and finished.champion is not None:
+            problem.ended("tuned", problem.due or TIME_IS_UP)
+            problem.after, problem.front = finished.champion, finished.front
+        elif not repeated:
+            reasons = finished.reasons if finished is not None else {}
+            told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            nothing = f"nothing measured: {told or problem.due or TIME_IS_UP}"
+            problem.ended("failed", nothing if finished is not None else done.failed)
+        is_doubted = problem.state == "tuned" and problem.after is not None and bool(problem.after.doubts)
+        self._end(problem, later=is_doubted and not repeated)
+
+    def _end(self, problem: NightItem, later: bool = False) -> None:
+        """A problem has its result, or will have it once its finals are repeated."""
+        if problem.name in self._unfinished:
+            self._budget.stop(problem.name)
+            self._slices.leave(problem)
+            self._begun.pop(problem.name, None)
+            del self._unfinished[problem.name]
+        if later:
+            self._in_doubt[problem.name] = problem
         else:
-            self._ended.append(ended)
-
-    def _ended_as(self, entry: Entry, done: Done) -> NightItem:
-        finished, why = done.finished, entry.due or TIME_IS_UP
-        if finished is None:
-            return entry.ended("failed", done.failed)
-        if finished.champion is None:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in finished.reasons.items())
-            return entry.ended("failed", f"nothing measured: {reasons or why}")
-        return entry.ended("tuned", why, finished.champion, finished.front)
-
-    def _leave(self, entry: Entry) -> None:
-        """Nothing is left to do for a problem."""
-        self._budget.stop(entry.name)
-        self._slices.leave(entry.share)
-        self._begun.pop(entry.name, None)
-        del self._entries[entry.name]
+            self._ended.append(problem)
 
 
 def play(

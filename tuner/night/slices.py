@@ -14,6 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tuner.study.progress import finals_share_s
 
@@ -27,7 +28,7 @@ OPENING_S = 4.0
 CONTENDED = 1.1
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Share:
     """The time of a night that one problem may take, and has taken.
 
@@ -41,7 +42,7 @@ class Share:
         opening_s: Seconds that opening the device for it took; 0 before that.
     """
 
-    limit_s: float
+    limit_s: float = math.inf
     finals_s: float = 0.0
     spent_s: float = 0.0
     slices: int = 0
@@ -53,6 +54,9 @@ class Share:
     def rest_s(self) -> float:
         """Seconds that the plan still allows."""
         return max(self.limit_s - self.spent_s, 0.0)
+
+
+T = TypeVar("T", bound=Share)
 
 
 class Slices:
@@ -133,12 +137,12 @@ class Slices:
         if not self._waiting[share.limit_s]:
             del self._waiting[share.limit_s]
 
-    def next_of(self, ranked: Iterable[Share], here: Share | None = None) -> tuple[Share, float] | None:
+    def next_of(self, ranked: Iterable[T], here: Share | None) -> tuple[T, float] | None:
         """Returns the first of some problems for which there is time, and the seconds of its slice; or None.
 
         Args:
             ranked: The problems.
-            here: The one whose study is open where the slice would run. By default each is open there.
+            here: The one whose study is open where the slice would run; None if there is none.
         """
         room_s = self._room_s()
         # Problems with equal limits that were not begun are alike.
@@ -146,7 +150,7 @@ class Slices:
         for share in ranked:
             if not share.begun and share.limit_s in hopeless:
                 continue
-            seconds = self._next_s(share, room_s, share.open and here in (None, share))
+            seconds = self._next_s(share, room_s, share.open and here is share)
             if seconds > 0:
                 return share, seconds
             if not share.begun:

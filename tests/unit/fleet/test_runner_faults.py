@@ -87,7 +87,11 @@ def test_a_hundred_slices_with_a_fault_in_ten(fleet: Fleet) -> None:
         states = Counter(each.state for each in Claims(store).of(night.ledger.night))
     assert states[DONE] >= 90
     assert states[LOST] + states["failed"] >= 10
-    assert {spell.board for item in items for spell in item.spells} >= {"FAKE-n1", "FAKE-n2", "FAKE-n3"}
+    assert {spell.board for item in items for spell in item.spells.values()} >= {
+        "FAKE-n1",
+        "FAKE-n2",
+        "FAKE-n3",
+    }
 
 
 def test_a_worker_that_comes_back_finds_its_slice_given_away(fleet: Fleet) -> None:
@@ -228,7 +232,7 @@ def test_each_worker_takes_what_it_can_and_one_that_is_unwell_takes_nothing(flee
     assert left.why == "no worker has Third board"
     boards = {each.after.record.device.name: each for each in items if each.after}
     assert boards.keys() == {"Fake board", "Other board"}
-    assert {spell.board for spell in boards["Other board"].spells} == {"FAKE-other"}
+    assert {spell.board for spell in boards["Other board"].spells.values()} == {"FAKE-other"}
     (sick,) = [each for each in night.members if each.name == "sick"]
     assert (sick.state, sick.why) == (State.REFUSED, "its canary fails: it is dead (fake)")
     told = {each["name"]: each for each in night.snapshot()["workers"]}

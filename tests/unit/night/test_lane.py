@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tuner.devices.detect import find
 from tuner.night.plan import read_plan
-from tuner.night.scheduler import MOST_LOST, Lane, NightItem, Rules, play
+from tuner.night.scheduler import MOST_LOST, Lane, NightItem, NightRules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Work
 
@@ -54,7 +54,7 @@ def spend(folder: Path) -> Spend:
         info = find(f"fake:{folder}/device.json").info
         runner = Simulated(places(count, info), more.pop("curve", gaining), **more)
         end_s = runner.now_s + seconds
-        lane = Lane(Rules(lambda: end_s - runner.now_s, 1, "random"), lambda: count)
+        lane = Lane(NightRules(lambda: end_s - runner.now_s, 1, "random"), lambda: count)
         standing = Standing(NOTHING_STORED, info)
         for number, item in enumerate(read_plan(plan).items):
             assert lane.enlist(str(number), item, info, standing) is None
@@ -72,7 +72,9 @@ def test_places_share_a_plan_and_each_problem_is_at_one_place_at_a_time(spend: S
     assert all(len(each.spells) == 1 for each in items)
     assert {place for place, _, _ in runner.log} == {f"node{number}" for number in range(4)}
     assert runner.now_s - 1000 < 20 * 60 / 4 + 60
-    assert {spell.board for each in items for spell in each.spells} == {f"BOARD-{at}" for at in range(4)}
+    assert {spell.board for each in items for spell in each.spells.values()} == {
+        f"BOARD-{at}" for at in range(4)
+    }
 
 
 def test_twice_the_places_finish_a_plan_in_half_the_time(spend: Spend) -> None:
@@ -85,7 +87,7 @@ def test_a_short_night_keeps_its_places_busy_to_the_end(spend: Spend) -> None:
     assert [each.state for each in items] == ["tuned"] * 60
     assert runner.now_s - 1000 <= 900
     assert runner.busy_s > 0.93 * 8 * 900
-    gained = [sum(s.seconds for s in each.spells) for each in items]
+    gained = [sum(s.seconds for s in each.spells.values()) for each in items]
     assert sum(gained[1::2]) > 2 * sum(gained[0::2])
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored, write_device
-from tuner.night.attending import Attended
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
@@ -20,6 +19,7 @@ from tuner.errors import Interrupted
 from tuner.night import slices, standing
 from tuner.night.night import Night
 from tuner.night.plan import PlanItem, read_plan
+from tuner.night.watching import NightWatch
 from tuner.results.record import Role
 from tuner.store import Store
 from tuner.study.locks import occupied
@@ -54,8 +54,8 @@ def nothing_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     One process compiles, which for a few configs is as quick as many.
     """
     monkeypatch.setattr(compile_pool, "WORKERS_PER_DEVICE", 1)
-    monkeypatch.setattr(Attended, "_affordable", lambda self, left_s: 0)
-    monkeypatch.setattr(Attended, "_confirm", lambda self, problems: None)
+    monkeypatch.setattr(NightWatch, "_affordable", lambda self, seconds: 0)
+    monkeypatch.setattr(NightWatch, "confirm_new", lambda self, problems: None)
 
 
 @pytest.fixture
