@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
-from tuner.cli.options import DEVICE, KERNEL, database_option, json_option, parse_problem, problem_options
+from tuner.cli.options import (
+    KERNEL,
+    database_option,
+    device_option,
+    json_option,
+    parse_problem,
+    problem_options,
+)
 from tuner.errors import EnvironmentTrouble
 from tuner.export import FORMATS
 from tuner.extras import provided
@@ -29,12 +36,7 @@ confirmed_option = click.option(
 @click.command()
 @problem_options
 @click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
-@click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
-    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
-)
+@device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.')
 @click.option(
     "--server",
     envvar="TUNER_SERVER",
@@ -142,12 +144,7 @@ def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 @click.command()
 @problem_options
 @click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
-@click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
-    help='cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.',
-)
+@device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.')
 @click.option("--format", "form", type=click.Choice(tuple(FORMATS)), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 @confirmed_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tuner.cli.formatting import config_text, duration, print_json, table
-from tuner.cli.options import DEVICE, database_option, json_option, parse_problem, problem_options
+from tuner.cli.options import database_option, device_option, json_option, parse_problem, problem_options
 from tuner.study.crowns import history_json, reign_json
 
 if TYPE_CHECKING:
@@ -170,12 +170,7 @@ LISTED = 20
 
 
 @click.command()
-@click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
-    help='Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".',
-)
+@device_option('Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".')
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=LISTED, show_default=True, help="List so many at the most."

@@ -10,9 +10,10 @@ import click
 
 from tuner.cli.formatting import clock, config_text, duration, energy, print_json, speed, table
 from tuner.cli.options import (
-    DEVICE,
     SAMPLER,
     database_option,
+    device_option,
+    folder_option,
     json_option,
     parse_problem,
     problem_options,
@@ -27,12 +28,10 @@ from tuner.results.record import Champion
 
 @click.command()
 @problem_options
-@click.option(
-    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
-)
+@device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
 @click.option("--objective", default="time,error", show_default=True, metavar="time[,energy][,error]",
               help="Objectives to minimise: two or three.")  # fmt: skip
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
+@folder_option("Write a plot of the front to this folder.")
 @database_option
 @json_option
 def front(target: str, dims: tuple[str, ...], sets: tuple[str, ...], **options: Any) -> None:

@@ -166,6 +166,16 @@ def subject_options(command: F) -> F:
     return command
 
 
+def device_option(text: str) -> Callable[[F], F]:
+    """``--device``: which one, with its help."""
+    return click.option("--device", shell_complete=DEVICE, default="", help=text)
+
+
+def folder_option(text: str) -> Callable[[F], F]:
+    """``-o``: the folder to write to, with its help."""
+    return click.option("-o", "folder", type=click.Path(path_type=Path), help=text)
+
+
 def json_option(command: F) -> F:
     """``--json``: one JSON document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

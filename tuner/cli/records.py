@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import print_json
-from tuner.cli.options import database_option, json_option, writable_file, writable_folder
+from tuner.cli.options import database_option, folder_option, json_option, writable_file, writable_folder
 from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
 from tuner.errors import InputError, NothingFound
 
@@ -204,9 +204,7 @@ def _cached(
 @click.option("--device", default="", help="Select the device of this name or uuid.")
 @click.option("--operation", default="", help="Select this operation.")
 @click.option("--regime", default="", help="Select this regime.")
-@click.option(
-    "-o", "folder", type=click.Path(path_type=Path), help="Folder; default: the checkout's configs/tuned."
-)
+@folder_option("Folder; default: the checkout's configs/tuned.")
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review. One file per device and operation."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,12 +9,13 @@ import click
 from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
 from tuner.cli.fronts import check_plot, plot_front, show_front
 from tuner.cli.options import (
-    DEVICE,
     KERNEL,
     SAMPLER,
     database_option,
+    device_option,
     dry_run_option,
     error_limit_option,
+    folder_option,
     json_option,
     objective_option,
     output_options,
@@ -43,19 +43,14 @@ from tuner.study.requests import asked, budget, competitors
     multiple=True,
     help="Tune only this kernel; repeat for several.",
 )
-@click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
-    help="cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.",
-)
+@device_option("cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.")
 @click.option("--seconds", type=float, help="Wall time of this run.  [default: 60 without --trials]")
 @click.option("--trials", type=int, help="Trials of the study in all, earlier runs included.")
 @click.option("--seed", type=int, help="Seed of the search; random by default.")
 @click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
 @objective_option
 @error_limit_option
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write a plot of the front to this folder.")
+@folder_option("Write a plot of the front to this folder.")
 @dry_run_option
 @output_options
 @database_option

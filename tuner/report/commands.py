@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli.formatting import duration, pairs, print_json, table
-from tuner.cli.options import DEVICE, OPERATION, database_option, json_option, parse_problem, writable_folder
+from tuner.cli.options import (
+    OPERATION,
+    database_option,
+    device_option,
+    folder_option,
+    json_option,
+    parse_problem,
+    writable_folder,
+)
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,14 +31,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=OPERATION)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of FILE.py by name.")
-@click.option(
-    "--device",
-    shell_complete=DEVICE,
-    default="",
-    help="Name or uuid of the device; default: of the latest study.",
-)
+@device_option("Name or uuid of the device; default: of the latest study.")
 @click.option("--regime", default="", help="How times were taken; default: of the latest study.")
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write study.html and PNGs to this folder.")
+@folder_option("Write study.html and PNGs to this folder.")
 @database_option
 def show(
     what: tuple[str, ...], sets: tuple[str, ...], device: str, regime: str, folder: Path | None, db: str
@@ -95,7 +98,7 @@ def _rows(study: StudyView) -> list[tuple[str, str]]:
 @click.option("--operation", shell_complete=OPERATION, default="", help="Only problems of this operation.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--markdown", is_flag=True, help="Print a table of Markdown.")
-@click.option("-o", "folder", type=click.Path(path_type=Path), help="Write compare.html to this folder.")
+@folder_option("Write compare.html to this folder.")
 @database_option
 @json_option
 def compare(

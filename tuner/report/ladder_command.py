@@ -10,9 +10,10 @@ import click
 
 from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import (
-    DEVICE,
     KERNEL,
     database_option,
+    device_option,
+    folder_option,
     json_option,
     parse_problem,
     problem_options,
@@ -37,9 +38,7 @@ DEFAULT_SECONDS = 10.0
     multiple=True,
     help="Measure only this kernel; repeat for several.",
 )
-@click.option(
-    "--device", shell_complete=DEVICE, default="", help="cpu or cuda:N; default: the GPU if there is one."
-)
+@device_option("cpu or cuda:N; default: the GPU if there is one.")
 @click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
@@ -49,9 +48,7 @@ DEFAULT_SECONDS = 10.0
     help="Time block sizes one by one, or do not.  [default: only with -o; those of a plan]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
-@click.option(
-    "-o", "folder", type=click.Path(path_type=Path), help="Write an HTML page and plots to this folder."
-)
+@folder_option("Write an HTML page and plots to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option

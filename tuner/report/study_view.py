@@ -208,24 +208,6 @@ class ShowOptions(TypedDict, total=False):
     db: str
 
 
-@dataclass(frozen=True)
-class StudyRecords:
-    """A study as records tell of it.
-
-    Attributes:
-        name: Its name.
-        records: Its records, in order of measurement.
-    """
-
-    name: str
-    records: Sequence[Record]
-
-    @property
-    def last(self) -> str:
-        """When its last record was measured."""
-        return max(rank_in_time(each.measured_at) for each in self.records)
-
-
 def recorded_study(what: object, options: ShowOptions) -> StudyView:
     """A study of the database, as figures take it.
 
@@ -235,44 +217,36 @@ def recorded_study(what: object, options: ShowOptions) -> StudyView:
     from tuner.store import Store
 
     with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
-        found = _by_name(store, what) or _of_problem(store, what, options)
+        name, records = _by_name(store, what) or _of_problem(store, what, options)
         champion = None
-        trials = [each for each in found.records if each.role is Role.TRIAL]
+        trials = [record for record in records if record.role is Role.TRIAL]
         if trials:
-            first = trials[-1]
-            champion = store.champion(first.problem, first.device, first.regime)
-    own = {each.id for each in found.records}
-    record = champion.record if champion is not None and champion.record.id in own else None
-    baselines = [each for each in found.records if each.role is Role.BASELINE]
-    baseline = champion.baseline if record is not None and champion is not None else None
-    return StudyView(found.name, trials, baseline or (baselines[-1] if baselines else None), record)
+            champion = store.champion(trials[-1].problem, trials[-1].device, trials[-1].regime)
+    if champion is not None and champion.record.id not in {record.id for record in records}:
+        champion = None
+    baselines = [record for record in records if record.role is Role.BASELINE]
+    baseline = champion.baseline if champion is not None else None
+    record = champion.record if champion is not None else None
+    return StudyView(name, trials, baseline or (baselines[-1] if baselines else None), record)
 
 
-def studies_of(records: Sequence[Record]) -> list[StudyRecords]:
-    """The studies that records are of, the latest first."""
-    by_name: dict[str, list[Record]] = {}
-    for each in records:
-        if each.study:
-            by_name.setdefault(each.study, []).append(each)
-    return sorted(
-        (StudyRecords(name, own) for name, own in by_name.items()), key=lambda each: each.last, reverse=True
-    )
+def _by_name(store: Store, what: object) -> tuple[str, Sequence[Record]] | None:
+    records = store.records(study=what) if isinstance(what, str) else []
+    return (str(what), records) if records else None
 
 
-def _by_name(store: Store, what: object) -> StudyRecords | None:
-    found = store.records(study=what) if isinstance(what, str) else []
-    return StudyRecords(str(what), found) if found else None
-
-
-def _of_problem(store: Store, what: object, options: ShowOptions) -> StudyRecords:
+def _of_problem(store: Store, what: object, options: ShowOptions) -> tuple[str, Sequence[Record]]:
+    """The name and the records of the latest study of a problem that has a trial."""
     key = _key(store, what)
     regime, device = options.get("regime"), options.get("device")
-    every = store.records(problem=key, device=device or None)
-    found = studies_of([each for each in every if regime in (None, "", each.regime)])
-    found = [each for each in found if any(record.role is Role.TRIAL for record in each.records)]
-    if not found:
+    by_name: dict[str, list[Record]] = {}
+    for record in store.records(problem=key, device=device or None):
+        if record.study and regime in (None, "", record.regime):
+            by_name.setdefault(record.study, []).append(record)
+    with_trials = [one for one in by_name.items() if any(record.role is Role.TRIAL for record in one[1])]
+    if not with_trials:
         raise NothingFound(f"no trial of {key} is recorded here; tune it first, or name another by --db")
-    return found[0]
+    return max(with_trials, key=lambda one: max(rank_in_time(record.measured_at) for record in one[1]))
 
 
 def _key(store: Store, what: object) -> ProblemKey:
