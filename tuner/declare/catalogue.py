@@ -9,8 +9,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.abc import MetaPathFinder
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -24,8 +24,6 @@ from tuner.errors import DeclarationError, InputError, UnknownName
 #: The names of packages of declarations begin with this.
 PREFIX = "tuner_declared_"
 
-#: Package -> folder, for every folder from which declarations were loaded.
-_FOLDERS: dict[str, Path] = {}
 #: Held while declarations run: two threads must not drop each other's modules.
 _LOADING = threading.RLock()
 
@@ -45,51 +43,31 @@ def being_read() -> Path | None:
     return _READING.files[-1] if _READING.files else None
 
 
-class _FileLoader(Loader):
-    """Runs a module from the bytes of its file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Compiles and runs the file as it is now."""
-        exec(_compiled(self._path.read_bytes(), str(self._path)), vars(module))
-
-
 @functools.lru_cache(256)
 def _compiled(text: bytes, path: str) -> CodeType:
     """The code of a file with these bytes, which takes most of the time of reading declarations."""
     return compile(text, path, "exec", dont_inherit=True)
 
 
-class _FolderLoader(Loader):
-    """Makes the package of a folder of declarations; it has no code."""
+class _SourceLoader(SourceFileLoader):
+    """Runs a module from the bytes of its file as it is now, and writes no bytecode beside it."""
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: the package has no code."""
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiles the file."""
+        path = self.get_filename(fullname)
+        return _compiled(self.get_data(path), path)
 
 
 class _SiblingFinder(MetaPathFinder):
-    """Finds the packages of declarations and the modules in them."""
+    """Finds the files that declarations import from beside them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a package or module of declarations; None for any other.
-
-        Raises:
-            ModuleNotFoundError: There is no such file in the folder.
-        """
-        package, _, name = fullname.partition(".")
-        folder = _FOLDERS.get(package)
-        if folder is None:
+        """The spec of a module of declarations; None for any other."""
+        if not fullname.startswith(PREFIX) or not path:
             return None
-        if not name:
-            return ModuleSpec(package, _FolderLoader(), is_package=True)
-        file = folder / f"{name}.py"
-        if "." in name or not file.is_file():
-            raise ModuleNotFoundError(f"there is no {name}.py in {folder}", name=fullname)
-        return importlib.util.spec_from_file_location(fullname, file, loader=_FileLoader(file))
+        return FileFinder(path[0], (_SourceLoader, [".py"])).find_spec(fullname)
 
 
 _FINDER = _SiblingFinder()
@@ -111,18 +89,20 @@ class Declarations:
         Raises:
             DeclarationError: The file, or something that it imports, cannot be imported.
         """
-        package = PREFIX + hashlib.sha256(str(path.parent).encode()).hexdigest()[:16]
-        name = f"{package}.{path.stem.replace('.', '_')}"
-        spec = importlib.util.spec_from_file_location(name, path, loader=_FileLoader(path))
-        if spec is None or path.suffix != ".py":
+        package = ModuleType(PREFIX + hashlib.sha256(str(path.parent).encode()).hexdigest()[:16])
+        package.__path__ = [str(path.parent)]
+        name = f"{package.__name__}.{path.stem.replace('.', '_')}"
+        if path.suffix != ".py":
             raise DeclarationError(f"{path} is not a Python file; give one that ends in .py")
+        spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
+        assert spec is not None, "a file with a loader has a spec"
         with _LOADING:
             if _FINDER not in sys.meta_path:
                 sys.meta_path.insert(0, _FINDER)
-            _FOLDERS[package] = path.parent
             if path.parent not in self._folders:
                 self._folders.add(path.parent)
-                _forget(package)
+                _forget(package.__name__)
+                sys.modules[package.__name__] = package
             return _run(path, spec)
 
 

@@ -173,7 +173,7 @@ def test_folders_have_siblings_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sibling", "told"),
     [
-        (None, r"there is no _shared\.py in "),
+        (None, r"No module named .*_shared"),
         ("NAME =", "SyntaxError"),
         ("OTHER = 1", "cannot import name 'NAME'"),
     ],
