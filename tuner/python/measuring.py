@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -25,8 +26,6 @@ from tuner.results.record import ProblemKey
 
 #: Seconds that a call waits at the most beside those of timing: for the device, compilers and arrays.
 WAIT_S = 90.0
-#: Seconds after which a process that did not end by itself is no longer waited for.
-END_S = 5.0
 #: How a question ends where the process ended before it answered.
 FAILED = "failed"
 
@@ -46,8 +45,6 @@ class PendingMeasurement:
         why: The reason where nothing was measured.
         ended: Set once it has ended.
         asked_s: When it was asked, by `time.monotonic`.
-        by: The process that was asked.
-        again: True once it was asked anew, as its process had just ended for lack of questions.
     """
 
     problem: ProblemKey
@@ -59,8 +56,6 @@ class PendingMeasurement:
     why: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
     asked_s: float = field(default_factory=time.monotonic)
-    by: subprocess.Popen[str] | None = None
-    again: bool = False
 
     def wait(self) -> None:
         """Waits until it has ended, or for so long since it was asked that it is no use."""
@@ -72,29 +67,27 @@ class PendingMeasurement:
         self.done()
         self.ended.set()
 
-    def question(self, number: int) -> str:
+    @property
+    def question(self) -> str:
         """As the process reads it, one line."""
         key = self.problem
         problem = {
             "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
             "precision": key.precision, **key.told_epilogue,
         }  # fmt: skip
-        asked = {
-            "id": number, "problem": problem, "device": self.device, "seconds": self.seconds,
-            "db": self.db,
-        }  # fmt: skip
-        return json.dumps(asked) + "\n"
+        question = {"id": 0, "problem": problem, "device": self.device, "seconds": self.seconds, "db": self.db}
+        return json.dumps(question) + "\n"
 
 
-class Process:
-    """The process that measures; started again where it has ended."""
+class MeasuringProcess:
+    """The process that measures; started again where it has ended. A thread asks it one question at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, PendingMeasurement] = {}
         self._asked: dict[tuple[ProblemKey, str], PendingMeasurement] = {}
-        self._number = 0
+        self._waiting: queue.SimpleQueue[PendingMeasurement] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     def ask(
         self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]
@@ -111,75 +104,56 @@ class Process:
             known = self._asked.get((problem, device))
             if known is not None:
                 return known
-            asked = self._asked[problem, device] = PendingMeasurement(problem, device, seconds, done)
-            self._number += 1
-            self._waiting[self._number] = asked
-            number = self._number
-        # Starting a process takes milliseconds, which are not the caller's.
-        threading.Thread(target=self._send, args=(number, asked), daemon=True, name="tuner-first-use").start()
-        return asked
+            pending = self._asked[problem, device] = PendingMeasurement(problem, device, seconds, done)
+            self._waiting.put(pending)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, daemon=True, name="tuner-first-use")
+                self._thread.start()
+        return pending
 
     def forget(self) -> None:
         """Lets what has ended be asked for again."""
         with self._lock:
-            self._asked = {key: each for key, each in self._asked.items() if not each.outcome}
+            self._asked = {key: pending for key, pending in self._asked.items() if not pending.outcome}
 
-    def _send(self, number: int, asked: PendingMeasurement) -> None:
-        try:
-            question = asked.question(number)
-            with self._lock:
-                asked.by = self._write(question)
-        except OSError as error:
-            self._end({number: asked}, f"the process that measures cannot be started: {error}")
+    def _serve(self) -> None:
+        while True:
+            pending = self._waiting.get()
+            try:
+                outcome, why = self._answer(pending.question)
+            except (OSError, ValueError) as error:
+                outcome, why = FAILED, f"the process that measures cannot be started: {error}"
+            pending.end(outcome, why)
 
-    def _write(self, question: str) -> subprocess.Popen[str]:
-        """Sends a question; a process that has just ended is replaced."""
+    def _answer(self, question: str) -> tuple[str, str]:
+        """Outcome and reason; a process that ended, idle, just as it was asked is replaced once."""
+        code = 0
         for _ in range(2):
             running = self._running
             if running is None or running.poll() is not None:
                 running = self._running = _started()
-                threading.Thread(
-                    target=self._listen, args=(running,), daemon=True, name="tuner-first-use-replies"
-                ).start()
             assert running.stdin is not None, "a pipe"
-            try:
+            assert running.stdout is not None, "a pipe"
+            with contextlib.suppress(BrokenPipeError):
                 running.stdin.write(question)
                 running.stdin.flush()
-                return running
-            except (BrokenPipeError, ValueError):
-                self._running = None
-        raise BrokenPipeError("it ends at once")
+            line = running.stdout.readline()
+            if line:
+                answer: dict[str, Any] = json.loads(line)
+                return answer["outcome"], answer["why"]
+            self._close(running)
+            self._running, code = None, running.wait()
+            if code:
+                break
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return FAILED, f"the process that measures ended with {how}"
 
-    def _listen(self, running: subprocess.Popen[str]) -> None:
-        assert running.stdout is not None, "a pipe"
-        for line in running.stdout:
-            told: dict[str, Any] = json.loads(line)
-            with self._lock:
-                asked = self._waiting.pop(told["id"], None)
-            if asked is not None:
-                asked.end(told["outcome"], told["why"])
+    @staticmethod
+    def _close(running: subprocess.Popen[str]) -> None:
         for pipe in (running.stdin, running.stdout):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 assert pipe is not None, "a pipe"
                 pipe.close()
-        code = running.wait()
-        with self._lock:
-            if self._running is running:
-                self._running = None
-            lost = {number: each for number, each in self._waiting.items() if each.by is running}
-        # It may have ended, idle, just as it was asked.
-        anew = {number: each for number, each in lost.items() if code == 0 and not each.again}
-        self._end({number: each for number, each in lost.items() if number not in anew}, _obituary(code))
-        for number, each in anew.items():
-            each.again = True
-            self._send(number, each)
-
-    def _end(self, lost: dict[int, PendingMeasurement], why: str) -> None:
-        for number, asked in lost.items():
-            with self._lock:
-                there = self._waiting.pop(number, None)
-            if there is not None:
-                asked.end(FAILED, why)
 
     def release(self) -> None:
         """Lets the process end once it has finished what it measures, without waiting for it."""
@@ -204,11 +178,6 @@ class Process:
             _ABANDONED.append(running)
 
 
-def _obituary(code: int) -> str:
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"the process that measures ended with {how}"
-
-
 def _started() -> subprocess.Popen[str]:
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(
@@ -220,13 +189,13 @@ def _started() -> subprocess.Popen[str]:
 
 #: Processes of a parent, kept so that nothing closes their pipes again.
 _ABANDONED: list[subprocess.Popen[str]] = []
-PROCESS = Process()
+PROCESS = MeasuringProcess()
 
 
 def _after_fork() -> None:
     global PROCESS
     PROCESS.abandon()
-    PROCESS = Process()
+    PROCESS = MeasuringProcess()
 
 
 os.register_at_fork(after_in_child=_after_fork)

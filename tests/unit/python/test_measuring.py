@@ -16,7 +16,7 @@ from fixtures.callable_records import empty_database, own_records
 from fixtures.fake_device import ROOT
 
 from tuner.python import measuring
-from tuner.python.measuring import PendingMeasurement, Process
+from tuner.python.measuring import MeasuringProcess, PendingMeasurement
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 
@@ -38,7 +38,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[Process]:
+def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[MeasuringProcess]:
     (here / "played.py").write_text(PLAYED)
 
     def started() -> subprocess.Popen[str]:
@@ -47,12 +47,12 @@ def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[Process]:
         )
 
     monkeypatch.setattr(measuring, "_started", started)
-    own = Process()
+    own = MeasuringProcess()
     yield own
     own.release()
 
 
-def ask(process: Process, n: int, done: Callable[[], None] = lambda: None) -> PendingMeasurement:
+def ask(process: MeasuringProcess, n: int, done: Callable[[], None] = lambda: None) -> PendingMeasurement:
     return process.ask(ProblemKey("transpose", (("m", 1), ("n", n)), "float32", ""), "cpu", 1.0, done)
 
 
@@ -61,7 +61,7 @@ def ended(asked: PendingMeasurement) -> tuple[str, str]:
     return asked.outcome, asked.why
 
 
-def test_each_question_is_answered_and_asked_once(process: Process) -> None:
+def test_each_question_is_answered_and_asked_once(process: MeasuringProcess) -> None:
     heard: list[int] = []
     several = [ask(process, n, lambda n=n: heard.append(n)) for n in (1, 2, 1)]
     assert [ended(each)[0] for each in several] == ["measured"] * 3
@@ -70,16 +70,18 @@ def test_each_question_is_answered_and_asked_once(process: Process) -> None:
     assert several[0].why == f"1 {os.environ['TUNER_DB']}"
 
 
-def test_a_process_that_dies_fails_what_it_was_asked_and_is_replaced(process: Process) -> None:
+def test_a_process_that_dies_fails_what_it_was_asked_and_is_replaced(process: MeasuringProcess) -> None:
     assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
     assert ended(ask(process, 2))[0] == "measured"
 
 
-def test_a_process_that_had_just_ended_is_asked_again(process: Process) -> None:
+def test_a_process_that_had_just_ended_is_asked_again(process: MeasuringProcess) -> None:
     assert ended(ask(process, 9))[0] == "measured"
 
 
-def test_a_process_that_cannot_be_started_is_told(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_told(
+    process: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none() -> subprocess.Popen[str]:
         raise OSError("no more processes")
 
@@ -91,14 +93,14 @@ def test_a_process_that_cannot_be_started_is_told(process: Process, monkeypatch:
 
 
 def test_a_relative_database_is_found_from_any_folder(
-    process: Process, here: Path, monkeypatch: pytest.MonkeyPatch
+    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNER_DB", "sqlite:///other.db")
     assert ended(ask(process, 1))[1] == f"1 sqlite:///{here}/other.db"
 
 
 def test_the_database_is_that_which_answers(
-    process: Process, here: Path, monkeypatch: pytest.MonkeyPatch
+    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TUNER_DB", raising=False)
     (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
