@@ -1,4 +1,4 @@
-"""What an array is to the callables, and what a library of arrays must do for them; NumPy's.
+"""What an array is to a call, and what a library of arrays does for it; NumPy's.
 
 Only what is cheap is read of an array, since it is read at every call: `Family.key` is all that a call may
 depend on, `Family.operand` says the same in words.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 
@@ -80,51 +80,58 @@ class Opaque:
         raise NotImplementedError
 
 
-class Family(Protocol):
-    """What differs between libraries of arrays."""
+class Family:
+    """A library of arrays, as calls use it; what is here suits NumPy and libraries like it.
+
+    Attributes:
+        name: Name of the library.
+        base: Its type of arrays.
+        xp: Its module.
+    """
 
     name: str
     base: type
+    xp: Any
 
     def key(self, array: Any) -> Hashable:
         """All that a call may depend on of an array of exactly the type `base`, as something to look up."""
-        ...
+        raise NotImplementedError
 
     def operand(self, array: Any) -> Operand:
         """The same in words."""
-        ...
+        raise NotImplementedError
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """A new array of the dtype and on the device of another, row-major."""
-        ...
+        return self.xp.empty(shape, like.dtype)
 
     def dense(self, array: Any, turned: bool) -> Any:
         """A fresh row-major copy of an array, or of its transpose."""
-        ...
+        return self.xp.array(array.T if turned else array, order="C", copy=True)
 
     def assign(self, out: Any, result: Any) -> None:
         """Copies a result into an array of the same shape and any strides."""
-        ...
+        self.xp.copyto(out, result)
 
     def address(self, array: Any) -> int:
         """Of the first element."""
-        ...
+        raise NotImplementedError
 
     def overlap(self, one: Any, other: Any) -> bool:
         """Whether two arrays may share memory: the bytes from first to last element meet."""
-        ...
+        raise NotImplementedError
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """The call with the arrays' device as the current one."""
-        ...
+        return call
 
     def capturing(self, array: Any) -> bool:
         """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
-        ...
+        return False
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """The library's own product."""
-        ...
+        return self.xp.matmul(a, b) if out is None else self.xp.matmul(a, b, out=out)
 
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """A product's result, by the library's element-wise functions; 16-bit numbers are finished in float32.
@@ -134,25 +141,23 @@ class Family(Protocol):
             epilogue: What is done.
             given: The further arrays and numbers by name.
         """
-        ...
+        narrow = product.dtype.itemsize < 4
+        result = epilogue.of(self.xp, product.astype(numpy.float32) if narrow else product, given)
+        return result.astype(product.dtype) if narrow else result
 
     def transpose(self, a: Any, out: Any) -> Any:
         """The library's own transpose, as a new row-major array or into `out`."""
-        ...
+        if out is None:
+            return self.dense(a, True)
+        self.xp.copyto(out, a.T.copy() if self.overlap(a, out) else a.T)
+        return out
 
 
-def finished(xp: Any, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
-    """`Family.finish` of NumPy and CuPy."""
-    narrow = product.dtype.itemsize < 4
-    result = epilogue.of(xp, product.astype(numpy.float32) if narrow else product, given)
-    return result.astype(product.dtype) if narrow else result
+class NumpyFamily(Family):
+    """Arrays of NumPy, which computes at once on the one CPU."""
 
-
-class NumpyFamily:
-    """Arrays of NumPy."""
-
-    name = "NumPy"
-    base: type = numpy.ndarray
+    name, base, xp = "NumPy", numpy.ndarray, numpy
+    overlap: Any = staticmethod(numpy.may_share_memory)
 
     def key(self, array: Any) -> Hashable:
         """Flags hold whether it is aligned and writable."""
@@ -166,46 +171,13 @@ class NumpyFamily:
             "cpu", array.flags.aligned, array.flags.writeable, type(array) is numpy.ndarray,
         )  # fmt: skip
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        """See `Family`."""
-        return numpy.empty(shape, like.dtype)
-
-    def dense(self, array: Any, turned: bool) -> Any:
-        """See `Family`."""
-        return numpy.array(array.T if turned else array, order="C", subok=False)
-
-    def assign(self, out: Any, result: Any) -> None:
-        """See `Family`."""
-        numpy.copyto(out, result)
-
-    overlap = staticmethod(numpy.may_share_memory)
-
     def address(self, array: Any) -> int:
         """See `Family`."""
         return int(array.ctypes.data)
 
-    def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
-        """There is one CPU."""
-        return call
-
-    def capturing(self, array: Any) -> bool:
-        """NumPy computes at once."""
-        return False
-
-    def matmul(self, a: Any, b: Any, out: Any) -> Any:
-        """``numpy.matmul``."""
-        return numpy.matmul(a, b) if out is None else numpy.matmul(a, b, out=out)
-
-    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
-        """See `Family`."""
-        return finished(numpy, product, epilogue, given)
-
     def transpose(self, a: Any, out: Any) -> Any:
-        """``numpy.copyto`` of the transposed view."""
-        if out is None:
-            return numpy.array(a.T, order="C", subok=True)
-        numpy.copyto(out, a.T.copy() if self.overlap(a, out) else a.T)
-        return out
+        """As `Family.transpose`; a new array is of the same subclass."""
+        return numpy.array(a.T, order="C", subok=True) if out is None else super().transpose(a, out)
 
 
 NUMPY: Family = NumpyFamily()

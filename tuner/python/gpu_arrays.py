@@ -9,19 +9,19 @@ from typing import Any
 import numpy
 
 from tuner.declare.epilogue import Epilogue
-from tuner.python.arrays import NUMPY, Family, Operand, dense_strides, finished, index_of
+from tuner.python.arrays import NUMPY, Family, Operand, dense_strides, index_of
 
 #: GPU kernels read whole vectors: an array begins at a multiple of this.
 ALIGNMENT_BYTES = 16
 
 
-class CupyFamily:
+class CupyFamily(Family):
     """Arrays of CuPy, given as the module, which the caller has loaded."""
 
     name = "CuPy"
 
     def __init__(self, cupy: Any) -> None:
-        self._xp, self.base = cupy, cupy.ndarray
+        self.xp, self.base = cupy, cupy.ndarray
 
     def key(self, array: Any) -> Hashable:
         """The device, and how the pointer is aligned, beside what says how it lies."""
@@ -33,20 +33,12 @@ class CupyFamily:
         dtype, data = array.dtype, array.data
         return Operand(
             self.name, array.shape, array.strides, dtype.name if dtype.isnative else dtype.str, dtype.itemsize,
-            f"cuda:{data.device_id}", data.ptr % ALIGNMENT_BYTES == 0, True, type(array) is self._xp.ndarray,
+            f"cuda:{data.device_id}", data.ptr % ALIGNMENT_BYTES == 0, True, type(array) is self.xp.ndarray,
         )  # fmt: skip
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
         return self.base(shape, like.dtype)
-
-    def dense(self, array: Any, turned: bool) -> Any:
-        """See `Family`."""
-        return self._xp.array(array.T if turned else array, order="C", copy=True)
-
-    def assign(self, out: Any, result: Any) -> None:
-        """See `Family`."""
-        self._xp.copyto(out, result)
 
     def address(self, array: Any) -> int:
         """See `Family`."""
@@ -58,9 +50,9 @@ class CupyFamily:
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """Arrays may lie on another GPU than the current one, where there is another."""
-        if self._xp.cuda.runtime.getDeviceCount() == 1:
+        if self.xp.cuda.runtime.getDeviceCount() == 1:
             return call
-        index, current, to = index_of(device), self._xp.cuda.runtime.getDevice, self._xp.cuda.Device
+        index, current, to = index_of(device), self.xp.cuda.runtime.getDevice, self.xp.cuda.Device
 
         def called(*arrays: Any) -> Any:
             if current() == index:
@@ -73,35 +65,26 @@ class CupyFamily:
     def capturing(self, array: Any) -> bool:
         """Whether CuPy's current stream is, or cannot say for another that is."""
         try:
-            return bool(self._xp.cuda.get_current_stream().is_capturing())
+            return bool(self.xp.cuda.get_current_stream().is_capturing())
         except RuntimeError:  # the default stream beside a capture: the runtime refuses the question
             return True
 
     def matmul(self, a: Any, b: Any, out: Any) -> Any:
         """``cupy.matmul``; for two axes by ``ndarray.dot``, which does the same with less around it."""
-        if out is None and a.ndim <= 2 and b.ndim <= 2:
-            return a.dot(b)
-        return self._xp.matmul(a, b) if out is None else self._xp.matmul(a, b, out=out)
-
-    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
-        """See `Family`."""
-        return finished(self._xp, product, epilogue, given)
-
-    def transpose(self, a: Any, out: Any) -> Any:
-        """CuPy's copy of the transposed view."""
-        if out is None:
-            return self._xp.array(a.T, order="C", copy=True)
-        self._xp.copyto(out, a.T.copy() if self.overlap(a, out) else a.T)
-        return out
+        plain = out is None and a.ndim <= 2 and b.ndim <= 2
+        return a.dot(b) if plain else super().matmul(a, b, out)
 
 
-class TorchFamily:
-    """Tensors of PyTorch, given as the module, which the caller has loaded."""
+class TorchFamily(Family):
+    """Tensors of PyTorch, given as the module, which the caller has loaded.
+
+    PyTorch goes where its tensors are, and a launch sees to that itself.
+    """
 
     name = "PyTorch"
 
     def __init__(self, torch: Any) -> None:
-        self._torch, self.base = torch, torch.Tensor
+        self.xp, self.base = torch, torch.Tensor
 
     def key(self, array: Any) -> Hashable:
         """Whether gradients or a pending negation belong to it, beside what CuPy's key has."""
@@ -122,9 +105,9 @@ class TorchFamily:
         return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
 
     def _is_plain(self, array: Any) -> bool:
-        strided = getattr(self._torch, "strided", None)
+        strided = getattr(self.xp, "strided", None)
         return (
-            type(array) is self._torch.Tensor
+            type(array) is self.xp.Tensor
             and not array.requires_grad
             and not array.is_neg()
             and getattr(array, "layout", strided) == strided
@@ -152,25 +135,17 @@ class TorchFamily:
         """See `Family`."""
         return _meet(*(_span(each.data_ptr(), self.operand(each)) for each in (one, other)))
 
-    def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
-        """PyTorch goes where its tensors are, and a launch sees to that itself."""
-        return call
-
     def stream(self, array: Any) -> int:
         """Handle of PyTorch's current stream on a tensor's device."""
-        return int(self._torch.cuda.current_stream(array.device).cuda_stream)
+        return int(self.xp.cuda.current_stream(array.device).cuda_stream)
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""
-        return array.is_cuda and bool(self._torch.cuda.is_current_stream_capturing())
-
-    def matmul(self, a: Any, b: Any, out: Any) -> Any:
-        """``torch.matmul``."""
-        return self._torch.matmul(a, b) if out is None else self._torch.matmul(a, b, out=out)
+        return array.is_cuda and bool(self.xp.cuda.is_current_stream_capturing())
 
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """See `Family`; gradients pass."""
-        torch, dtype = self._torch, product.dtype
+        torch, dtype = self.xp, product.dtype
         result = product.float() if product.element_size() < 4 else product
         if epilogue.alpha:
             result = result * given["alpha"]
@@ -186,7 +161,7 @@ class TorchFamily:
         return result if torch.is_tensor(result) and result.dtype == dtype else result.to(dtype)
 
     def _activated(self, values: Any, activation: str) -> Any:
-        functional = self._torch.nn.functional
+        functional = self.xp.nn.functional
         if activation.startswith("gelu"):
             return functional.gelu(values, approximate="tanh" if activation == "gelu-tanh" else "none")
         return getattr(functional, activation)(values)
