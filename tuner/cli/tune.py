@@ -26,7 +26,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup import Answer, staleness
-from tuner.python.launching import run
+from tuner.python.tuning import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
 from tuner.study.progress import Result

@@ -7,9 +7,8 @@ of the package itself: ``tuner.matmul``.
 from tuner.python.decisions import CallableWarning
 from tuner.python.dispatch import clear_caches, gemv, matmul, transpose
 from tuner.python.explaining import Explanation, explain
-from tuner.python.packed import Packed, fallbacks, pack
-from tuner.python.policy import on_miss
-from tuner.python.precision import precision
+from tuner.python.finishing import Packed, fallbacks, pack
+from tuner.python.policy import on_miss, precision
 
 __all__ = [
     "CallableWarning",

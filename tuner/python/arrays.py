@@ -7,6 +7,7 @@ depend on, `Family.operand` says the same in words.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -181,3 +182,276 @@ class NumpyFamily(Family):
 
 
 NUMPY: Family = NumpyFamily()
+
+
+#: GPU kernels read whole vectors: an array begins at a multiple of this.
+ALIGNMENT_BYTES = 16
+
+
+class CupyFamily(Family):
+    """Arrays of CuPy, given as the module, which the caller has loaded."""
+
+    name = "CuPy"
+
+    def __init__(self, cupy: Any) -> None:
+        self.xp, self.base = cupy, cupy.ndarray
+
+    def key(self, array: Any) -> Hashable:
+        """The device, and how the pointer is aligned, beside what says how it lies."""
+        data = array.data
+        return array.shape, array.strides, array.dtype, data.device_id, data.ptr % ALIGNMENT_BYTES
+
+    def operand(self, array: Any) -> Operand:
+        """See `Family`."""
+        dtype, data = array.dtype, array.data
+        return Operand(
+            self.name, array.shape, array.strides, dtype.name if dtype.isnative else dtype.str, dtype.itemsize,
+            f"cuda:{data.device_id}", data.ptr % ALIGNMENT_BYTES == 0, True, type(array) is self.xp.ndarray,
+        )  # fmt: skip
+
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
+        return self.base(shape, like.dtype)
+
+    def address(self, array: Any) -> int:
+        """See `Family`."""
+        return array.data.ptr  # type: ignore[no-any-return]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """See `Family`."""
+        return _meet(_span(one.data.ptr, one), _span(other.data.ptr, other))
+
+    def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
+        """Arrays may lie on another GPU than the current one, where there is another."""
+        if self.xp.cuda.runtime.getDeviceCount() == 1:
+            return call
+        index, current, to = index_of(device), self.xp.cuda.runtime.getDevice, self.xp.cuda.Device
+
+        def called(*arrays: Any) -> Any:
+            if current() == index:
+                return call(*arrays)
+            with to(index):
+                return call(*arrays)
+
+        return called
+
+    def capturing(self, array: Any) -> bool:
+        """Whether CuPy's current stream is, or cannot say for another that is."""
+        try:
+            return bool(self.xp.cuda.get_current_stream().is_capturing())
+        except RuntimeError:  # the default stream beside a capture: the runtime refuses the question
+            return True
+
+    def matmul(self, a: Any, b: Any, out: Any) -> Any:
+        """``cupy.matmul``; for two axes by ``ndarray.dot``, which does the same with less around it."""
+        plain = out is None and a.ndim <= 2 and b.ndim <= 2
+        return a.dot(b) if plain else super().matmul(a, b, out)
+
+
+class TorchFamily(Family):
+    """Tensors of PyTorch, given as the module, which the caller has loaded.
+
+    PyTorch goes where its tensors are, and a launch sees to that itself.
+    """
+
+    name = "PyTorch"
+
+    def __init__(self, torch: Any) -> None:
+        self.xp, self.base = torch, torch.Tensor
+
+    def key(self, array: Any) -> Hashable:
+        """Whether gradients or a pending negation belong to it, beside what CuPy's key has."""
+        return (
+            array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % ALIGNMENT_BYTES,
+            array.requires_grad, array.is_neg(),
+        )  # fmt: skip
+
+    def operand(self, array: Any) -> Operand:
+        """Tensors that carry gradients, lie in the host's memory or are not strided are left to PyTorch."""
+        dtype, itemsize = str(array.dtype).rpartition(".")[2], array.element_size()
+        device, shape = str(array.device), tuple(array.shape)
+        if device.partition(":")[0] != "cuda" or not self._is_plain(array):
+            strides = dense_strides(shape, itemsize)
+            return Operand(self.name, shape, strides, dtype, itemsize, device, plain=False)
+        strides = tuple(step * itemsize for step in array.stride())
+        aligned = array.data_ptr() % ALIGNMENT_BYTES == 0
+        return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
+
+    def _is_plain(self, array: Any) -> bool:
+        strided = getattr(self.xp, "strided", None)
+        return (
+            type(array) is self.xp.Tensor
+            and not array.requires_grad
+            and not array.is_neg()
+            and getattr(array, "layout", strided) == strided
+        )
+
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        """See `Family`."""
+        return like.new_empty(shape)
+
+    def dense(self, array: Any, turned: bool) -> Any:
+        """See `Family`."""
+        made = array.new_empty(tuple(array.shape)[::-1] if turned else tuple(array.shape))
+        made.copy_(array.t() if turned else array)
+        return made
+
+    def assign(self, out: Any, result: Any) -> None:
+        """See `Family`."""
+        out.copy_(result)
+
+    def address(self, array: Any) -> int:
+        """See `Family`."""
+        return array.data_ptr()  # type: ignore[no-any-return]
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """See `Family`."""
+        return _meet(*(_span(each.data_ptr(), self.operand(each)) for each in (one, other)))
+
+    def stream(self, array: Any) -> int:
+        """Handle of PyTorch's current stream on a tensor's device."""
+        return int(self.xp.cuda.current_stream(array.device).cuda_stream)
+
+    def capturing(self, array: Any) -> bool:
+        """Whether PyTorch's current stream is."""
+        return array.is_cuda and bool(self.xp.cuda.is_current_stream_capturing())
+
+    def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """See `Family`; gradients pass."""
+        torch, dtype = self.xp, product.dtype
+        result = product.float() if product.element_size() < 4 else product
+        if epilogue.alpha:
+            result = result * given["alpha"]
+        if epilogue.beta:
+            result = result + given["beta"] * given["c_in"]
+        if epilogue.bias:
+            bias = given["bias"]
+            result = result + (bias[:, None] if epilogue.bias == "bias-row" else bias)
+        if epilogue.activation:
+            result = self._activated(result, epilogue.activation)
+        if epilogue.residual:
+            result = result + given["residual"]
+        return result if torch.is_tensor(result) and result.dtype == dtype else result.to(dtype)
+
+    def _activated(self, values: Any, activation: str) -> Any:
+        functional = self.xp.nn.functional
+        if activation.startswith("gelu"):
+            return functional.gelu(values, approximate="tanh" if activation == "gelu-tanh" else "none")
+        return getattr(functional, activation)(values)
+
+    def transpose(self, a: Any, out: Any) -> Any:
+        """PyTorch's copy of the transposed view."""
+        turned = a.permute(*reversed(range(a.ndim)))
+        if out is None:
+            return turned.contiguous() if a.ndim > 1 else turned.clone()
+        return out.copy_(turned.clone() if self.overlap(a, out) else turned)
+
+
+def _span(pointer: int, array: Any) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last."""
+    if 0 in array.shape:
+        return pointer, pointer
+    steps = [step * (size - 1) for size, step in zip(array.shape, array.strides, strict=True)]
+    return pointer + sum(min(step, 0) for step in steps), pointer + array.itemsize + sum(
+        max(step, 0) for step in steps
+    )
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def family_of(array: Any) -> Family | None:
+    """The library that an array belongs to; None for what is no array of NumPy, CuPy or PyTorch."""
+    if isinstance(array, numpy.ndarray):
+        return NUMPY
+    for kind in type(array).__mro__:
+        library = kind.__module__.partition(".")[0]
+        module = sys.modules.get(library)
+        if library == "cupy" and isinstance(array, getattr(module, "ndarray", ())):
+            return _made(CupyFamily, module)
+        if library == "torch" and isinstance(array, getattr(module, "Tensor", ())):
+            return _made(TorchFamily, module)
+    return None
+
+
+#: One family for each library that was met; a dict, since two threads may put the same in.
+_FAMILIES: dict[tuple[type, Any], Family] = {}
+
+
+def _made(kind: type[CupyFamily] | type[TorchFamily], module: Any) -> Family:
+    return _FAMILIES.setdefault((kind, module), kind(module))
+
+
+def shares_memory_with_others(array: Any) -> bool:
+    """Whether an array of an unknown library offers its memory: DLPack or the CUDA array interface."""
+    return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
+
+
+def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family | None:
+    """The library of all arrays; None for one that shares its memory.
+
+    Args:
+        function: Its name, for messages.
+        arrays: What it reads, by argument; one is ``a``.
+        out: What it writes, or None.
+
+    Raises:
+        TypeError: What is no array, or arrays of several libraries.
+    """
+    named = dict(arrays) | ({} if out is None else {"out": out})
+    families = {name: family_of(array) for name, array in named.items()}
+    for name, family in families.items():
+        if family is None and not shares_memory_with_others(named[name]):
+            raise TypeError(
+                f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
+                f"CUDA array interface, got {type(named[name]).__name__}"
+            )
+    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
+    if len(set(kinds.values())) > 1:
+        listed = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
+        raise TypeError(f"{function}: all arrays are of one library, got {listed}; convert one of them")
+    return families["a"]
+
+
+#: DLPack's number for memory of the host.
+_HOST = 1
+
+
+def called(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -> Any:
+    """Calls a function on views of other libraries' arrays, and gives the result back to the library.
+
+    Args:
+        function: `tuner.matmul`, `gemv` or `transpose`.
+        arrays: Arrays of one library.
+        out: One more to write, or None.
+
+    Returns:
+        An array of the library, where it can take one; else one of CuPy or NumPy. Or `out`.
+
+    Raises:
+        TypeError: A library that shares the memory of neither a GPU nor the host.
+    """
+    views = [view(each) for each in arrays]
+    if out is not None:
+        function(*views, out=view(out))
+        return out
+    return given_back(function(*views), arrays[0])
+
+
+def view(array: Any) -> Any:
+    """A NumPy or CuPy array on the memory of another library's array."""
+    on_host = hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) == _HOST
+    if on_host:
+        return numpy.from_dlpack(array)
+    from tuner.devices.cuda.calling import adopted
+
+    return adopted(array)
+
+
+def given_back(result: Any, like: Any) -> Any:
+    """The result as an array of the library of another: by the array API standard's ``from_dlpack``."""
+    namespace = getattr(like, "__array_namespace__", None)
+    library = namespace() if namespace else sys.modules.get(type(like).__module__.partition(".")[0])
+    take = getattr(library, "from_dlpack", None)
+    return take(result) if take else result

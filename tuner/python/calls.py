@@ -14,9 +14,8 @@ import numpy
 
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Packing
-from tuner.python.arrays import NUMPY, Family, index_of
+from tuner.python.arrays import NUMPY, Family, TorchFamily, index_of
 from tuner.python.decisions import Decision
-from tuner.python.gpu_arrays import TorchFamily
 from tuner.python.operands import CallRequest, Placed, is_dense
 
 #: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.

@@ -19,14 +19,12 @@ from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import Answer, answer
 from tuner.lookup.asking import opened, parse_key
 from tuner.python import policy as policies
-from tuner.python.arguments import check, device_of, is_array, key_of, named, seen
 from tuner.python.code import KernelCode, read_code
-from tuner.python.launching import run_shown
 from tuner.python.own_kernel import free_numbers, own_problem
 from tuner.python.policy import POLICIES, chosen
-from tuner.python.running import ConfigRunner
+from tuner.python.running import ConfigRunner, check, device_of, is_array, key_of, named, seen
 from tuner.python.tuned import Tuned
-from tuner.python.tuning import OwnOptions, refuse_unknown, tune_problem
+from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown, tune_problem
 from tuner.study.requests import StudyOptions, asked, database_url
 
 #: Seconds of tuning at the first call, unless the function or the process says another number.

@@ -13,21 +13,14 @@ from typing import Any, Unpack
 import numpy
 
 from tuner.declare.problem import EMULATED, IEEE
-from tuner.python.arrays import NUMPY, Family, Opaque
+from tuner.python.arrays import NUMPY, Family, Opaque, called, common_family
 from tuner.python.calls import Prepared
 from tuner.python.decisions import REREADING
 from tuner.python.finishing import PREPARED, Finish, product
-from tuner.python.gpu_arrays import common_family
-from tuner.python.misses import check_policy, consult, forget_measured, is_miss
-from tuner.python.operands import CallRequest, check_places, gemv_request, matmul_request, transpose_request
-from tuner.python.precision import CHOSEN, chosen
-from tuner.python.preparing import PREPARING, decision_or_none, forget_all, keep, prepare
-
-#: Function -> what names its arrays, and what their request is.
-ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
-REQUESTS: dict[str, Callable[..., CallRequest]] = {
-    "matmul": matmul_request, "gemv": gemv_request, "transpose": transpose_request,
-}  # fmt: skip
+from tuner.python.operands import ARGUMENTS, request_of
+from tuner.python.policy import PRECISION, precision_of
+from tuner.python.policy import chosen as policy
+from tuner.python.preparing import PREPARING, forget_all, prepare_kept
 
 _key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
 _prepared: dict[str, dict[Hashable, Prepared]] = {name: {} for name in ARGUMENTS}
@@ -64,7 +57,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
     if finish:
         return product(a, b, out, finish, precision)
     try:
-        prepared = _matmul[precision or CHOSEN.get()]
+        prepared = _matmul[precision or PRECISION.get()]
         if out is None:
             call = prepared[_key_of[type(a)](a), _key_of[type(b)](b)]
         else:
@@ -130,7 +123,6 @@ def clear_caches() -> None:
             prepared.clear()
         PREPARED.clear()
         forget_all()
-        forget_measured()
 
 
 def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") -> Any:
@@ -144,24 +136,17 @@ def _first(function: str, arrays: tuple[Any, ...], out: Any, asked: str = "") ->
     """
     if isinstance(arrays[-1], Opaque) and function == "matmul":
         return arrays[-1].product(arrays[0], out, asked)
-    precision = chosen(asked) if function == "matmul" else IEEE
-    check_policy()  # or say that there is no such policy, before anything is prepared
+    precision = precision_of(asked) if function == "matmul" else IEEE
+    policy()  # or say that there is no such policy, before anything is prepared
     arrays = tuple(numpy.asarray(each) if _is_nested(each) else each for each in arrays)
     family = common_family(function, dict(zip(ARGUMENTS[function], arrays, strict=True)), out)
     given = (*arrays, *(() if out is None else (out,)))
     if family is None:
-        from tuner.python.gpu_arrays import called
-
         public = partial(matmul, precision=asked) if asked else _PUBLIC[function]
         return called(public, arrays, out)
     request = request_of(function, family, arrays, out).in_precision(precision, asked)
     kept = _matmul[precision] if function == "matmul" else _prepared[function]
-    if is_miss(request, decision_or_none(request)):
-        consult(request, family, arrays[0])  # which may wait, and so is not done under the lock
-    with PREPARING.lock:
-        call = prepare(request, family, arrays[0])
-        if all(type(each) is family.base for each in given):
-            _remember(kept, family, given, call)
+    call = prepare_kept(kept, _key(family, given), request, family, arrays[0])
     return call(*arrays, out)
 
 
@@ -170,25 +155,16 @@ def _is_nested(given: Any) -> bool:
     return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
 
 
-def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> CallRequest:
-    """What a call asks for.
-
-    Raises:
-        ValueError: Shapes, devices or an `out` that are not possible.
-    """
-    operands = [family.operand(each) for each in arrays]
-    to = None if out is None else family.operand(out)
-    check_places(function, operands, to)
-    return REQUESTS[function](*operands, to)
-
-
-def _remember(kept: dict[Hashable, Prepared], family: Family, given: tuple[Any, ...], call: Prepared) -> None:
+def _key(family: Family, given: tuple[Any, ...]) -> Hashable | None:
+    """By what a call with such arrays is kept; None if it is not to be remembered."""
+    if not all(type(array) is family.base for array in given):
+        return None
     try:
         keys = tuple(family.key(array) for array in given)
     except RuntimeError:  # what has no strides
-        return
+        return None
     _key_of.setdefault(family.base, family.key)
-    keep(kept, keys if len(keys) > 1 else keys[0], call)
+    return keys if len(keys) > 1 else keys[0]
 
 
 REREADING.forget = clear_caches

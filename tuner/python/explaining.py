@@ -12,12 +12,10 @@ from tuner.declare.epilogue import Epilogue
 from tuner.devices.detect import is_on_host, is_spec
 from tuner.errors import UnknownName
 from tuner.lookup.answers import UNMEASURED
-from tuner.python.arrays import Operand, dense_strides
+from tuner.python.arrays import Operand, common_family, dense_strides, view
 from tuner.python.decisions import Decision, decide, problem_of
-from tuner.python.dispatch import ARGUMENTS, REQUESTS, request_of
-from tuner.python.gpu_arrays import common_family, view
-from tuner.python.operands import CallRequest
-from tuner.python.precision import chosen
+from tuner.python.operands import ARGUMENTS, REQUESTS, CallRequest, request_of
+from tuner.python.policy import precision_of
 from tuner.python.preparing import decision_for
 from tuner.results.record import ProblemKey
 
@@ -155,7 +153,7 @@ def explain(
 
 def _precise(request: CallRequest, asked: str, epilogue: str) -> CallRequest:
     if request.function == "matmul":
-        request = request.in_precision(chosen(asked), asked)
+        request = request.in_precision(precision_of(asked), asked)
     text = Epilogue.read(epilogue).text
     if text and request.problem is not None:
         problem = replace(request.problem, epilogue=text)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy
 
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import INT32_MAX
 from tuner.devices.detect import is_on_host
-from tuner.python.arrays import Operand
-from tuner.python.precision import EMULATED_DTYPES, check_dtypes
+from tuner.python.arrays import Family, Operand
+from tuner.python.policy import EMULATED_DTYPES, check_dtypes
 from tuner.results.record import ProblemKey
 
 
@@ -357,3 +358,22 @@ def _as_problem(
         problem = ProblemKey(operation, shape, dtype, layout)
         return replace(request, problem=problem, tensors=tensors)
     return replace(request, why=why)
+
+
+#: Function -> what names its arrays, and what their request is.
+ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
+REQUESTS: dict[str, Callable[..., CallRequest]] = {
+    "matmul": matmul_request, "gemv": gemv_request, "transpose": transpose_request,
+}  # fmt: skip
+
+
+def request_of(function: str, family: Family, arrays: tuple[Any, ...], out: Any) -> CallRequest:
+    """What a call asks for.
+
+    Raises:
+        ValueError: Shapes, devices or an `out` that are not possible.
+    """
+    operands = [family.operand(array) for array in arrays]
+    to = None if out is None else family.operand(out)
+    check_places(function, operands, to)
+    return REQUESTS[function](*operands, to)

@@ -19,8 +19,8 @@ from tuner.declare.shapes import KernelArgument, shapes_of
 from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
-from tuner.python.arguments import described, named, on_host, with_outputs
 from tuner.python.code import THREADS, KernelCode, source_of, without
+from tuner.python.running import described, named, on_host, with_outputs
 
 #: How inputs are drawn for checks.
 INPUTS = ("drawn", "resampled", "given")

@@ -1,15 +1,20 @@
-"""What happens at a problem that nobody tuned: as the block says, else the process, else the environment."""
+"""What holds for calls: what happens at a problem that nobody tuned, and the precision of products.
+
+Each is as the call says, else the surrounding block, else the process, else the environment.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 
+from tuner.declare.problem import EMULATED, IEEE, PRECISIONS
 from tuner.errors import InputError, UnknownName
 
 #: The environment variable that says what holds where nothing else does.
@@ -21,7 +26,7 @@ SECONDS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
+class CallPolicy:
     """What happens at a problem without an exact answer. Equal ones are one object, and quick keys.
 
     Attributes:
@@ -35,16 +40,16 @@ class Policy:
     wait: bool = False
 
 
-_policy = cache(Policy)
+_policy = cache(CallPolicy)
 #: The policy of the surrounding block; None where there is none.
-CHOSEN: ContextVar[Policy | None] = ContextVar("on_miss", default=None)
+CHOSEN: ContextVar[CallPolicy | None] = ContextVar("on_miss", default=None)
 #: Called where the process' own policy changes.
 CHANGED: list[Callable[[], None]] = []
 #: The process' own policy: None until it is set, or the environment was read.
-_own: list[Policy | None] = [None]
+_own: list[CallPolicy | None] = [None]
 
 
-def chosen() -> Policy:
+def chosen() -> CallPolicy:
     """The policy that holds here.
 
     Raises:
@@ -88,7 +93,7 @@ class on_miss:  # noqa: N801 - called as a function is
             raise InputError(f"on_miss: seconds are a number above 0, got {seconds!r}; leave them away for 2")
         self._policy = _policy(_checked(how, "policy"), float(seconds), bool(wait))
         self._before = _own[0]
-        self._token: Token[Policy | None] | None = None
+        self._token: Token[CallPolicy | None] | None = None
         _set(self._policy)
 
     def __enter__(self) -> None:
@@ -103,7 +108,7 @@ class on_miss:  # noqa: N801 - called as a function is
         CHOSEN.reset(self._token)
 
 
-def _set(policy: Policy | None) -> None:
+def _set(policy: CallPolicy | None) -> None:
     changed = policy is not _own[0]
     _own[0] = policy
     if changed:
@@ -115,3 +120,73 @@ def _checked(name: str, what: str) -> str:
     if name not in POLICIES:
         raise UnknownName(what, name, POLICIES)
     return name
+
+
+#: The environment variable that says what holds where nothing else does.
+PRECISION_VARIABLE = "TUNER_PRECISION"
+#: What calls that do not say it themselves are computed in; checked when a call is prepared.
+PRECISION: ContextVar[str] = ContextVar("precision", default=os.environ.get(PRECISION_VARIABLE) or IEEE)
+#: Dtypes of products that the emulated precision is for.
+EMULATED_DTYPES = ("float32",)
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Has products inside the ``with`` block computed in a precision, unless a call says another.
+
+    It holds for the present thread (or asynchronous task). Products of other dtypes than float32 are not
+    touched.
+
+    Args:
+        name: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as exact
+            as the library's for the inputs at hand.
+
+    Raises:
+        UnknownName: No such precision.
+    """
+    token = PRECISION.set(checked_precision(name, "precision"))
+    try:
+        yield
+    finally:
+        PRECISION.reset(token)
+
+
+def precision_of(asked: str) -> str:
+    """The precision of a call.
+
+    Args:
+        asked: What the call says; empty where it says nothing.
+
+    Raises:
+        UnknownName: No such precision.
+    """
+    return (
+        checked_precision(asked, "precision")
+        if asked
+        else checked_precision(PRECISION.get(), f"precision in {PRECISION_VARIABLE}")
+    )
+
+
+def checked_precision(name: str, what: str) -> str:
+    """The name of a precision.
+
+    Raises:
+        UnknownName: It is none.
+    """
+    if name not in PRECISIONS:
+        raise UnknownName(what, name, PRECISIONS)
+    return name
+
+
+def check_dtypes(asked: str, dtypes: set[str]) -> None:
+    """Refuses a call that asks for the emulated precision itself, with arrays that it is not for.
+
+    Raises:
+        InputError: An array is not float32.
+    """
+    others = sorted(dtypes - set(EMULATED_DTYPES))
+    if asked == EMULATED and others:
+        raise InputError(
+            f"matmul: precision {asked!r} is for float32, got {' and '.join(others)}; convert the arrays with "
+            f".astype('float32'), or use precision {IEEE!r}"
+        )

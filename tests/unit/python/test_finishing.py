@@ -12,7 +12,7 @@ from scipy.special import erf
 
 import tuner
 from tuner.errors import InputError, UnknownName
-from tuner.python import finishing
+from tuner.python import preparing
 
 __all__ = ["empty_database", "own_records", "ran"]
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -37,13 +37,13 @@ def everything(alpha: float = 2.0, beta: float = -0.5) -> np.ndarray:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Problems for which a kernel was prepared."""
     found: list[str] = []
-    prepare = finishing.kernel_call
+    prepare = preparing.kernel_call
 
     def noted(request: Any, decision: Any, family: Any) -> Any:
         found.append(str(decision.problem))
         return prepare(request, decision, family)
 
-    monkeypatch.setattr(finishing, "kernel_call", noted)
+    monkeypatch.setattr(preparing, "kernel_call", noted)
     return found
 
 

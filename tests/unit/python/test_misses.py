@@ -20,7 +20,7 @@ import tuner
 from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import Answer, Loss, Predicted
-from tuner.python import CallableWarning, gpu_arrays, measuring, policy, preparing
+from tuner.python import CallableWarning, arrays, measuring, policy, preparing
 from tuner.python.decisions import decide
 from tuner.python.measuring import PendingMeasurement
 from tuner.results.record import ProblemKey
@@ -218,7 +218,7 @@ def test_what_cannot_be_measured_is_told_once_and_the_safe_answer_stays(bench: B
 def test_nothing_happens_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     gpu: Log = install(monkeypatch)
     a, b = (CupyArray(on_gpu(each)) for each in operands())
-    family = gpu_arrays.family_of(a)
+    family = arrays.family_of(a)
     capturing = True
     monkeypatch.setattr(type(family), "capturing", lambda self, array: capturing)
     tuner.on_miss("measure")

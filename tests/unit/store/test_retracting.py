@@ -16,7 +16,7 @@ from tuner.cli.main import run
 from tuner.errors import NothingFound
 from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
-from tuner.python.launching import warn_of_clocks
+from tuner.python.tuning import warn_of_clocks
 from tuner.results.record import Champion, Role
 from tuner.store import Store, exchange, health, listing, matrix, published, retracting, streams
 from tuner.store.ledger import ledger_file
