@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Results that are kept while nothing changes.
-KEPT = 10_000
+KEPT = 40_000
 #: First word of the keys of answers.
 ANSWER = "answer"
 #: First words of the keys of what a later state must read again.
@@ -87,19 +87,30 @@ class Snapshot:
         found: T = result[0]
         return found
 
-    def inherit(self, earlier: Snapshot, holds: Callable[[Subject], bool]) -> None:
-        """Takes over what an earlier state has read, before the first question.
+    def known(self, key: tuple[Hashable, ...]) -> Any:
+        """What was read or answered in this state under a key; None if nothing was."""
+        return self._kept.get(key, (None,))[0]
+
+    def inherit(
+        self,
+        earlier: Snapshot,
+        holds: Callable[[Subject], bool],
+        answers: Callable[[tuple[Any, ...], Any], bool],
+    ) -> None:
+        """Takes over what an earlier state has read and answered, before the first question.
 
         Subjects that have changed since are read again now.
 
         Args:
             earlier: The state, of the same devices, published results and retractions.
             holds: Whether nothing of a subject has changed since.
+            answers: Whether an answer still holds, by its key.
         """
         for key, (result, resting_on) in list(earlier._kept.items()):
             if key[0] in READ_AGAIN:
-                continue
-            if not isinstance(key[1], Subject) or holds(key[1]):
+                if key[0] == ANSWER and answers(key, result):
+                    self._kept[key] = result, resting_on
+            elif not isinstance(key[1], Subject) or holds(key[1]):
                 self._kept[key] = result, resting_on
             elif key[0] == "tuned":
                 self.tuned(key[1], resting_on)  # type: ignore[arg-type]

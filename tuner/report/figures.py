@@ -25,7 +25,7 @@ from tuner.report.study_view import (
 )
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
-from tuner.results.record import Record
+from tuner.results.record import Champion, Record
 from tuner.results.units import config_text
 
 #: Colours: ours, the library's, what was stopped or beaten, failures and reports, limits.
@@ -257,6 +257,42 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     figure.update_xaxes(title=f"time of {compared['one']} over time of {compared['other']}", type="log")
     return titled(figure, "", 160 + 26 * len(names))
+
+
+def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.Figure:
+    """Champions by arithmetic intensity, below the limits of their device.
+
+    Args:
+        champions: At least one.
+        limits: ``gbps`` and ``tflops`` as measured; where one is missing, the best of the champions stands in.
+    """
+    figure, places = go.Figure(), {champion.id: _place(champion.record) for champion in champions}
+    gbps = limits.get("gbps") or max(champion.record.gbps for champion in champions)
+    tflops = limits.get("tflops") or max(champion.record.tflops for champion in champions)
+    ridge, intensities = tflops * 1e3 / gbps, [intensity for intensity, _ in places.values()]
+    figure.add_scatter(
+        x=[min(intensities) / 2, ridge, max(*intensities, ridge) * 2],
+        y=[min(intensities) / 2 * gbps / 1e3, tflops, tflops], mode="lines",
+        name="measured limits" if len(limits) == 2 else "best seen here",
+        line={"color": LIMIT, "dash": "solid" if len(limits) == 2 else "dash"},
+        hovertemplate=f"{gbps:.4g} GB/s, {tflops:.4g} TFLOPS<extra></extra>",
+    )  # fmt: skip
+    for operation in dict.fromkeys(champion.record.problem.operation for champion in champions):
+        some = [champion for champion in champions if champion.record.problem.operation == operation]
+        figure.add_scatter(
+            x=[places[champion.id][0] for champion in some], y=[places[champion.id][1] for champion in some],
+            mode="markers", name=operation, marker={"size": 8},
+            text=[f"{c.record.problem}<br>{c.record.kernel}, {c.speedup or 0:.3f} x library" for c in some],
+            hovertemplate="%{y:.4g} TFLOPS at %{x:.3g} flop/byte<br>%{text}<extra></extra>",
+        )  # fmt: skip
+    figure.update_xaxes(title="flops per byte that must move", type="log")
+    figure.update_yaxes(title="TFLOPS", type="log")
+    return titled(figure, "Roofline", 480)
+
+
+def _place(record: Record) -> tuple[float, float]:
+    """Flops per byte, and TFLOPS."""
+    return record.work["flops"] / max(record.work["bytes"], 1.0), record.tflops
 
 
 def front_figure(front: Front, champion: Record) -> go.Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +14,7 @@ from tuner.report.ladder_result import Ladder, limits_text, rung_table, slower_t
 from tuner.report.study_view import ShowOptions, StudyView, reasons, recorded_study, view_of
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
-from tuner.results.record import Record
+from tuner.results.record import Champion, Record, Role
 from tuner.results.units import config_text, duration
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ EXPLANATIONS = {
     "pairs": "The best speed that was measured for each pair of values; empty where none was.",
     "parallel": "A line for each config. Drag along an axis to keep only some values; click to undo.",
     "failures": "Trials that were stopped early were slower than the best by far.",
+    "roofline": "Champions by flops per byte that must move, below the limits of the device.",
     "time": "Compiling and the search go on beside the device: these add up to more than the wall time.",
 }
 #: Widths in pixels of figures whose labels need more room than most.
@@ -61,6 +63,25 @@ class FigureWriter:
     def write_study(tuned: Tuned, folder: Path) -> list[Path]:
         """Writes the page and PNGs; see `write_study`."""
         return write_study(view_of(tuned), folder)
+
+    @staticmethod
+    def of_records(title: str, records: Sequence[Record], champion: Champion | None) -> list[dict[str, Any]]:
+        """Figures of a problem's records, for a page that draws them; see `for_page`."""
+        trials = [record for record in records if record.role is not Role.BASELINE]
+        libraries = [record for record in records if record.role is Role.BASELINE]
+        library = champion.baseline if champion is not None else None
+        best = champion.record if champion is not None else None
+        return for_page(
+            study_figures(StudyView(title, trials, library or next(reversed(libraries), None), best))
+        )
+
+    @staticmethod
+    def of_champions(champions: Sequence[Champion], limits: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Champions of a device below its limits, for a page that draws them; see `for_page`."""
+        with written(None):
+            from tuner.report.figures import roofline
+
+            return for_page({"roofline": roofline(champions, limits)})
 
     @staticmethod
     def write_front(front: Front, champion: Record, folder: Path) -> Path:
@@ -185,13 +206,25 @@ def page(title: str, blocks: Sequence[Block]) -> str:
     return template.render(title=title, blocks=blocks, plotly=get_plotlyjs())
 
 
-def _figure_block(figure: go.Figure, name: str) -> Block:
-    """A figure under its title, which becomes a heading; it scrolls where the screen is narrower."""
+def for_page(figures: Mapping[str, go.Figure]) -> list[dict[str, Any]]:
+    """Figures as JSON objects: ``name``, ``title``, what it is ``about``; Plotly's ``data`` and ``layout``."""
+    return [
+        {"name": name, "title": figure.layout.title.text or "", "about": EXPLANATIONS.get(name, "")}
+        | json.loads(_untitled(figure).to_json())
+        for name, figure in figures.items()
+    ]
+
+
+def _untitled(figure: go.Figure) -> go.Figure:
     import plotly.graph_objects as go
 
+    return go.Figure(figure).update_layout(title_text="", margin_t=50)
+
+
+def _figure_block(figure: go.Figure, name: str) -> Block:
+    """A figure under its title, which becomes a heading; it scrolls where the screen is narrower."""
     config = {"responsive": True, "displaylogo": False}
-    shown = go.Figure(figure).update_layout(title_text="", margin_t=50)
-    html = shown.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config)
+    html = _untitled(figure).to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config)
     lines = [EXPLANATIONS[name]] if name in EXPLANATIONS else []
     width = WIDTHS.get(name, 480)
     return {"heading": figure.layout.title.text, "lines": lines, "figure": html, "width": width}

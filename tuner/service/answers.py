@@ -3,129 +3,29 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
-import json
-import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.declare.catalogue import Catalogue
 from tuner.errors import InputError, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
 from tuner.lookup.stale import builtin_now
-from tuner.service.access import reads, service_of
-from tuner.service.questions import KEYS, LONGEST_TEXT, LookupRequest, asked_of
-from tuner.service.responses import error_json, in_thread, tagged, told, working
-from tuner.service.snapshots import AnswerBody, OpenSnapshot, etag, manifest_json, told_as_json
+from tuner.service.questions import KEYS, LONGEST_TEXT, LookupRequest, read_question
+from tuner.service.responses import Reads, answered, error_json, in_thread, service_of, tagged, working
+from tuner.service.snapshots import AnswerBody, OpenSnapshot, told_as_json
 from tuner.service.state import Service
-from tuner.service.tokens import Caller
-
-#: Seconds after which many questions of one request let others go on.
-TURN_S = 0.02
-
-
-async def _answer_body(service: Service, view: OpenSnapshot, request: LookupRequest) -> AnswerBody:
-    """The answer to a question.
-
-    One that rests on records takes a millisecond or two, one by a model several times that: those wait for each
-    other only, one at a time.
-
-    Raises:
-        NothingFound: No config is legal.
-        UnknownName: The device is unknown.
-    """
-    known = view.known(request)
-    if known is not None:
-        return known
-    limit = service.quick if view.is_quick(request) else service.deep
-    return await in_thread(limit, lambda: view.body(request))
-
-
-def asked_in(
-    service: Service, query: Mapping[str, str], also: tuple[str, ...] = ()
-) -> tuple[OpenSnapshot, LookupRequest]:
-    """The snapshot and the question of a query."""
-    asked = question_in(query, also)
-    return service.cache.view(number_of(query.get("snapshot", ""))), asked
-
-
-def question_in(query: Mapping[str, str], also: tuple[str, ...] = ()) -> LookupRequest:
-    """The question of a query, whose other keys are `also`."""
-    known = (*KEYS, "snapshot", *also)
-    for name in query:
-        if name not in known:
-            raise UnknownName("parameter", name[:80], known)
-    return asked_of({name: value for name, value in query.items() if name in KEYS}, builtin_now(), {})
-
-
-def number_of(text: str) -> int | None:
-    """The number of a snapshot; None if the text is empty."""
-    if not text:
-        return None
-    if not text.isdecimal() or not 0 < int(text) < 2**62:
-        raise InputError(
-            f"a snapshot is named by its number, got {text[:40]!r}; an answer tells the present one"
-        )
-    return int(text)
-
-
-async def answers_in_turns(
-    service: Service,
-    view: OpenSnapshot,
-    questions: Sequence[str | Mapping[str, Any]],
-    defaults: Mapping[str, str],
-) -> list[bytes]:
-    """Answers in the order of the questions, as JSON; other requests come between.
-
-    Args:
-        service: The server's state.
-        view: The snapshot that answers.
-        questions: In words or by keys.
-        defaults: Values of keys that a question leaves out.
-    """
-    found: list[bytes] = []
-    left = iter(questions)
-    catalogue = builtin_now()
-    while len(found) < len(questions):
-        found += await in_thread(
-            service.deep, lambda: list(_one_turn(service, view, left, defaults, catalogue))
-        )
-    return found
-
-
-def _one_turn(
-    service: Service, view: OpenSnapshot, left: Iterator[str | Mapping[str, Any]], defaults: Mapping[str, str],
-    catalogue: Catalogue,
-) -> Iterator[bytes]:  # fmt: skip
-    until_s = time.monotonic() + TURN_S
-    for question in left:
-        try:
-            asked = asked_of(question, catalogue, defaults)
-            more, body = service.cache.retracted(view, asked), view.body(asked)
-            body.count()
-            yield body.with_number(view.manifest.number, more)
-        except TunerError as error:
-            yield told_as_json({"refused": error_json(error)}).encode()
-        if time.monotonic() > until_s:
-            return
-
 
 router = APIRouter(prefix="/v1", tags=["answers"])
-Reads = Annotated[Caller, Depends(reads)]
-#: Problems of one request.
-MOST_PROBLEMS = 1000
+#: Problems of one request, and those that are answered before other requests have a turn.
+MOST_PROBLEMS, TURN = 1000, 10
 
-_EXAMPLES = {
-    "problem": "gemm 4096 4096 4096 float32 nt", "operation": "gemm", "dims": "4096,4096,4096",
-    "dtype": "float32", "layout": "nn", "precision": "ieee", "epilogue": "", "regime": "cold",
-    "device": "NVIDIA H200", "kernel": "",
-}  # fmt: skip
 _ABOUT = {
     "problem": "The problem in words; instead of operation, dims, dtype, layout and precision.",
     "operation": "Name of an operation.",
@@ -139,38 +39,23 @@ _ABOUT = {
     "kernel": "Only this kernel.",
     "confirmed": "true for champions only that won again in a fresh process, or were published.",
 }
-
-
-_SCHEMAS = {"confirmed": {"type": "string", "enum": ["true", "false"]}}
+_EXAMPLES = {"operation": "gemm", "dims": "4096,4096,4096", "device": "NVIDIA H200"}
 
 
 def parameters(*more: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a question, for the description of the interface."""
-    named = [
-        {
-            "name": name, "in": "query", "required": False, "description": _ABOUT[name],
-            "schema": _SCHEMAS.get(name, {"type": "string", "maxLength": LONGEST_TEXT}),
-            **({"example": _EXAMPLES[name]} if name in ("operation", "dims", "device") else {}),
-        }
-        for name in KEYS
-    ]  # fmt: skip
-    snapshot = {
-        "name": "snapshot", "in": "query", "required": False,
-        "description": "Number of a snapshot: repeats its answer, whatever was measured since.",
-        "schema": {"type": "integer", "minimum": 1},
-    }  # fmt: skip
-    return {"parameters": [*named, snapshot, *more]}
+    snapshot = "Number of a snapshot: repeats its answer, whatever was measured since."
+    fields = []
+    for name, about in _ABOUT.items():
+        schema = {"enum": ["true", "false"]} if name == "confirmed" else {"maxLength": LONGEST_TEXT}
+        example = {"example": _EXAMPLES[name]} if name in _EXAMPLES else {}
+        fields.append(parameter(name, about, type="string", **schema) | example)
+    return {"parameters": [*fields, parameter("snapshot", snapshot, type="integer", minimum=1), *more]}
 
 
-_FORMAT = {
-    "name": "format", "in": "query", "required": False, "description": "What to write.",
-    "schema": {"type": "string", "enum": list(FORMATS), "default": "source"},
-}  # fmt: skip
-_FILE = {
-    "name": "file", "in": "query", "required": False,
-    "description": "Only the file of this name; several files come as a zip.",
-    "schema": {"type": "string", "maxLength": LONGEST_TEXT},
-}  # fmt: skip
+def parameter(name: str, about: str, **schema: Any) -> dict[str, Any]:
+    """A parameter of a query, for the description of the interface."""
+    return {"name": name, "in": "query", "required": False, "description": about, "schema": schema}
 
 
 class QuestionBody(BaseModel):
@@ -212,41 +97,78 @@ class Questions(BaseModel):
     snapshot: int | None = Field(None, ge=1, le=2**62, description="Number of a snapshot.")
 
 
+def question_in(query: Mapping[str, str], also: tuple[str, ...] = ()) -> LookupRequest:
+    """The question of a query, whose other keys are `also`."""
+    known = (*KEYS, "snapshot", *also)
+    for name in query:
+        if name not in known:
+            raise UnknownName("parameter", name[:80], known)
+    return read_question({name: value for name, value in query.items() if name in KEYS}, builtin_now())
+
+
+async def view_of(request: Request, number: int | str | None) -> OpenSnapshot:
+    """The snapshot of a number, or of the text of one; the present one without a number."""
+    cache = service_of(request).cache
+    if not number:
+        return cache.present
+    if not str(number).isdecimal() or not 0 < int(number) <= 2**62:
+        raise InputError(
+            f"a snapshot is named by its number, got {str(number)[:40]!r}; an answer tells the present one"
+        )
+    return await working(request, lambda: cache.view(int(number)))
+
+
+def _whole(service: Service, view: OpenSnapshot, body: AnswerBody) -> bytes:
+    """An answer with its snapshot, and what is no longer as it was then."""
+    marks = {"retracted": service.cache.retraction(view, body.answer), "differs": view.differs}
+    more = "".join(f',"{name}":{told_as_json(mark)}' for name, mark in marks.items() if mark)
+    return body.with_number(view.manifest.number, more)
+
+
 @router.get("/best", openapi_extra=parameters(), summary="The kernel and config to use for a problem")
 async def best(request: Request, caller: Reads) -> Response:
     """Answers as `tuner best --json` does, with the snapshot's number and without ages.
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
-    service, query = service_of(request), request.query_params
-    if query.get("snapshot"):
-        view, lookup = await in_thread(service.deep, lambda: asked_in(service, query))
-    else:
-        view, lookup = service.cache.present, question_in(query)
-    answer = await _answer_body(service, view, lookup)
-    more = service.cache.retracted(view, lookup)
-    if view.differs:
-        more += f',"differs":{json.dumps(view.differs)}'
-    service.metrics.answer(answer.answer.match)
-    answer.count()
-    body, number = answer.with_number(view.manifest.number, more), view.manifest.number
-    return tagged(request, body, etag(body), number)
+    service, view = service_of(request), await view_of(request, request.query_params.get("snapshot"))
+    asked = question_in(request.query_params)
+    body = view.known(asked)
+    if body is None:
+        # An answer by records takes a millisecond or two, one by a model several times that: those wait for
+        # each other only, one at a time.
+        limit = service.quick if view.is_quick(asked) else service.deep
+        body = await in_thread(limit, lambda: view.body(asked))
+    service.metrics.answers.labels(body.answer.match).inc()
+    return tagged(request, _whole(service, view, body), view.manifest.number)
 
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
 async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
-    service = service_of(request)
-    view = await working(service, lambda: service.cache.view(questions.snapshot))
-    defaults = {"device": questions.device, "regime": questions.regime}
-    given = {name: value for name, value in defaults.items() if value}
-    asked = [
-        question if isinstance(question, str) else question.model_dump(exclude_none=True)
-        for question in questions.problems
-    ]
-    found = await answers_in_turns(service, view, asked, given)
-    body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, b",".join(found))
-    return tagged(request, body, etag(body), view.manifest.number)
+    service, view = service_of(request), await view_of(request, questions.snapshot)
+    shared = {"device": questions.device, "regime": questions.regime}
+    defaults, catalogue = {name: value for name, value in shared.items() if value}, builtin_now()
+
+    def answer(question: QuestionBody | str) -> bytes:
+        named = question if isinstance(question, str) else question.model_dump(exclude_none=True)
+        try:
+            return _whole(service, view, view.body(read_question(named, catalogue, defaults)))
+        except TunerError as error:
+            return told_as_json({"refused": error_json(error)}).encode()
+
+    answers: list[bytes] = []
+    for start in range(0, len(questions.problems), TURN):
+        some = questions.problems[start : start + TURN]
+        answers += await in_thread(service.deep, functools.partial(list, map(answer, some)))
+    body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, b",".join(answers))
+    return tagged(request, body, view.manifest.number)
+
+
+_FORMAT = parameter("format", "What to write.", type="string", enum=list(FORMATS), default="source")
+_FILE = parameter(
+    "file", "Only the file of this name; several files come as a zip.", type="string", maxLength=LONGEST_TEXT
+)
 
 
 @router.get("/export", openapi_extra=parameters(_FORMAT, _FILE), summary="The champion as files to take away")
@@ -255,27 +177,24 @@ async def export(request: Request, caller: Reads) -> Response:
 
     One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.
     """
-    service, query = service_of(request), request.query_params
-    form, name = query.get("format", "source"), query.get("file", "")
+    query = request.query_params
+    view, asked = await view_of(request, query.get("snapshot")), question_in(query, ("format", "file"))
+    form, name, catalogue = query.get("format", "source"), query.get("file", ""), builtin_now()
 
-    def files() -> tuple[dict[str, bytes], int]:
-        view, asked = asked_in(service, query, ("format", "file"))
-        catalogue = builtin_now()
+    def made() -> dict[str, bytes]:
         problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
-        return exported_files(view.answer(asked, catalogue), catalogue, problem, form), view.manifest.number
+        return exported_files(view.answer(asked, catalogue), catalogue, problem, form)
 
-    made, number = await working(service, files)
-    if name and name not in made:
-        raise UnknownName("file of this export", name[:80], list(made))
-    sent, data = (name, made[name]) if name else _as_one(made)
-    digest = hashlib.sha256(data)
-    return tagged(
-        request, data, f'"{digest.hexdigest()[:32]}"', number, "application/octet-stream",
-        **{
-            "content-disposition": f'attachment; filename="{sent}"',
-            "repr-digest": f"sha-256=:{base64.b64encode(digest.digest()).decode()}:",
-        },
-    )  # fmt: skip
+    files = await working(request, made)
+    if name and name not in files:
+        raise UnknownName("file of this export", name[:80], list(files))
+    name, data = (name, files[name]) if name else _as_one(files)
+    digest = hashlib.sha256(data).digest()
+    headers = {
+        "content-disposition": f'attachment; filename="{name}"',
+        "repr-digest": f"sha-256=:{base64.b64encode(digest).decode()}:",
+    }
+    return tagged(request, data, view.manifest.number, "application/octet-stream", **headers)
 
 
 def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:
@@ -293,7 +212,5 @@ def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:
 @router.get("/snapshots/{number}", summary="What a snapshot rests on")
 async def snapshot(request: Request, caller: Reads, number: str) -> Response:
     """The manifest of a snapshot by its number, or of the present one: `latest`."""
-    service = service_of(request)
-    wanted = None if number == "latest" else number_of(number)
-    view = await working(service, lambda: service.cache.view(wanted))
-    return told(request, manifest_json(view), view.manifest.number)
+    view = await view_of(request, None if number == "latest" else number)
+    return await answered(request, lambda at: at.manifest.to_json() | {"differs": at.differs}, view)

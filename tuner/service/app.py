@@ -1,113 +1,222 @@
-"""The application: routes, pages, errors, and the guard before them."""
+"""The application: routes, the guard before them, what machines ask, and the server's loop."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.errors import EnvironmentTrouble, TunerError
-from tuner.service import answers, dashboard, forms, job_routes, pages, records, responses
-from tuner.service.access import reads, service_of
-from tuner.service.middleware import SecurityMiddleware
-from tuner.service.rendering import page
-from tuner.service.responses import working
-from tuner.service.settings import Settings
-from tuner.service.state import Service
-from tuner.service.tokens import Caller
+from tuner.errors import EnvironmentTrouble
+from tuner.service import answers, dashboard, job_routes, pages, records
+from tuner.service.responses import HANDLERS, SAFE, Reads, service_of, working
+from tuner.service.state import Service, Settings
 from tuner.version import __version__
 
-machine_router = APIRouter(tags=["machines"])
+router = APIRouter(tags=["machines"])
 #: A server that has not reached its database for so many seconds is not ready.
 NOT_READY_S = 60.0
+#: Bytes of a body; of one of records.
+MOST_BYTES, MOST_RECORDS_BYTES = 2 << 20, 2 << 30
+#: Seconds within which the next piece of a body must come.
+PIECE_WITHIN_S = 30.0
+#: Seconds that requests may take to end when the server ends.
+END_WITHIN_S = 5
+#: Seconds after which a thread that computes lets others go on.
+SWITCH_S = 0.0005
+#: Connections and requests at once; more are told to come back.
+MOST_AT_ONCE = 2000
+#: Headers of every response.
+HEADERS = {
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
+    "form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+_LOG = logging.getLogger("tuner.service.requests")
 
 
-@machine_router.get("/healthz", summary="Is the server alive?")
+@router.get("/healthz", summary="Is the server alive?")
 async def healthz() -> Response:
     """200 as long as it answers at all."""
     return JSONResponse({"ok": True, "version": __version__})
 
 
-@machine_router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
+@router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
 async def readyz(request: Request) -> Response:
     """200 if it has reached its database within the last minute."""
     cache = service_of(request).cache
-    ago_s = time.monotonic() - cache.looked_s
-    ready = ago_s < NOT_READY_S
-    told = {"ready": ready, "snapshot": cache.present.manifest.number}
-    return JSONResponse(told, 200 if ready else 503)
+    ready = time.monotonic() - cache.looked_s < NOT_READY_S
+    state = {"ready": ready, "snapshot": cache.present.manifest.number}
+    return JSONResponse(state, 200 if ready else 503)
 
 
-@machine_router.get("/openapi.json", summary="This description, for programs")
-async def openapi(request: Request, caller: Annotated[Caller, Depends(reads)]) -> Response:
+@router.get("/openapi.json", summary="This description, for programs")
+async def openapi(request: Request, caller: Reads) -> Response:
     """OpenAPI; /docs shows it to people."""
     app: FastAPI = request.app
     return JSONResponse(app.openapi())
 
 
-@machine_router.get("/metrics", summary="Figures for Prometheus")
-async def metrics(request: Request, caller: Annotated[Caller, Depends(reads)]) -> Response:
+@router.get("/metrics", summary="Figures for Prometheus")
+async def metrics(request: Request, caller: Reads) -> Response:
     """Requests, answers, jobs, rows and the process itself, in Prometheus' text format."""
-    service = service_of(request)
-    text = await working(service, service.metrics.text)
+    text = await working(request, service_of(request).metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
+
+# --- the guard -----------------------------------------
+
+
+class Guard:
+    """Stands before every request: who may ask from where, how much may come, and a line of log for each."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        """Wraps the application."""
+        self._app, self._metrics, self._names = app, service.metrics, service.settings.host_names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun_s, status, size = time.perf_counter(), 0, 0
+        scope["state"] = {**scope.get("state", {}), "caller": "-"}
+
+        async def respond(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            app = self._refusal(Request(scope)) or self._app
+            await app(scope, _bounded(scope, receive), respond)
+        except Exception:
+            _LOG.exception("a request failed")
+            if not status:
+                why = "the server failed to answer; its log says more"
+                await _refusal(500, "Trouble", why)(scope, receive, respond)
+        finally:
+            seconds, route = time.perf_counter() - begun_s, getattr(scope.get("route"), "path", None) or "other"
+            self._metrics.request(scope["method"], route, status, seconds)
+            client, caller = scope.get("client") or ("-", 0), scope["state"].get("caller", "-")
+            _LOG.info(
+                {
+                    "request": scope["method"], "path": scope["path"][:500], "status": status,
+                    "ms": round(seconds * 1e3, 2), "bytes": size, "client": client[0], "caller": caller,
+                }
+            )  # fmt: skip
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Why a request is not heard; None if it is."""
+        host = request.headers.get("host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if self._names is not None and name.casefold() not in self._names:
+            return _refusal(
+                421, "UnknownHost",
+                "this server is not called by that name; use the name that it was started with, or start it "
+                "with --allow-host NAME",
+            )  # fmt: skip
+        if request.method in SAFE:
+            return None
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+        if (origin is not None and urlsplit(origin).netloc != host) or site not in ("same-origin", "none"):
+            return _refusal(403, "OtherOrigin", "a page of another site may not send requests here")
+        length, most = request.headers.get("content-length", "0"), _most_bytes(request.scope)
+        if not length.isdigit() or int(length) > most:
+            return _refusal(413, "TooLarge", f"a body has up to {most} bytes here")
+        return None
+
+
+def _refusal(status: int, kind: str, why: str) -> Response:
+    return JSONResponse({"error": {"kind": kind, "message": why}}, status, {"connection": "close"})
+
+
+def _most_bytes(scope: Scope) -> int:
+    return MOST_RECORDS_BYTES if scope["path"].endswith("/v1/records") else MOST_BYTES
+
+
+def _bounded(scope: Scope, receive: Receive) -> Receive:
+    """Receives a body that is neither too large nor too slow."""
+    most, size, whole = _most_bytes(scope), 0, scope["method"] in SAFE
+
+    async def received() -> Message:
+        nonlocal size, whole
+        if whole:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), PIECE_WITHIN_S)
+        except TimeoutError:
+            raise HTTPException(408, f"the next piece of a body comes within {PIECE_WITHIN_S:g} s") from None
+        size += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        if size > most:
+            raise HTTPException(413, f"a body has up to {most} bytes here")
+        return message
+
+    return received
+
+
+# --- the interface, for people -------------------------
 
 docs_router = APIRouter(include_in_schema=False)
 
 
 @docs_router.get("/docs")
-async def docs(request: Request, caller: Annotated[Caller, Depends(reads)]) -> Response:
+async def docs(request: Request, caller: Reads) -> Response:
     """Every route with its parameters, its body and an example."""
     app: FastAPI = request.app
     described = app.openapi()
     base = f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
     groups: dict[str, list[dict[str, Any]]] = {}
     for path, methods in described["paths"].items():
-        for method, told in methods.items():
-            group = groups.setdefault(told["tags"][0].capitalize(), [])
-            group.append(_route(base, path, method, told, described))
+        for method, route in methods.items():
+            content = route.get("requestBody", {}).get("content", {})
+            name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
+            schema = described["components"]["schemas"].get(name, {})
+            keys = schema.get("properties", {})
+            shown = {
+                "id": f"{method}-{path.strip('/').replace('/', '-')}", "method": method.upper(), "path": path,
+                "parameters": [*_fields(route.get("parameters", []))],
+                "body": [*_fields({"name": key, "schema": of} for key, of in keys.items())],
+                "example": _example(f"{base}{path}", method, route, schema),
+            }  # fmt: skip
+            groups.setdefault(route["tags"][0].capitalize(), []).append(route | shown)
     values = {"groups": groups, "about": described["info"]["description"], "base": base}
-    return page(request, "docs", caller, values)
+    return pages.page(request, "docs", caller, values)
 
 
-def _route(
-    base: str, path: str, method: str, told: Mapping[str, Any], described: Mapping[str, Any]
-) -> dict[str, Any]:
-    content = told.get("requestBody", {}).get("content", {})
-    schema = _resolved(content.get("application/json", {}).get("schema", {}), described)
-    return {
-        "id": f"{method}-{path.strip('/').replace('/', '-')}", "method": method.upper(), "path": path,
-        "summary": told.get("summary", ""), "description": told.get("description", ""),
-        "parameters": [each | {"kind": _kind(each["schema"])} for each in told.get("parameters", [])],
-        "body": list(_keys(schema)), "example": _example(base, path, method, told, schema),
-    }  # fmt: skip
-
-
-def _keys(schema: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    for name, each in schema.get("properties", {}).items():
-        yield {"name": name, "kind": _kind(each), "description": each.get("description", "")}
-
-
-def _resolved(schema: Mapping[str, Any], described: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = schema.get("$ref", "").rpartition("/")[2]
-    found: Mapping[str, Any] = described["components"]["schemas"][name] if name else schema
-    return found
+def _fields(described: Any) -> Iterator[dict[str, Any]]:
+    """Parameters, or keys of a body, with the kind of their values in words."""
+    for field in described:
+        about = field.get("description") or field["schema"].get("description", "")
+        yield {**field, "kind": _kind(field["schema"]), "description": about}
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(_kind(each) for each in schema["anyOf"] if each.get("type") != "null")
+        return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "enum" in schema:
@@ -117,21 +226,19 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-def _example(base: str, path: str, method: str, told: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _example(url: str, method: str, route: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """A command for a shell that asks this."""
-    given = [each for each in told.get("parameters", []) if "example" in each]
-    query = "".join(f" --data-urlencode {each['name']}='{each['example']}'" for each in given)
-    parts = ['curl -H "Authorization: Bearer $TUNER_TOKEN"']
-    if method == "get" and query:
-        parts.append(f"-G{query}")
+    examples = [field for field in route.get("parameters", []) if "example" in field]
+    query = "".join(f" --data-urlencode {field['name']}='{field['example']}'" for field in examples)
+    options = {"get": f" -G{query}" if query else "", "post": " -X POST"}[method]
     if method == "post" and "example" in schema:
-        parts.append(f"-H 'Content-Type: application/json' -d '{json.dumps(schema['example'])}'")
-    elif method == "post" and path.endswith("/records"):
-        parts.append("--data-binary @records.jsonl.zst")
-    elif method == "post":
-        parts.append("-X POST")
-    return f"{' '.join(parts)} {base}{path}"
+        options = f" -H 'Content-Type: application/json' -d '{json.dumps(schema['example'])}'"
+    elif url.endswith("/records") and method == "post":
+        options = " --data-binary @records.jsonl.zst"
+    return f'curl -H "Authorization: Bearer $TUNER_TOKEN"{options} {url}'
 
+
+# --- the server ----------------------------------------
 
 ABOUT = """Which kernel and config to use for a problem on a device, from measured records; and jobs that
 measure more. Answers are those of the command line's `--json`. A kernel is code: none is taken over HTTP.
@@ -139,7 +246,7 @@ measure more. Answers are those of the command line's `--json`. A kernel is code
 Send a token as `Authorization: Bearer TOKEN`. Without tokens, only the server's own machine is answered."""
 
 
-def create_app(service: Service) -> SecurityMiddleware:
+def create_app(service: Service) -> Guard:
     """The application of a server.
 
     Args:
@@ -149,28 +256,21 @@ def create_app(service: Service) -> SecurityMiddleware:
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
         docs_url=None, redoc_url=None, openapi_url=None,
     )  # fmt: skip
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.state.service = service
-    app.state.streams = 0
     app.state.error_page = pages.error_page
-    app.include_router(machine_router)
-    for module in (answers, records, job_routes, pages, forms):
-        app.include_router(module.router)
-    app.include_router(docs_router)
-    app.include_router(dashboard.router)
-    app.add_exception_handler(TunerError, responses.tuner_error)
-    app.add_exception_handler(responses.Refused, responses.refused)
-    app.add_exception_handler(RequestValidationError, responses.invalid)
-    app.add_exception_handler(HTTPException, responses.http_error)
-    app.add_exception_handler(Exception, responses.trouble)
-    return SecurityMiddleware(app, service.settings, service.metrics)
-
-
-#: Seconds that requests may take to end when the server ends.
-END_WITHIN_S = 5
-#: Seconds after which a thread that computes lets others go on.
-SWITCH_S = 0.0005
-#: Connections and requests at once; more are told to come back.
-MOST_AT_ONCE = 2000
+    for routes in (
+        router,
+        answers.router,
+        records.router,
+        job_routes.router,
+        pages.router,
+        docs_router,
+        dashboard.router,
+    ):
+        app.include_router(routes)
+    return Guard(app, service)
 
 
 class JsonLines(logging.Formatter):
@@ -178,10 +278,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line; a message that is JSON already keeps its keys."""
-        told = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
-            "level": record.levelname.lower(),
-        }
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
+        told: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
         if isinstance(record.msg, dict):
             told |= record.msg
         else:
@@ -200,7 +298,11 @@ def run(settings: Settings) -> None:
         EnvironmentTrouble: The port is taken.
     """
     with Service.open(settings) as service:
-        _log_json_lines()
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonLines())
+        logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+        for name in ("tuner.service", "uvicorn.error"):
+            logging.getLogger(name).setLevel(logging.INFO)
         # A thread that computes an answer lets others go on after this time, not after Python's 5 ms.
         sys.setswitchinterval(SWITCH_S)
         server = uvicorn.Server(
@@ -223,13 +325,3 @@ def run(settings: Settings) -> None:
                 f"the server could not bind to {settings.host} port {settings.port} (its own words are above); "
                 "choose another with --host or --port"
             ) from error
-
-
-def _log_json_lines() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    for name in ("tuner.service", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.INFO)

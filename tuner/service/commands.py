@@ -14,7 +14,6 @@ from tuner.cli.formatting import print_json, table
 from tuner.cli.options import database_option, json_option
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.service.pool import ClusterChoice, checked_name
-from tuner.service.settings import HOST, PORT, Settings
 
 #: Packages without which there is no server.
 NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
@@ -30,11 +29,11 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.command()
 @click.option(
     "--host",
-    default=HOST,
+    default="127.0.0.1",
     show_default=True,
     help="Address to bind to; others than this machine's need tokens.",
 )
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to bind to.")
+@click.option("--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="Port to bind to.")
 @click.option(
     "--local-admin",
     is_flag=True,
@@ -86,14 +85,17 @@ def serve(root_path: str, devices: tuple[str, ...], hosts: tuple[str, ...], db: 
     check_packages()
     if root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", root_path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {root_path!r}")
-    settings = Settings(
-        db, asked["host"], asked["port"], devices, asked["local_admin"], hosts, root_path,
-        asked["behind_proxy"], jobs=not asked["no_jobs"], cluster=cluster_of(asked),
-    )  # fmt: skip
+    cluster = cluster_of(asked)
     gc.disable()  # what is read until the server answers stays: looking through it takes a sixth of the start
     from tuner.service.app import run
+    from tuner.service.state import Settings
 
-    run(settings)
+    run(
+        Settings(
+            db, asked["host"], asked["port"], devices, asked["local_admin"], hosts, root_path,
+            asked["behind_proxy"], jobs=not asked["no_jobs"], cluster=cluster,
+        )
+    )  # fmt: skip
 
 
 def cluster_of(asked: Mapping[str, Any]) -> ClusterChoice | None:

@@ -7,21 +7,23 @@ import hashlib
 import json
 import math
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.problem import PRECISIONS, Problem, check_sizes
+from tuner.declare.problem import Problem, check_sizes
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import document_of, plan_of
 from tuner.service.pool import DevicePool
-from tuner.service.questions import LARGEST_DIM
+from tuner.service.questions import LONGEST_TEXT, check_dims, named_dims
 from tuner.store import Store, access, jobs
 from tuner.store.access import AllowedFile
 from tuner.store.jobs import Job
@@ -44,7 +46,7 @@ def allow(store: Store, path: Path) -> AllowedFile:
     """
     path = path.resolve()
     covers = _covered(path)
-    file = AllowedFile(str(path), digest_of(covers), tuple(str(each) for each in covers))
+    file = AllowedFile(str(path), digest_of(covers), tuple(map(str, covers)))
     access.allow(store, node(), file)
     return file
 
@@ -74,39 +76,38 @@ def checked(store: Reader, text: str) -> Path:
         InputError: It is not allowed, or has changed.
     """
     known = files(store)
-    found = [each for each in known if text == each.path] or [
-        each for each in known if text == Path(each.path).name
+    named = [file for file in known if text == file.path] or [
+        file for file in known if text == Path(file.path).name
     ]
-    if len(found) != 1:
+    if len(named) != 1:
         raise InputError(
             f"a job names a kernel file that the operator of this node has allowed, {text[:200]!r} is not; on "
             f"the node, run `tuner allow FILE`"
         )
-    if digest_of(Path(each) for each in found[0].covers) != found[0].digest:
+    if digest_of(map(Path, named[0].covers)) != named[0].digest:
         raise InputError(
-            f"{found[0].path}, or a file that it uses, has changed since it was allowed; on the node, read it "
+            f"{named[0].path}, or a file that it uses, has changed since it was allowed; on the node, read it "
             "and run `tuner allow FILE` again"
         )
-    return Path(found[0].path)
+    return Path(named[0].path)
 
 
 def digest_of(covers: Iterable[Path]) -> str:
     """Digest over the names and contents of files; a missing one counts, too."""
     whole = hashlib.sha256()
     for path in covers:
-        told = path.read_bytes() if path.is_file() else None
-        size = -1 if told is None else len(told)
-        whole.update(json.dumps([str(path), size]).encode() + (told or b""))
+        content = path.read_bytes() if path.is_file() else None
+        size = -1 if content is None else len(content)
+        whole.update(json.dumps([str(path), size]).encode() + (content or b""))
     return whole.hexdigest()
 
 
 def _covered(path: Path) -> list[Path]:
     """The file, the modules that it may import from beside it, and the sources of its kernels."""
-    found = catalogue.from_file(path)
-    own = [kernel for kernel in found.kernels if kernel.declared_in == path]
+    own = [kernel for kernel in catalogue.from_file(path).kernels if kernel.declared_in == path]
     sources = {file.resolve() for kernel in own for file in (kernel.source, *kernel.includes)}
-    beside = {each.resolve() for file in sources for form in HEADERS for each in file.parent.glob(form)}
-    modules = {each.resolve() for each in path.parent.glob("_*.py")}
+    beside = {header.resolve() for file in sources for form in HEADERS for header in file.parent.glob(form)}
+    modules = {module.resolve() for module in path.parent.glob("_*.py")}
     return [path, *sorted((sources | beside | modules) - {path})]
 
 
@@ -124,30 +125,49 @@ MOST_OF_ONE, MOST_JOBS = 1000, 5000
 SHOWN = Path("plan")
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What is submitted.
+class ProblemOfJob(BaseModel):
+    """A problem to tune."""
 
-    Attributes:
-        problem: ``operation`` or ``file``, ``dims``, and what else `_problem` takes; None for a plan.
-        plan: TOML text; empty for a problem.
-        device: Spec, name or uuid; the plan's or the node's first if empty.
-        seconds: Budget; of a plan, of all of it.
-        trials: Budget of a problem.
-        priority: The higher, the earlier.
-        deadline: ISO 8601; empty for none.
-    """
+    model_config = ConfigDict(extra="forbid")
 
-    problem: Mapping[str, Any] | None = None
-    plan: str = ""
-    device: str = ""
-    seconds: float | None = None
-    trials: int | None = None
-    priority: int = 0
-    deadline: str = ""
+    operation: str = Field("", max_length=LONGEST_TEXT, description="Name; may be left out with a file.")
+    file: str = Field("", max_length=1000, description="A kernel file that the operator has allowed.")
+    dims: list[int] | dict[str, int] = Field(description="Sizes, in the operation's order or by name.")
+    dtype: str = Field("", max_length=LONGEST_TEXT)
+    layout: str = Field("", max_length=LONGEST_TEXT)
+    precision: str = Field("", max_length=LONGEST_TEXT)
+    epilogue: str = Field("", max_length=LONGEST_TEXT)
+    regime: str = Field("cold", max_length=LONGEST_TEXT)
+    kernels: list[Annotated[str, Field(max_length=LONGEST_TEXT)]] = Field(
+        default_factory=list, max_length=100, description="Only these kernels compete."
+    )
 
 
-def submit(store: Store, pool: DevicePool, told: Submission, submitter: str) -> tuple[Job, bool]:
+class NewJob(BaseModel):
+    """A job: a problem, or a plan."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {"problem": {"operation": "gemm", "dims": [1024, 1024, 1024]}, "seconds": 60}
+        },
+    )
+
+    problem: ProblemOfJob | None = Field(None, description="A problem to tune.")
+    plan: str = Field("", max_length=LONGEST_PLAN, description="A plan, as TOML text.")
+    device: str = Field("", max_length=LONGEST_TEXT, description="A device of this node.")
+    seconds: float | None = Field(
+        None, gt=0, le=LONGEST_SECONDS, description="Budget; of a plan, of all of it."
+    )
+    trials: int | None = Field(None, gt=0, le=MOST_TRIALS, description="Budget of a problem, in trials.")
+    priority: int = Field(
+        0, ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY,
+        description="The higher, the earlier among the jobs of one submitter.",
+    )  # fmt: skip
+    deadline: str = Field("", max_length=LONGEST_TEXT, description="When it must have ended, ISO 8601.")
+
+
+def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple[Job, bool]:
     """Checks a job and stores it.
 
     Returns:
@@ -156,25 +176,22 @@ def submit(store: Store, pool: DevicePool, told: Submission, submitter: str) -> 
     Raises:
         InputError: A value is wrong; for a plan, a `PlanError` with line and key.
     """
-    if (told.problem is None) == (not told.plan):
+    if (new.problem is None) == (not new.plan):
         raise InputError("a job has a problem or a plan, got both or neither; give the one or the other")
-    _bounded("seconds", told.seconds, LONGEST_SECONDS)
-    _bounded("trials", told.trials, MOST_TRIALS)
-    if abs(told.priority) > LARGEST_PRIORITY:
-        rule = f"a priority is a whole number of -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}"
-        raise InputError(f"{rule}, got {told.priority}; correct it")
-    deadline = _deadline(told.deadline)
-    if told.problem is not None:
-        spec = pool.spec(told.device)
-        asked = _problem(store, told.problem, pool.targets(spec))
+    deadline = _deadline(new.deadline)
+    if new.problem is not None:
+        spec = pool.spec(new.device)
+        asked = _problem(store, new.problem, pool.targets(spec))
     else:
-        asked, device = _plan(store, told.plan)
-        spec = pool.spec(told.device or (device if pool.cluster is None else ""))
-    asked |= {"seconds": told.seconds, "trials": told.trials}
+        asked, device = _plan(store, new.plan)
+        spec = pool.spec(new.device or (device if pool.cluster is None else ""))
+    asked |= {"seconds": new.seconds, "trials": new.trials}
     same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
-    _check_room(store, submitter)
-    job = Job(asked, same, node(), submitter, spec, told.priority, deadline)
-    return jobs.submit(store, job)
+    if jobs.count_unfinished(store, submitter) >= MOST_OF_ONE:
+        raise InputError(f"a submitter has up to {MOST_OF_ONE} unfinished jobs; wait, or cancel some")
+    if jobs.count_unfinished(store) >= MOST_JOBS:
+        raise InputError(f"there are up to {MOST_JOBS} unfinished jobs; wait until some have ended")
+    return jobs.submit(store, Job(asked, same, node(), submitter, spec, new.priority, deadline))
 
 
 def cancel(store: Store, job_id: str) -> Job:
@@ -184,16 +201,16 @@ def cancel(store: Store, job_id: str) -> Job:
         NothingFound: There is no such job.
         InputError: It has ended.
     """
-    job = found(store, job_id)
+    job = job_of(store, job_id)
     if not jobs.change(store, job.id, [jobs.QUEUED], jobs.CANCELLED, why="cancelled while it waited") and not (
         jobs.change(store, job.id, [jobs.RUNNING], jobs.STOPPING, why="cancelled")
-        or found(store, job_id).state == jobs.STOPPING
+        or job_of(store, job_id).state == jobs.STOPPING
     ):
         raise InputError(f"a job can be cancelled until it ends, job {job.id} is {job.state}")
-    return found(store, job_id)
+    return job_of(store, job_id)
 
 
-def found(store: Store, job_id: str) -> Job:
+def job_of(store: Store, job_id: str) -> Job:
     """The job of an id.
 
     Raises:
@@ -220,11 +237,26 @@ def fair(waiting: Iterable[Job], last_starts: Mapping[str, str]) -> list[Job]:
         last_starts: Submitter -> when a job of theirs was last started; whoever waited longest is first.
     """
     by_submitter: dict[str, list[Job]] = {}
-    for job in sorted(waiting, key=lambda each: (-each.priority, each.number)):
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.number)):
         by_submitter.setdefault(job.submitter, []).append(job)
     turns = sorted(by_submitter, key=lambda name: (last_starts.get(name, ""), by_submitter[name][0].number))
-    rounds = max((len(each) for each in by_submitter.values()), default=0)
+    rounds = max(map(len, by_submitter.values()), default=0)
     return [by_submitter[name][at] for at in range(rounds) for name in turns if at < len(by_submitter[name])]
+
+
+def jobs_page(store: Store, state: str | None, before: int, limit: int) -> dict[str, Any]:
+    """A page of jobs, the latest first, with their places in the queue and counts by state."""
+    places = {job.id: place for place, job in enumerate(queue(store), 1)}
+    found = jobs.latest(store, [state] if state else [], limit + 1, before)
+    page = [job_json(job, places.get(job.id)) | {"report": None} for job in found[:limit]]
+    more = found[limit - 1].number if len(found) > limit else None
+    return {"jobs": page, "counts": jobs.counts(store), "next": more}
+
+
+def placed_json(store: Store, job: Job) -> dict[str, Any]:
+    """A job as a JSON object, with its place in the queue."""
+    waiting = [other.id for other in queue(store)] if job.state == jobs.QUEUED else []
+    return job_json(job, waiting.index(job.id) + 1 if job.id in waiting else None)
 
 
 def job_json(job: Job, position: int | None = None) -> dict[str, Any]:
@@ -245,45 +277,30 @@ def title(job: Job) -> str:
     if asked["kind"] == "plan":
         many = asked["problems"]
         return f"plan of {many} problem{'s' if many != 1 else ''}"
-    told = asked["problem"]
-    sizes = " x ".join(str(size) for size in told["shape"].values())
-    more = told["layout"], told["precision"], told.get("epilogue", ""), told["regime"]
-    words = told["operation"], sizes, told["dtype"], *more
+    problem = asked["problem"]
+    sizes = " x ".join(map(str, problem["shape"].values()))
+    names = ("operation", "dtype", "layout", "precision", "epilogue", "regime")
+    operation, *more = (problem.get(name, "") for name in names)
+    words = operation, sizes, *more
     return " ".join(word for word in words if word not in ("", "ieee", "cold"))
 
 
-def _problem(store: Store, told: Mapping[str, Any], targets: Sequence[str]) -> dict[str, Any]:
+def _problem(store: Store, asked: ProblemOfJob, targets: Sequence[str]) -> dict[str, Any]:
     """A checked problem, written out in full."""
-    known = ("operation", "file", "dims", "dtype", "layout", "precision", "epilogue", "regime", "kernels")
-    for name in told:
-        if name not in known:
-            raise UnknownName("key of a problem", str(name)[:80], known)
-    file = checked(store, str(told["file"])) if told.get("file") else None
+    file = checked(store, asked.file) if asked.file else None
     kernels = catalogue.from_file(file) if file else builtin_now()
-    default = kernels.kernels[-1].operation if file else ""
-    operation = kernels.operation(str(told.get("operation") or default))
-    dims = told.get("dims") or {}
-    if not isinstance(dims, Mapping):
-        if len(dims) != len(operation.dims):
-            names = " ".join(name.upper() for name in operation.dims)
-            raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(dims)}")
-        dims = dict(zip(operation.dims, dims, strict=True))
-    if any(type(size) is not int or not 1 <= size <= LARGEST_DIM for size in dims.values()):
-        raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {str(dict(dims))[:200]}")
-    precision, regime = str(told.get("precision") or ""), str(told.get("regime") or "cold")
-    if regime not in REGIMES:
-        raise UnknownName("regime", regime[:80], REGIMES)
-    if precision and precision not in PRECISIONS:
-        raise UnknownName("precision", precision[:80], PRECISIONS)
-    dtype, layout, epilogue = (str(told.get(name) or "") for name in ("dtype", "layout", "epilogue"))
-    problem = operation.problem(dims, dtype, layout, precision, epilogue)
+    operation = kernels.operation(asked.operation or (kernels.kernels[-1].operation if file else ""))
+    dims = named_dims(operation, asked.dims)
+    check_dims(dims)
+    if asked.regime not in REGIMES:
+        raise UnknownName("regime", asked.regime[:80], REGIMES)
+    problem = operation.problem(dims, asked.dtype, asked.layout, asked.precision, asked.epilogue)
     check_sizes(problem)
-    only = tuple(str(name) for name in told.get("kernels") or ())
-    _check_kernels(kernels, problem, targets, only)
+    _check_kernels(kernels, problem, targets, tuple(asked.kernels))
     full = {
         "operation": operation.name, "shape": dict(problem.shape), "dtype": problem.dtype,
-        "layout": problem.layout, "precision": problem.precision, "regime": regime, "kernels": list(only),
-        "file": str(file) if file else "", **problem.told_epilogue,
+        "layout": problem.layout, "precision": problem.precision, "regime": asked.regime,
+        "kernels": asked.kernels, "file": str(file) if file else "", **problem.told_epilogue,
     }  # fmt: skip
     return {"kind": "problem", "problem": full}
 
@@ -310,57 +327,58 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     if len(text) > LONGEST_PLAN:
         raise PlanError(f"a plan has up to {LONGEST_PLAN} characters, got {len(text)}; split it")
     document, complaints = document_of(text, SHOWN)
-    for kind in ("problems", "surveys"):
-        for index, table in enumerate(_tables(document, kind)):
-            if table.get("shapes") is not None and kind == "surveys":
-                what = "shapes: a plan that is submitted names no other plan; give the problems in it"
-                raise complaints.about((kind, index, "shapes"), what)
-            if table.get("file") is not None:
-                try:
-                    _check_file(store, str(table["file"]))
-                except InputError as error:
-                    raise complaints.about((kind, index, "file"), f"file: {error}") from None
-            if kind == "problems" and _count(table) > MOST_PROBLEMS:
-                rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
-                raise complaints.about((kind, index), f"{rule}, got {_count(table)}; use fewer sizes")
+    count = 0
+    for kind, index, table in _tables(document):
+        if table.get("shapes") is not None and kind == "surveys":
+            why = "shapes: a plan that is submitted names no other plan; give the problems in it"
+            raise complaints.about((kind, index, "shapes"), why)
+        if table.get("file") is not None:
+            try:
+                file, path = str(table["file"]), checked(store, str(table["file"]))
+                if file != str(path):
+                    rule = "a plan that is submitted names a file by its whole path"
+                    raise InputError(f"{rule}, got {file!r}: {path}")
+            except InputError as error:
+                raise complaints.about((kind, index, "file"), f"file: {error}") from None
+        count += _count(table) if kind == "problems" else 0
+        if count > MOST_PROBLEMS:
+            rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
+            raise complaints.about((kind, index), f"{rule}, got {count}; use fewer sizes, or split it")
     plan = plan_of(document, Path("/nothing") / SHOWN, complaints)
-    if len(plan.items) > MOST_PROBLEMS:
-        rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
-        raise complaints.about(("problems",), f"{rule}, got {len(plan.items)}; split it")
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
     limits = {"plan_seconds": plan.seconds, "until": until}
     return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
 
 
-def _check_file(store: Store, text: str) -> None:
-    """Checks a file of a plan, whose text is run as it is.
-
-    Raises:
-        InputError: It is not allowed, or not named in full.
-    """
-    path = checked(store, text)
-    if text != str(path):
-        raise InputError(f"a plan that is submitted names a file by its whole path, got {text!r}: {path}")
-
-
-def _tables(document: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    """The tables of a kind; whatever is none is left to the plan's own checks."""
-    found = document.get(kind)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+def _tables(document: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """The tables of a plan with their places; whatever is none is left to the plan's own checks."""
+    for kind in ("problems", "surveys"):
+        tables = document.get(kind)
+        for index, table in enumerate(tables if isinstance(tables, list) else []):
+            if isinstance(table, dict):
+                yield kind, index, table
 
 
 def _count(table: Mapping[str, Any]) -> int:
     """How many problems a table may stand for, without making them."""
+    sizes = table.get("set")
+    named = sizes if isinstance(sizes, dict) else {}
+    lists = {name: value for name, value in table.items() if name not in ("shape", "kernels", "objective")}
+    return math.prod(len(value) for value in (*lists.values(), *named.values()) if isinstance(value, list))
 
-    def length(name: str) -> int:
-        told = table.get(name)
-        return len(told) if isinstance(told, list) else 1
 
-    named = table.get("set")
-    sizes = [len(each) for each in named.values() if isinstance(each, list)] if isinstance(named, dict) else []
-    known = ("shape", "kernels", "objective")
-    lists = [length(name) for name in table if name not in known]
-    return math.prod(lists) * math.prod(sizes)
+def check_files(store: Reader, asked: Mapping[str, Any]) -> None:
+    """Checks that the kernel files of a job are allowed, and are as they were then.
+
+    Raises:
+        InputError: One is not.
+    """
+    if asked["kind"] == "plan":
+        named = [table.get("file") for _, _, table in _tables(tomllib.loads(asked["plan"]))]
+    else:
+        named = [asked["problem"]["file"]]
+    for file in filter(None, named):
+        checked(store, file)
 
 
 def _deadline(text: str) -> str:
@@ -381,15 +399,3 @@ def _deadline(text: str) -> str:
     if utc <= datetime.now(UTC):
         raise InputError(f"a deadline is in the future, got {text[:80]!r}; correct it")
     return utc.isoformat(timespec="microseconds")
-
-
-def _bounded(name: str, value: float | None, largest: float) -> None:
-    if value is not None and not 0 < value <= largest:
-        raise InputError(f"{name} are above 0 and up to {largest:g}, got {value:g}; correct it")
-
-
-def _check_room(store: Store, submitter: str) -> None:
-    if jobs.count_unfinished(store, submitter) >= MOST_OF_ONE:
-        raise InputError(f"a submitter has up to {MOST_OF_ONE} unfinished jobs; wait, or cancel some")
-    if jobs.count_unfinished(store) >= MOST_JOBS:
-        raise InputError(f"there are up to {MOST_JOBS} unfinished jobs; wait until some have ended")

@@ -1,127 +1,140 @@
-"""Pages for people: overview, problems, a device, kernels, what is wanted; files that pages need."""
+"""Pages for people: overview, problems, devices, jobs with their forms, login; and files that pages need."""
 
 from __future__ import annotations
 
 import functools
 import gzip
+import importlib.metadata
+import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.responses import RedirectResponse, Response
+import jinja2
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from markupsafe import Markup
+from pydantic import ValidationError
 
-from tuner.errors import NothingFound, TunerError
-from tuner.service.access import reads, service_of
-from tuner.service.page_values import device_values, overview_values, problem_values, wanted_values
-from tuner.service.records import problems_page
-from tuner.service.rendering import FOLDER, page, question
-from tuner.service.responses import working
-from tuner.service.tokens import SUBMIT, Caller
+from tuner.declare.catalogue import kernels_json
+from tuner.declare.problem import worded
+from tuner.errors import InputError, NothingFound, TunerError
+from tuner.lookup.asking import parse_key
+from tuner.lookup.stale import builtin_now
+from tuner.results.units import answer_speed, duration
+from tuner.service.answers import question_in, view_of
+from tuner.service.job_queue import LONGEST_PLAN, NewJob, job_of, jobs_page, placed_json
+from tuner.service.job_routes import cancelled, submitted
+from tuner.service.page_values import device_values, link_json, overview_values, problem_values
+from tuner.service.questions import read_question
+from tuner.service.records import problems_page, wanted_json
+from tuner.service.responses import (
+    Reads,
+    Refused,
+    Submits,
+    checked,
+    root_of,
+    service_of,
+    status_of,
+    working,
+)
+from tuner.service.snapshots import finite
+from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
+from tuner.store import jobs
 from tuner.store.streams import Selection
+from tuner.version import __version__
 
 router = APIRouter(include_in_schema=False)
-Reads = Annotated[Caller, Depends(reads)]
-#: Rows of a page.
-ROWS = 100
+#: Rows of a page, and events and problems of one job that are shown.
+ROWS, EVENTS, PROBLEMS = 100, 100, 500
 TITLES = {404: "Not found", 401: "Log in", 403: "Not allowed", 422: "That cannot be asked", 503: "Not now"}
 #: Files that pages need -> media type.
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FOLDER = Path(__file__).parent
 
 
-@router.get("/")
-async def overview(request: Request, caller: Reads) -> Response:
-    """What runs, what changed last night, which devices there are."""
-    service = service_of(request)
-    values = await working(service, lambda: overview_values(service))
-    more = {"may_submit": caller.may(SUBMIT), "asked": "", "refused": ""}
-    return page(request, "overview", caller, values | more)
+# --- rendering -----------------------------------------
 
 
-@router.get("/ask")
-async def ask(request: Request, caller: Reads, q: str = "", device: str = "") -> Response:
-    """Leads from a problem in words to its page."""
-    from tuner.lookup.stale import builtin_now
-    from tuner.service.questions import asked_of
-
+def when(text: str | None) -> Markup:
+    """A time to the minute, UTC, which says it in full on request."""
+    if not text:
+        return Markup("-")
     try:
-        asked = asked_of({"problem": q[:200], "device": device[:200]}, builtin_now(), {})
-    except TunerError as error:
-        service = service_of(request)
-        values = await working(service, lambda: overview_values(service))
-        more = {"may_submit": caller.may(SUBMIT), "asked": q[:200], "refused": str(error)}
-        return page(request, "overview", caller, values | more, 422)
-    key = asked.problem
-    told = {
-        "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-        "precision": key.precision, **key.told_epilogue, "regime": asked.regime, "device": device[:200],
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return Markup("{}").format(text[:40])
+    shown = f"{moment:%Y-%m-%d %H:%M}"
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(text, text[:19], shown)
+
+
+def problem_words(told: Mapping[str, Any]) -> str:
+    """A problem in a few words."""
+    sizes = " x ".join(str(size) for size in told["shape"].values())
+    layout, precision = told.get("layout", ""), told.get("precision", "ieee")
+    return worded(told["operation"], sizes, told["dtype"], layout, precision, told.get("epilogue", ""))
+
+
+def question_query(told: Mapping[str, Any]) -> str:
+    """A problem on a device as the query of a link."""
+    device = told["device"]
+    values = {name: told.get(name, "") for name in ("operation", "dtype", "layout", "precision", "epilogue")}
+    values["dims"] = ",".join(f"{name}={size}" for name, size in told["shape"].items())
+    values |= {
+        "regime": told.get("regime", "cold"),
+        "device": device["name"] if isinstance(device, Mapping) else device,
+    }
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+def as_json(data: Any) -> Markup:
+    """JSON that may stand in a page: nothing in it ends the element around it."""
+    text = json.dumps(finite(data), separators=(",", ":"))
+    for letter, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
+        text = text.replace(letter, escaped)
+    return Markup(text)
+
+
+#: Name in templates -> filter.
+FILTERS = {
+    "duration": lambda seconds: "-" if seconds is None else duration(seconds), "speed": answer_speed,
+    "when": when, "problem": problem_words, "question": question_query, "json": as_json,
+}  # fmt: skip
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    loader = jinja2.FileSystemLoader(FOLDER / "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= FILTERS
+    environment.globals |= {"version": __version__, "plotly": importlib.metadata.version("plotly")}
+    return environment
+
+
+def page(
+    request: Request, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:  # fmt: skip
+    """A page.
+
+    Args:
+        request: What is asked.
+        template: Name of the template, without its ending.
+        caller: Who asks; None for nobody who is known.
+        values: What the template shows.
+        status: Status of the response.
+        headers: More headers.
+    """
+    service = service_of(request)
+    shared = {
+        "root": root_of(request), "caller": caller, "open": service.registry.is_open,
+        "may_submit": caller is not None and caller.may(SUBMIT), "here": request.scope["path"],
+        "snapshot": service.cache.present.manifest.number,
     }  # fmt: skip
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/problem?{question(told)}", 303)
-
-
-@router.get("/problems")
-async def problems(
-    request: Request, caller: Reads, operation: str = "", shape: str = "", device: str = "", after: int = 0
-) -> Response:
-    """The problems that were measured."""
-    from tuner.lookup.stale import builtin_now
-
-    service, view = service_of(request), service_of(request).cache.present
-    wanted = Selection.parsed(operation[:100], shape[:100], device[:200], "")
-    found = await working(service, lambda: problems_page(view.store, wanted, max(0, min(after, 2**62)), ROWS))
-    names = sorted({each.name for each in view.snapshot.devices()})
-    from urllib.parse import urlencode
-
-    values = {
-        "page": found, "after": after, "limit": ROWS, "device_names": names,
-        "operations": sorted(builtin_now().operations), "query": urlencode(
-            {"operation": operation, "shape": shape, "device": device}
-        ),
-        "wanted": {"operation": operation, "shape": shape, "device": device},
-    }  # fmt: skip
-    return page(request, "problems", caller, values)
-
-
-@router.get("/problem")
-async def problem(request: Request, caller: Reads) -> Response:
-    """The answer to a problem, its champions and trials."""
-    service = service_of(request)
-    values = await working(service, lambda: problem_values(service, request.query_params))
-    return page(request, "problem", caller, values | {"may_submit": _may_submit(caller, values)})
-
-
-def _may_submit(caller: Caller, values: Mapping[str, Any]) -> bool:
-    return caller.may(SUBMIT) and bool(values["job_device"])
-
-
-@router.get("/device")
-async def device(request: Request, caller: Reads, name: str = "") -> Response:
-    """A device with its champions below its limits."""
-    service = service_of(request)
-    values = await working(service, lambda: device_values(service, name[:200]))
-    return page(request, "device", caller, values)
-
-
-@router.get("/kernels")
-async def kernels(request: Request, caller: Reads) -> Response:
-    """Every kernel, with parameters and rules."""
-    from tuner.declare.catalogue import kernels_json
-    from tuner.lookup.stale import builtin_now
-
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for each in kernels_json(builtin_now()):
-        groups.setdefault(each["operation"], []).append(each)
-    return page(request, "kernels", caller, {"groups": groups})
-
-
-@router.get("/wanted")
-async def wanted(request: Request, caller: Reads) -> Response:
-    """What was asked and has no exact answer."""
-    service = service_of(request)
-    return page(request, "wanted", caller, await working(service, lambda: wanted_values(service)))
-
-
-# --- errors and files ----------------------------------
+    text = _templates().get_template(f"{template}.html").render(shared | dict(values))
+    return HTMLResponse(text, status, {"cache-control": "no-store", **(headers or {})})
 
 
 def error_page(request: Request, status: int, message: str, headers: Mapping[str, str]) -> Response:
@@ -130,21 +143,93 @@ def error_page(request: Request, status: int, message: str, headers: Mapping[str
     return page(request, "error", None, values, status, headers)
 
 
+def redirect(request: Request, target: str) -> RedirectResponse:
+    """Leads to a path of this server."""
+    return RedirectResponse(f"{root_of(request)}{target}", 303)
+
+
+# --- what there is -------------------------------------
+
+
+@router.get("/")
+async def overview(request: Request, caller: Reads) -> Response:
+    """What runs, what changed last night, which devices there are."""
+    service = service_of(request)
+    return page(request, "overview", caller, await working(request, lambda: overview_values(service)))
+
+
+@router.get("/ask")
+async def ask(request: Request, caller: Reads, q: str = "", device: str = "") -> Response:
+    """Leads from a problem in words to its page."""
+    try:
+        asked = read_question({"problem": q[:200], "device": device[:200]}, builtin_now())
+    except TunerError as error:
+        service = service_of(request)
+        values = await working(request, lambda: overview_values(service))
+        return page(request, "overview", caller, values | {"asked": q[:200], "refused": str(error)}, 422)
+    return redirect(request, f"/problem?{question_query(link_json(asked.problem, asked.device, asked.regime))}")
+
+
+@router.get("/problems")
+async def problems(
+    request: Request, caller: Reads, operation: str = "", shape: str = "", device: str = "", after: int = 0
+) -> Response:
+    """The problems that were measured."""
+    view, after = service_of(request).cache.present, max(0, min(after, 2**62))
+    wanted = Selection.parsed(operation[:100], shape[:100], device[:200])
+    asked = {"operation": operation, "shape": shape, "device": device}
+    values = {
+        "page": await working(request, lambda: problems_page(view.store, wanted, after, ROWS)),
+        "after": after, "limit": ROWS, "device_names": sorted({info.name for info in view.snapshot.devices()}),
+        "operations": sorted(builtin_now().operations), "query": urlencode(asked), "wanted": asked,
+    }  # fmt: skip
+    return page(request, "problems", caller, values)
+
+
+@router.get("/problem")
+async def problem(request: Request, caller: Reads) -> Response:
+    """The answer to a problem, its champions and trials."""
+    view, asked = (
+        await view_of(request, request.query_params.get("snapshot")),
+        question_in(request.query_params),
+    )
+    service = service_of(request)
+    values = await working(request, lambda: problem_values(service, view, asked))
+    return page(request, "problem", caller, values)
+
+
+@router.get("/device")
+async def device(request: Request, caller: Reads, name: str = "") -> Response:
+    """A device with its champions below its limits."""
+    service = service_of(request)
+    return page(request, "device", caller, await working(request, lambda: device_values(service, name[:200])))
+
+
+@router.get("/kernels")
+async def kernels(request: Request, caller: Reads) -> Response:
+    """Every kernel, with parameters and rules."""
+    return page(request, "kernels", caller, {"kernels": kernels_json(builtin_now())})
+
+
+@router.get("/wanted")
+async def wanted(request: Request, caller: Reads) -> Response:
+    """What was asked and has no exact answer."""
+    store = service_of(request).store
+    return page(request, "wanted", caller, await working(request, lambda: wanted_json(store, limit=200)))
+
+
 @router.get("/assets/{name}")
 async def asset(request: Request, name: str) -> Response:
     """Stylesheet, scripts, and the library of plots: everything comes from here."""
-    found = await working(service_of(request), lambda: _asset(name))
-    if found is None:
-        raise NothingFound("there is no such file")
-    data, packed, media = found
+    data, packed, media = await working(request, lambda: _asset(name))
     headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
-    if packed and "gzip" in request.headers.get("accept-encoding", ""):
+    if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(packed, media_type=media, headers={**headers, "content-encoding": "gzip"})
     return Response(data, media_type=media, headers=headers)
 
 
 @functools.lru_cache(maxsize=16)
-def _asset(name: str) -> tuple[bytes, bytes, str] | None:
+def _asset(name: str) -> tuple[bytes, bytes, str]:
     """A file, the same compressed, and its media type; only files that are listed are found."""
     places = {path.name: path for path in (FOLDER / "static").iterdir() if path.suffix in MEDIA}
     if name == "plotly.js":
@@ -152,6 +237,119 @@ def _asset(name: str) -> tuple[bytes, bytes, str] | None:
 
         places[name] = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     if name not in places:
-        return None
+        raise NothingFound("there is no such file")
     data = places[name].read_bytes()
     return data, gzip.compress(data, 6, mtime=0), f"{MEDIA[places[name].suffix]}; charset=utf-8"
+
+
+# --- login ---------------------------------------------
+
+
+@router.get("/login")
+async def login(request: Request, next: str = "/") -> Response:
+    """The form."""
+    return page(request, "login", None, {"next": local(next)})
+
+
+@router.post("/login")
+async def log_in(request: Request) -> Response:
+    """Exchanges a token for a cookie that scripts cannot read, and other sites' requests do not carry."""
+    form = await request.form(max_fields=5, max_part_size=4096)
+    target = local(str(form.get("next", "/")))
+    try:
+        caller = await checked(request, str(form.get("token", "")).strip())
+        if not caller.may(READ):
+            raise Refused(403, "pages need a token of scope read; this one does not have it")
+    except Refused as error:
+        values = {"next": target, "refused": str(error)}
+        return page(request, "login", None, values, error.status, error.headers)
+    response = redirect(request, target)
+    response.set_cookie(
+        COOKIE, service_of(request).sessions.begin(caller.name), max_age=LASTS_S, path=root_of(request) or "/",
+        httponly=True, samesite="strict", secure=request.url.scheme == "https",
+    )  # fmt: skip
+    return response
+
+
+def local(target: str) -> str:
+    """A path of this server, whatever was asked: nobody is led elsewhere by a link to the login."""
+    parts = urlsplit(target)
+    plain = not parts.scheme and not parts.netloc and target.startswith("/") and not target.startswith("//")
+    return target if plain and "\\" not in target and target.isprintable() else "/"
+
+
+@router.post("/logout")
+async def log_out(request: Request) -> Response:
+    """Ends the session."""
+    service_of(request).sessions.end(request.cookies.get(COOKIE, ""))
+    response = redirect(request, "/login")
+    response.delete_cookie(COOKIE, path=root_of(request) or "/")
+    return response
+
+
+# --- jobs ----------------------------------------------
+
+
+@router.get("/jobs")
+async def listing(request: Request, caller: Reads, state: str = "", before: int = 0) -> Response:
+    """The jobs, and a form for a new one."""
+    return await _jobs(request, caller, {}, state, max(0, min(before, 2**62)))
+
+
+async def _jobs(
+    request: Request, caller: Caller, form: Mapping[str, str], state: str = "", before: int = 0,
+    refused: str = "", status: int = 200,
+) -> Response:  # fmt: skip
+    service, chosen = service_of(request), state if state in jobs.STATES else ""
+    found = await working(request, lambda: jobs_page(service.store, chosen or None, before, ROWS))
+    values = {"chosen": chosen, "refused": refused, "specs": service.pool.names, "form": form}
+    return page(request, "jobs", caller, found | values, status)
+
+
+@router.post("/jobs/new")
+async def submit(request: Request, caller: Submits) -> Response:
+    """Submits a job from a form."""
+    form = await request.form(max_fields=10, max_part_size=LONGEST_PLAN)
+    fields = {name: str(value).strip() for name, value in form.items() if isinstance(value, str)}
+    try:
+        job, _ = await submitted(request, _new_job(fields), caller)
+    except TunerError as error:
+        return await _jobs(request, caller, fields, refused=str(error), status=status_of(error))
+    return redirect(request, f"/jobs/{job.id}")
+
+
+def _new_job(fields: Mapping[str, str]) -> NewJob:
+    """A job from the fields of a form, of which empty ones do not count."""
+    told: dict[str, Any] = {name: value for name, value in fields.items() if value and name != "problem"}
+    if not told.get("plan"):
+        key = parse_key(fields.get("problem", "")[:200])
+        names = ("operation", "dtype", "layout", "precision", "epilogue")
+        told["problem"] = {name: getattr(key, name) for name in names} | {"dims": key.dims}
+    try:
+        return NewJob.model_validate(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}; correct it") from None
+
+
+@router.get("/jobs/{job_id}")
+async def one(request: Request, caller: Reads, job_id: str) -> Response:
+    """A job, live."""
+    store, devices = service_of(request).store, service_of(request).pool.devices
+
+    def values() -> dict[str, Any]:
+        job = job_of(store, job_id)
+        events = [event for event in jobs.events(store, job) if event.kind != jobs.PROGRESS]
+        report = job.report if isinstance(job.report, dict) else {}
+        is_linked = job.asked["kind"] == "problem" and job.device in devices
+        link = job.asked["problem"] | {"device": devices[job.device][0].info.name} if is_linked else None
+        rows = report.get("problems", [])[:PROBLEMS]
+        return {"job": placed_json(store, job), "events": events[-EVENTS:], "problems": rows, "link": link}
+
+    return page(request, "job", caller, await working(request, values))
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(request: Request, caller: Submits, job_id: str) -> Response:
+    """Cancels a job from a form."""
+    return redirect(request, f"/jobs/{(await cancelled(request, job_id)).id}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, UnknownName
 from tuner.night.plan.items import asks_for
@@ -190,6 +191,13 @@ class DevicePool:
     def targets(self, spec: str) -> tuple[str, ...]:
         """What kernels have to be for on a device: one of these."""
         return self.cluster.targets(spec) if self.cluster is not None else (self.devices[spec][0].target,)
+
+    def device(self, text: str) -> DeviceInfo | str:
+        """The device here of a spec or name, the first if empty; else the text: no name leads to a file."""
+        for spec, found in self.devices.items():
+            if text in ("", spec) or text.casefold() == found[0].info.name.casefold():
+                return found[0].info
+        return text
 
     def spec(self, text: str) -> str:
         """The spec of a device that is named by spec, name or uuid; the first if empty.

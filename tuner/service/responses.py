@@ -1,64 +1,43 @@
-"""Responses: JSON with an entity tag, and work that blocks in a thread of its own."""
+"""Who asks and may do what; responses: JSON with an entity tag, errors, and work that blocks in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+import asyncio
+import hashlib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, PlanError, TunerError
-from tuner.service.snapshots import etag, told_as_json
+from tuner.service.snapshots import OpenSnapshot, told_as_json
 from tuner.service.state import Service
+from tuner.service.tokens import COOKIE, READ, RECORDS, SUBMIT, Caller
 
 T = TypeVar("T")
 
 JSON = "application/json"
 #: Header with the number of the snapshot.
 SNAPSHOT = "x-tuner-snapshot"
-
-
-async def in_thread(limit: anyio.CapacityLimiter, work: Callable[[], T]) -> T:
-    """Does work that computes, in a thread, as soon as a limit admits it."""
-    return await anyio.to_thread.run_sync(work, limiter=limit)
-
-
-async def working(service: Service, work: Callable[[], T]) -> T:
-    """Does what reads or writes the database, in a thread."""
-    return await in_thread(service.working, work)
-
-
-def tagged(request: Request, body: bytes, tag: str, snapshot: int, media: str = JSON, **more: str) -> Response:
-    """A body with its entity tag; without the body if the client has it already."""
-    headers = {"etag": tag, SNAPSHOT: str(snapshot), "cache-control": "no-cache", **more}
-    known = request.headers.get("if-none-match", "")
-    tags = [each.strip().removeprefix("W/") for each in known.split(",")]
-    if "*" in tags or tag in tags:
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media, headers=headers)
-
-
-def told(request: Request, data: Any, snapshot: int) -> Response:
-    """Data as JSON, tagged."""
-    body = told_as_json(data).encode()
-    return tagged(request, body, etag(body), snapshot)
-
-
-def page_bounds(limit: int, most: int = 500) -> int:
-    """Items of a page, within bounds."""
-    return max(1, min(limit, most))
-
-
+#: Methods that change nothing.
+SAFE = ("GET", "HEAD", "OPTIONS")
+#: Seconds that a wrong token takes to be refused.
+SLOW_S = 0.2
 #: Seconds after which a client should try again what the database or a device refused.
 RETRY_AFTER_S = 5
 #: The first of these that an error is, with its status: as the command line's exit codes 1, 2 and 3.
 STATUSES: tuple[tuple[type[TunerError], int], ...] = (
     (NothingFound, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
 )  # fmt: skip
+
+_LOG = logging.getLogger("tuner.service.access")
 
 
 class Refused(Exception):
@@ -69,6 +48,130 @@ class Refused(Exception):
         self.status, self.headers = status, dict(headers or {})
 
 
+def service_of(request: Request) -> Service:
+    """The server's state."""
+    service: Service = request.app.state.service
+    return service
+
+
+def root_of(request: Request) -> str:
+    """The path under which a proxy serves this; empty for none."""
+    return str(request.scope.get("root_path", ""))
+
+
+# --- who asks ------------------------------------------
+
+
+async def caller_of(request: Request) -> Caller | None:
+    """Who asks: by a token in a header, by the cookie of a login, or as anyone on this machine.
+
+    Raises:
+        Refused: A token is wrong, or too many were; or another page has made a browser send the cookie.
+    """
+    service = service_of(request)
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    caller: Caller | None = None
+    if secret:
+        caller = await checked(request, secret.strip() if scheme.lower() == "bearer" else "")
+    elif service.registry.is_open:
+        caller = service.registry.anyone
+    elif (name := service.sessions.name(request.cookies.get(COOKIE, ""))) is not None:
+        named = "origin" in request.headers or request.headers.get("sec-fetch-site") == "same-origin"
+        if request.method not in SAFE and not named:  # the middleware has refused other origins
+            raise Refused(403, "a browser that is logged in says which page a request comes from")
+        caller = service.registry.still(name)
+    request.scope["state"]["caller"] = caller.name if caller else "-"
+    return caller
+
+
+async def checked(request: Request, secret: str) -> Caller:
+    """Who presents a secret.
+
+    Raises:
+        Refused: It is no valid token, or this address has presented too many wrong ones.
+    """
+    service, address = service_of(request), request.client.host if request.client else "-"
+    wait_s = service.throttle.wait_s(address)
+    if wait_s > 0:
+        why = "too many wrong tokens came from your address; wait"
+        raise Refused(429, why, {"retry-after": str(math.ceil(wait_s))})
+    caller = service.registry.caller(secret)
+    if caller is None:
+        count = service.throttle.failed(address)
+        service.metrics.refused.inc()
+        _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
+        await asyncio.sleep(SLOW_S)
+        why = "the token is unknown, expired or revoked; ask the operator for another"
+        raise Refused(401, why, {"www-authenticate": "Bearer"})
+    service.throttle.succeeded(address)
+    return caller
+
+
+def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:
+    """A dependency: whoever asks must have a scope."""
+
+    async def allowed(request: Request) -> Caller:
+        caller = await caller_of(request)
+        if caller is None:
+            why = f"this needs a token of scope {scope}; send it as Authorization: Bearer TOKEN"
+            raise Refused(401, why, {"www-authenticate": "Bearer"})
+        if not caller.may(scope):
+            own = "start the server with --local-admin, or make a token"
+            hint = own if caller.name == "local" else "ask the operator for another"
+            raise Refused(403, f"this needs the scope {scope}, which {caller.name} does not have; {hint}")
+        return caller
+
+    return allowed
+
+
+#: Whoever asks, with the scope that a route needs.
+Reads = Annotated[Caller, Depends(needs(READ))]
+Submits = Annotated[Caller, Depends(needs(SUBMIT))]
+Sends = Annotated[Caller, Depends(needs(RECORDS))]
+
+
+# --- responses -----------------------------------------
+
+
+async def in_thread(limit: anyio.CapacityLimiter, work: Callable[[], T]) -> T:
+    """Does work that computes, in a thread, as soon as a limit admits it."""
+    return await anyio.to_thread.run_sync(work, limiter=limit)
+
+
+async def working(request: Request, work: Callable[[], T]) -> T:
+    """Does what reads or writes the database, in a thread."""
+    return await in_thread(service_of(request).working, work)
+
+
+def etag(body: bytes) -> str:
+    """The entity tag of a body."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def tagged(
+    request: Request, body: bytes, snapshot: int, tag: str = "", media: str = JSON, **more: str
+) -> Response:
+    """A body with its entity tag; without the body if the client has it already."""
+    tag = tag or etag(body)
+    headers = {"etag": tag, SNAPSHOT: str(snapshot), "cache-control": "no-cache", **more}
+    tags = [known.strip().removeprefix("W/") for known in request.headers.get("if-none-match", "").split(",")]
+    if "*" in tags or tag in tags:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=media, headers=headers)
+
+
+async def answered(
+    request: Request, work: Callable[[OpenSnapshot], Any], view: OpenSnapshot | None = None
+) -> Response:
+    """What a snapshot, the present one by default, tells as JSON; worked out in a thread."""
+    rests_on = view or service_of(request).cache.present
+    data = await working(request, lambda: told_as_json(work(rests_on)).encode())
+    return tagged(request, data, rests_on.manifest.number)
+
+
+# --- errors --------------------------------------------
+
+
 def status_of(error: TunerError) -> int:
     """The status of an error."""
     return next(status for kind, status in STATUSES if isinstance(error, kind))
@@ -76,10 +179,10 @@ def status_of(error: TunerError) -> int:
 
 def error_json(error: TunerError) -> dict[str, Any]:
     """An error as a JSON object."""
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
+    told: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, PlanError) and error.line:
-        found |= {"line": error.line, "key": error.key}
-    return found
+        told |= {"line": error.line, "key": error.key}
+    return told
 
 
 def tuner_error(request: Request, error: Exception) -> Response:
@@ -87,27 +190,26 @@ def tuner_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TunerError)
     status = status_of(error)
     headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
-    return answer(request, status, error_json(error), headers)
+    return error_response(request, status, error_json(error), headers)
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """Answers a request that may not be made."""
+    """Answers a request that may not be made; a browser is led to the login."""
     assert isinstance(error, Refused)
     if error.status == 401 and wants_page(request) and request.method == "GET":
-        from urllib.parse import quote
-
-        root = request.scope.get("root_path", "")
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{root}/login?next={quote(request.scope['path'] + query)}", 303)
-    return answer(request, error.status, {"kind": "Refused", "message": str(error)}, error.headers)
+        return RedirectResponse(f"{root_of(request)}/login?next={quote(request.scope['path'] + query)}", 303)
+    return error_response(request, error.status, {"kind": "Refused", "message": str(error)}, error.headers)
 
 
 def http_error(request: Request, error: Exception) -> Response:
     """Answers what the framework refuses: an unknown path, a method that is not there."""
     assert isinstance(error, HTTPException)
-    what = {404: "there is nothing under this path", 405: "this path does not take that method"}
-    message = what.get(error.status_code, str(error.detail))
-    return answer(request, error.status_code, {"kind": "Refused", "message": message}, error.headers or {})
+    rules = {404: "there is nothing under this path", 405: "this path does not take that method"}
+    message = rules.get(error.status_code, str(error.detail))
+    return error_response(
+        request, error.status_code, {"kind": "Refused", "message": message}, error.headers or {}
+    )
 
 
 def invalid(request: Request, error: Exception) -> Response:
@@ -115,24 +217,36 @@ def invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    message = f"{where}: {first['msg']}; see /docs"
-    return answer(request, 422, {"kind": "InputError", "message": message}, {})
+    message = f"{where}: {first['msg']}, got {str(first.get('input'))[:80]!r}; see /docs"
+    return error_response(request, 422, {"kind": "InputError", "message": message}, {})
 
 
 def trouble(request: Request, error: Exception) -> Response:
     """Answers our own mistakes; the log has the traceback."""
     message = "the server failed to answer; its log says more"
-    return answer(request, 500, {"kind": "Trouble", "message": message}, {})
+    return error_response(request, 500, {"kind": "Trouble", "message": message}, {})
 
 
-def answer(request: Request, status: int, what: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
+def error_response(
+    request: Request, status: int, error: Mapping[str, Any], headers: Mapping[str, str]
+) -> Response:
     """An error as JSON, or as a page where a browser asks for one."""
     if wants_page(request):
-        page: Response = request.app.state.error_page(request, status, str(what["message"]), headers)
+        page: Response = request.app.state.error_page(request, status, str(error["message"]), headers)
         return page
-    return JSONResponse({"error": dict(what)}, status, dict(headers))
+    return JSONResponse({"error": dict(error)}, status, dict(headers))
 
 
 def wants_page(request: Request) -> bool:
     """True if a browser asks for a page."""
     return not request.scope["path"].startswith("/v1") and "text/html" in request.headers.get("accept", "")
+
+
+#: Kind of error -> what answers it.
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Response]] = {
+    TunerError: tuner_error,
+    Refused: refused,
+    RequestValidationError: invalid,
+    HTTPException: http_error,
+    Exception: trouble,
+}

@@ -1,28 +1,153 @@
-"""What a server holds while it runs."""
+"""What a server holds while it runs: settings, database, snapshots, tokens, jobs, counts."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import logging
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
 
-from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import find, own_devices
-from tuner.service.metrics import Metrics
-from tuner.service.pool import DevicePool
-from tuner.service.settings import Settings
+from tuner.errors import InputError, StoreTrouble, TunerError
+from tuner.service.pool import ClusterChoice, DevicePool
 from tuner.service.snapshots import SnapshotCache
 from tuner.service.supervisor import JobSupervisor
 from tuner.service.tokens import LoginSessions, Throttle, TokenRegistry
-from tuner.store import Store
+from tuner.store import Store, jobs
 
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0
 #: Threads that answer from records, that answer by models or many questions, and that do other work.
 QUICK, DEEP, WORKING = 2, 1, 8
+#: Seconds between two looks at database and files.
+LOOK_EVERY_S = 0.5
+#: Upper limits of the classes of times, seconds.
+TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server runs.
+
+    Attributes:
+        db: URL of the database.
+        host: Address to bind to.
+        port: Port to bind to.
+        devices: Specs of the devices that jobs may use; those of this machine if empty.
+        local_admin: True to let everyone on this machine do everything while there are no tokens.
+        hosts: Names by which clients may call the server, beside the address that it is bound to.
+        root_path: Path under which a proxy serves it; empty for none.
+        proxied: True to believe a proxy on this machine about the client's address and scheme.
+        jobs: False to run no jobs here: they are taken and shown, and wait.
+        cluster: What runs the jobs, in place of this machine's devices; None for those.
+    """
+
+    db: str
+    host: str
+    port: int
+    devices: tuple[str, ...] = ()
+    local_admin: bool = False
+    hosts: tuple[str, ...] = ()
+    root_path: str = ""
+    proxied: bool = False
+    jobs: bool = True
+    cluster: ClusterChoice | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def host_names(self) -> frozenset[str] | None:
+        """The names of Host headers that are answered; None for any.
+
+        A page of a stranger can have its own name point to this machine; its requests then name the stranger.
+        """
+        if not self.is_loopback and not self.hosts:
+            return None
+        own = {"localhost", "127.0.0.1", "[::1]", self.host, f"[{self.host}]"}
+        return frozenset(name.casefold() for name in (*own, *self.hosts))
+
+    def check(self, *, has_tokens: bool) -> None:
+        """Refuses settings that would let strangers in.
+
+        Raises:
+            InputError: An address that others reach, without tokens; or --local-admin with tokens.
+        """
+        if not self.is_loopback and not has_tokens:
+            raise InputError(
+                f"without tokens only this machine is served, got --host {self.host}; make tokens with `tuner "
+                "token create NAME`, or leave --host out"
+            )
+        if self.local_admin and (has_tokens or not self.is_loopback):
+            raise InputError(
+                "--local-admin lets everyone on this machine do everything while there are no tokens, and "
+                "there are some, or others are served; leave it out, and use a token of scope admin"
+            )
+
+
+class Metrics:
+    """Figures for Prometheus."""
+
+    def __init__(self, store: Store, cache: SnapshotCache) -> None:
+        self._store, self._cache = store, cache
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "tuner_requests", "Requests answered.", ("method", "route", "status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S,
+            registry=registry,
+        )  # fmt: skip
+        self.answers = Counter(
+            "tuner_answers", "Answers of lookups, by what they rest on.", ("match",), registry=registry
+        )
+        self.refused = Counter("tuner_refused_tokens", "Wrong tokens presented.", registry=registry)
+        self._snapshot = Gauge("tuner_snapshot", "Number of the present snapshot.", registry=registry)
+        self._rows = Gauge(
+            "tuner_rows", "Last row of a table in the present snapshot.", ("table",), registry=registry
+        )
+        self._looked = Gauge(
+            "tuner_looked_seconds_ago", "Seconds since the database was last looked at.", registry=registry
+        )
+        self._jobs = Gauge("tuner_jobs", "Jobs, by state.", ("state",), registry=registry)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Counts a request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """All figures in Prometheus' format."""
+        manifest = self._cache.present.manifest
+        self._snapshot.set(manifest.number)
+        for table, last in manifest.positions.items():
+            self._rows.labels(table.removeprefix("tuner_")).set(last)
+        self._looked.set(time.monotonic() - self._cache.looked_s)
+        self._jobs.clear()
+        with contextlib.suppress(TunerError):
+            for state, count in jobs.counts(self._store).items():
+                self._jobs.labels(state).set(count)
+        return generate_latest(self._registry)
 
 
 @dataclass
@@ -34,30 +159,37 @@ class Service:
         store: The database, for writing.
         cache: Snapshots of it.
         registry: Tokens.
-        throttle: Addresses that present wrong tokens.
-        sessions: Browsers that are logged in.
         pool: Devices for jobs.
         supervisor: Runs the jobs; None where it runs none.
         metrics: What is counted.
+        throttle: Addresses that present wrong tokens.
+        sessions: Browsers that are logged in.
         quick: Limits the threads that answer from records.
         deep: Limits the threads that answer by models, or many questions of one request.
         working: Limits the threads that do other work.
         taking: Records are taken in one stream after the other.
+        streams: Event streams that are open.
     """
 
     settings: Settings
     store: Store
     cache: SnapshotCache
     registry: TokenRegistry
-    throttle: Throttle
-    sessions: LoginSessions
     pool: DevicePool
     supervisor: JobSupervisor | None
     metrics: Metrics
-    quick: anyio.CapacityLimiter
-    deep: anyio.CapacityLimiter
-    working: anyio.CapacityLimiter
-    taking: anyio.Semaphore
+    throttle: Throttle = field(default_factory=Throttle)
+    sessions: LoginSessions = field(default_factory=LoginSessions)
+    quick: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(QUICK))
+    deep: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(DEEP))
+    working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(WORKING))
+    taking: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
+    streams: int = 0
+
+    def wake(self) -> None:
+        """Has the queue looked at: a job was submitted or cancelled."""
+        if self.supervisor is not None:
+            self.supervisor.wake()
 
     @classmethod
     @contextlib.contextmanager
@@ -75,47 +207,55 @@ class Service:
             StoreTrouble: The database cannot be used.
             InputError: A device is named wrongly, or the settings would let strangers in.
         """
-        found = tuple(map(find, settings.devices)) or own_devices()
+        devices = tuple(map(find, settings.devices)) or own_devices()
         cluster = settings.cluster
         if cluster is not None:
             cluster.check(settings.db)
-            cluster = replace(cluster, found=found) if cluster.is_local else cluster
-        pool = DevicePool.of(found, cluster)
+            cluster = replace(cluster, found=devices) if cluster.is_local else cluster
+        pool = DevicePool.of(devices, cluster)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             registry = TokenRegistry(store, settings.local_admin)
             settings.check(has_tokens=not registry.is_open)
-            kept = folder / "published" if folder else None
-            cache = SnapshotCache(store, settings.db, published=published, kept=kept, here=_Here(pool))
+            copies = folder / "published" if folder else None
+            cache = SnapshotCache(store, settings.db, pool.device, published=published, copies=copies)
             stack.callback(cache.close)
-            stack.callback(registry.close)
             supervisor = None
             if settings.jobs:
                 supervisor = JobSupervisor(store, settings.db, pool, folder / "jobs" if folder else None)
                 stack.callback(supervisor.close)
                 supervisor.start()
-            cache.start()
-            registry.start()
-            yield cls(
-                settings, store, cache, registry, Throttle(), LoginSessions(), pool, supervisor,
-                Metrics(store, cache),
-                anyio.CapacityLimiter(QUICK), anyio.CapacityLimiter(DEEP), anyio.CapacityLimiter(WORKING),
-                anyio.Semaphore(1),
-            )  # fmt: skip
+            stack.enter_context(_watching(registry, cache))
+            yield cls(settings, store, cache, registry, pool, supervisor, Metrics(store, cache))
 
 
-@dataclass(frozen=True)
-class _Here:
-    """What the name of a device means on this node: no name leads to a file."""
+@contextlib.contextmanager
+def _watching(registry: TokenRegistry, cache: SnapshotCache) -> Iterator[None]:
+    """Looks for new tokens and for changes of what answers rest on, in a thread, while a block runs."""
+    ended, complaint = threading.Event(), ""
 
-    pool: DevicePool
+    def look() -> None:
+        nonlocal complaint
+        try:
+            registry.refresh()
+            cache.refresh()
+            complaint = ""
+        except (TunerError, OSError) as error:
+            if not isinstance(error, StoreTrouble) or str(error) != complaint:
+                complaint = str(error)
+                _LOG.warning("the last snapshot and the tokens known go on counting: %s", error)
 
-    def __call__(self, text: str) -> DeviceInfo | str:
-        """The node's own device of that spec or name, or the text, which may name one in the records."""
-        own = self.pool.devices
-        if not text and own:
-            return next(iter(own.values()))[0].info
-        for spec, found in own.items():
-            if text == spec or text.casefold() == found[0].info.name.casefold():
-                return found[0].info
-        return text
+    def watch() -> None:
+        cache.present.warm()
+        while not ended.wait(LOOK_EVERY_S):
+            look()
+
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(TunerError):
+            registry.note_use()

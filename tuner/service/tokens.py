@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import re
 import secrets
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tuner.errors import InputError, TunerError, UnknownName
+from tuner.errors import InputError, UnknownName
 from tuner.results.record import utc_now
 from tuner.store import Store, access
 from tuner.store.access import StoredToken
@@ -28,12 +25,14 @@ SECRET_BYTES = 32
 LONGEST_DAYS = 3650
 #: Names of tokens.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-#: Seconds between two looks at the stored tokens, and between two notes of when they were used.
-LOOK_EVERY_S, NOTE_EVERY_S = 1.0, 30.0
+#: Seconds between two notes of when tokens were used.
+NOTE_EVERY_S = 30.0
 #: Failures of an address that cost nothing yet; the wait doubles with each further one up to a limit, seconds.
 FREE_FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S = 5, 1.0, 300.0
 #: Addresses whose failures are remembered.
 MOST_ADDRESSES = 10_000
+#: Name of a login's cookie, seconds for which it holds, and logins at once; the oldest is ended for one more.
+COOKIE, LASTS_S, MOST_SESSIONS = "tuner_session", 12 * 3600, 10_000
 
 
 def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
@@ -88,16 +87,8 @@ class Caller:
         return scope in self.scopes or ADMIN in self.scopes
 
 
-#: Who asks from this machine while there are no tokens.
-READER, LOCAL_ADMIN = Caller("local", frozenset((READ,))), Caller("local", frozenset(SCOPES))
-
-
 class TokenRegistry:
-    """Knows the tokens, and who presents one.
-
-    Attributes:
-        is_open: True while no token was ever made: then everyone on this machine may read.
-    """
+    """Knows the tokens, and who presents one. `refresh` is called about once a second."""
 
     def __init__(self, store: Store, local_admin: bool = False) -> None:
         """Reads the tokens.
@@ -109,11 +100,12 @@ class TokenRegistry:
         Raises:
             StoreTrouble: The database cannot be used.
         """
-        self._store, self._local_admin = store, local_admin
+        self._store = store
         self._used: dict[str, str] = {}
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._noted_s = time.monotonic()
         self._tokens: tuple[StoredToken, ...] = ()
+        #: Who asks without a token, while that is allowed.
+        self.anyone = Caller("local", frozenset(SCOPES if local_admin else (READ,)))
         self.refresh()
 
     @property
@@ -121,64 +113,43 @@ class TokenRegistry:
         """True while no token was ever made: then everyone on this machine may read."""
         return not self._tokens
 
-    @property
-    def anyone(self) -> Caller:
-        """Who asks without a token, while that is allowed."""
-        return LOCAL_ADMIN if self._local_admin else READER
-
     def caller(self, secret: str) -> Caller | None:
         """Who presents a secret; None if it is no valid token.
 
         The time that it takes tells nothing of the stored tokens.
         """
-        presented, found = digest_of(secret), None
-        for token in self._tokens:
-            if hmac.compare_digest(presented, token.digest):
-                found = token
-        if found is None or not found.valid:
-            return None
-        self._used[found.name] = utc_now()
-        return Caller(found.name, frozenset(found.scopes))
+        presented = digest_of(secret)
+        names = [token.name for token in self._tokens if hmac.compare_digest(presented, token.digest)]
+        caller = self.still(names[0]) if names else None
+        if caller is not None:
+            self._used[caller.name] = utc_now()
+        return caller
 
     def still(self, name: str) -> Caller | None:
         """The caller of a name, for a session that a token began; None if it is no longer valid."""
-        found = next((token for token in self._tokens if token.name == name and token.valid), None)
-        return None if found is None else Caller(name, frozenset(found.scopes))
+        valid = (token for token in self._tokens if token.name == name and token.valid)
+        return next((Caller(name, frozenset(token.scopes)) for token in valid), None)
 
     def refresh(self) -> None:
-        """Reads the tokens again, so that new ones count and revoked ones do not."""
+        """Reads the tokens again, so that new ones count and revoked ones do not.
+
+        Raises:
+            StoreTrouble: The database cannot be used; the tokens known before go on counting.
+        """
         self._tokens = tuple(access.every(self._store))
+        if time.monotonic() - self._noted_s > NOTE_EVERY_S:
+            self.note_use()
 
-    def start(self) -> None:
-        """Starts looking for changes."""
-        self._thread = threading.Thread(target=self._watch, name="tokens", daemon=True)
-        self._thread.start()
+    def note_use(self) -> None:
+        """Stores when tokens were last used.
 
-    def close(self) -> None:
-        """Stops looking, and notes when tokens were used."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._note()
-
-    def _watch(self) -> None:
-        noted_s = time.monotonic()
-        while not self._stopped.wait(LOOK_EVERY_S):
-            try:
-                self.refresh()
-            except TunerError as error:
-                logging.getLogger(__name__).warning("the tokens known before go on counting: %s", error)
-            if time.monotonic() - noted_s > NOTE_EVERY_S:
-                noted_s = time.monotonic()
-                self._note()
-
-    def _note(self) -> None:
+        Raises:
+            StoreTrouble: The database cannot be written.
+        """
+        self._noted_s = time.monotonic()
         times, self._used = self._used, {}
         if times:
-            try:
-                access.used(self._store, times)
-            except TunerError as error:
-                logging.getLogger(__name__).warning("when tokens were used is not noted: %s", error)
+            access.used(self._store, times)
 
 
 class Throttle:
@@ -197,10 +168,9 @@ class Throttle:
 
     def failed(self, address: str) -> int:
         """Counts a failure, and returns how many there were."""
+        count = self._failures.pop(address, (0, 0.0))[0] + 1
         if len(self._failures) >= MOST_ADDRESSES:
-            oldest = min(self._failures, key=lambda each: self._failures[each][1])
-            del self._failures[oldest]
-        count = self._failures.get(address, (0, 0.0))[0] + 1
+            del self._failures[next(iter(self._failures))]
         self._failures[address] = count, time.monotonic()
         return count
 
@@ -209,58 +179,25 @@ class Throttle:
         self._failures.pop(address, None)
 
 
-#: Name of the cookie.
-COOKIE = "tuner_session"
-#: Seconds for which a login holds.
-LASTS_S = 12 * 3600
-#: Logins at once; the oldest is ended for one more.
-MOST = 10_000
-
-
-@dataclass(frozen=True)
-class LoginSession:
-    """A browser that is logged in.
-
-    Attributes:
-        name: Name of the token; empty for a browser that may read without one.
-        csrf: What its forms carry, so that no other page can send them.
-        until_s: When it ends, by `time.monotonic`.
-    """
-
-    name: str
-    csrf: str
-    until_s: float
-
-
 class LoginSessions:
-    """Logins by the hash of their cookie."""
+    """Browsers that are logged in, by the hash of their cookie."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, LoginSession] = OrderedDict()
+        self._sessions: dict[str, tuple[str, float]] = {}
 
-    def begin(self, name: str) -> tuple[str, LoginSession]:
-        """Begins one. Returns the cookie, and the session."""
-        cookie = secrets.token_urlsafe(32)
-        session = LoginSession(name, secrets.token_urlsafe(32), time.monotonic() + LASTS_S)
-        self._kept[_digest(cookie)] = session
-        while len(self._kept) > MOST:
-            self._kept.popitem(last=False)
-        return cookie, session
+    def begin(self, name: str) -> str:
+        """Begins a session of the token of a name, and returns its cookie."""
+        cookie = secrets.token_urlsafe(SECRET_BYTES)
+        self._sessions[digest_of(cookie)] = name, time.monotonic() + LASTS_S
+        if len(self._sessions) > MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return cookie
 
-    def of(self, cookie: str) -> LoginSession | None:
-        """The session of a cookie; None if there is none, or it has ended."""
-        session = self._kept.get(_digest(cookie)) if cookie else None
-        return session if session is not None and time.monotonic() < session.until_s else None
+    def name(self, cookie: str) -> str | None:
+        """Name of the token that a session was begun with; None if there is none, or it has ended."""
+        name, until_s = self._sessions.get(digest_of(cookie), (None, 0.0))
+        return name if time.monotonic() < until_s else None
 
     def end(self, cookie: str) -> None:
-        """Ends one."""
-        self._kept.pop(_digest(cookie), None)
-
-
-def is_same(one: str, other: str) -> bool:
-    """Compares two secrets in a time that tells nothing of them."""
-    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
-
-
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()
+        """Ends a session."""
+        self._sessions.pop(digest_of(cookie), None)

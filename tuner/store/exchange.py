@@ -31,8 +31,10 @@ BATCH = 500
 #: Number of broken lines that are reported one by one.
 TOLD = 20
 
-#: Bytes of a file read at a time.
-CHUNK_BYTES = 1 << 16
+#: Bytes of a file read at a time; of a compressed one, which may become 32,768 times as many.
+CHUNK_BYTES, PACKED_BYTES = 1 << 16, 1 << 10
+#: Bytes of a line, and of the window of a compressed file, at the most.
+LONGEST_LINE_BYTES, WINDOW_BYTES = 32 << 20, 128 << 20
 
 #: Called now and then with the amounts done and in total: records on export, bytes on import.
 Progress = Callable[[int, int], None]
@@ -205,10 +207,14 @@ class LinesFile:
     Attributes:
         path: Where.
         progress: Reports progress in bytes of the file, which may be read more than once.
+        most_bytes: Bytes of all lines, unpacked, beyond which the file counts as damaged.
+        damage: What keeps the file from being read to its end; empty if nothing does.
     """
 
     path: Path
     progress: Progress | None = None
+    most_bytes: int = 1 << 40
+    damage: str = ""
 
     def told(self) -> Iterator[tuple[int, Kept | str | None]]:
         """Yields number and content of each line: a text says what is wrong with it; None is a header.
@@ -224,23 +230,39 @@ class LinesFile:
                     if self.progress and number % BATCH == 0:
                         self.progress(raw.tell(), self.path.stat().st_size)
                     yield number, content_of(line)
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError, UnicodeDecodeError) as error:
-            yield number + 1, f"the file is damaged from here on ({error})"
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+            self.damage = f"the file is damaged from here on ({error})"
+            yield number + 1, self.damage
         except FileNotFoundError as error:
             raise InputError(f"a file to import must exist, found none at {self.path}") from error
         except IsADirectoryError as error:
             raise InputError(f"a file is imported, {self.path} is a folder; name the files in it") from error
 
-    def _lines(self, raw: IO[bytes]) -> Iterator[str]:
+    def _lines(self, raw: IO[bytes]) -> Iterator[bytes]:
         start = raw.read(4)
         raw.seek(0)
         if start[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield from _lines_of(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
+                yield from self._split(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
         elif start == b"\x28\xb5\x2f\xfd":
-            yield from _lines_of(_unpacked(raw))
+            yield from self._split(_unpacked(raw))
         else:
-            yield from _lines_of(iter(lambda: raw.read(CHUNK_BYTES), b""))
+            yield from self._split(iter(lambda: raw.read(CHUNK_BYTES), b""))
+
+    def _split(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+        """Yields lines.
+
+        Raises:
+            EOFError: A line is longer than it may be, or all of them are.
+        """
+        rest, size = b"", 0
+        for part in parts:
+            size += len(part)
+            *whole, rest = (rest + part).split(b"\n")
+            if size > self.most_bytes or len(rest) > LONGEST_LINE_BYTES:
+                raise EOFError(f"it has up to {self.most_bytes} bytes, and a line {LONGEST_LINE_BYTES}")
+            yield from whole
+        yield from [rest] if rest else []
 
 
 def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
@@ -249,30 +271,23 @@ def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
     Raises:
         EOFError: The last frame is incomplete, which the library's own reader would not report.
     """
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    while packed := raw.read(CHUNK_BYTES):
+    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
+    frame = unpacker.decompressobj()
+    while packed := raw.read(PACKED_BYTES):
         while packed:
             if frame.eof:
-                frame = zstandard.ZstdDecompressor().decompressobj()
+                frame = unpacker.decompressobj()
             yield frame.decompress(packed)
             packed = frame.unused_data
     if not frame.eof:
         raise EOFError("it ends early")
 
 
-def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
-    rest = b""
-    for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
-        yield from (line.decode() for line in whole)
-    yield from (line.decode() for line in [rest] if line)
-
-
-def content_of(line: str) -> Kept | str | None:
+def content_of(line: bytes) -> Kept | str | None:
     """What a line says: a text tells what is wrong with it; None is a header or an empty line."""
     if not line.strip():
         return None
     try:
-        return lines.parsed(line)
+        return lines.parsed(line.decode())
     except (ValueError, InputError) as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""Fitted models in the database: the latest of each name, device and regime.
+"""Fitted models in the database: of each name, device and regime the latest counts, earlier ones for snapshots.
 
 A model's name is its operation's, which a dtype other than the operation's first one follows.
 
@@ -9,7 +9,7 @@ database.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 24
 
 
 def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> None:
-    """Stores a model in place of the one before it.
+    """Stores a model, which counts in place of the one before it.
 
     Args:
         store: Where.
@@ -37,51 +37,12 @@ def add(store: Store, operation: str, device: str, regime: str, text: bytes) -> 
     Raises:
         StoreTrouble: The database cannot be written.
     """
-    of = tables.models.c
     row = {
         "operation": operation, "device": device, "regime": regime, "data": zlib.compress(text),
         "fitted_at": utc_now(),
     }  # fmt: skip
-    older = sa.and_(of.operation == operation, of.device == device, of.regime == regime)
     with store.writing() as connection:
-        before = connection.execute(sa.select(of.number).where(older)).scalars().all()
         connection.execute(tables.models.insert().values(**row))
-        connection.execute(tables.models.delete().where(of.number.in_(before)))
-
-
-class StoredModel(NamedTuple):
-    """A model as it is stored.
-
-    Attributes:
-        operation: Its name.
-        device: Name of the device.
-        regime: How the times that it predicts were taken.
-        fitted_at: When it was stored; ISO 8601, UTC.
-        text: The model.
-    """
-
-    operation: str
-    device: str
-    regime: str
-    fitted_at: str
-    text: bytes
-
-
-def every(store: Reader) -> list[StoredModel]:
-    """All models that are not damaged, in the order stored."""
-    of = tables.models.c
-    return _read(store, sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data))
-
-
-def _read(store: Reader, wanted: sa.Select[Any]) -> list[StoredModel]:
-    found = []
-    with store.reading() as connection:
-        for *named, data in connection.execute(wanted.order_by(tables.models.c.number)):
-            try:
-                found.append(StoredModel._make((*named, zlib.decompressobj().decompress(data, MOST_BYTES))))
-            except zlib.error:
-                continue
-    return found
 
 
 def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, bytes]]:
@@ -90,9 +51,13 @@ def latest(store: Reader, operation: str, regime: str) -> dict[str, tuple[str, b
     One that is damaged is left out: it can be fitted again.
     """
     of = tables.models.c
-    if store.kept_models is not None:
-        found = [model for model in store.kept_models if (model.operation, model.regime) == (operation, regime)]
-    else:
-        wanted = sa.select(of.operation, of.device, of.regime, of.fitted_at, of.data)
-        found = _read(store, wanted.where(of.operation == operation, of.regime == regime))
-    return {model.device: (model.fitted_at, model.text) for model in found}
+    last = sa.select(sa.func.max(of.number)).where(of.operation == operation, of.regime == regime)
+    wanted = sa.select(of.device, of.fitted_at, of.data).where(of.number.in_(last.group_by(of.device)))
+    found: dict[str, tuple[str, bytes]] = {}
+    with store.reading() as connection:
+        for device, fitted_at, data in connection.execute(wanted):
+            try:
+                found[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
+            except zlib.error:
+                continue
+    return found

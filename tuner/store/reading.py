@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,8 +29,6 @@ class Reader:
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
-        #: `tuner.store.models.StoredModel`s of an earlier state; the database has only the latest.
-        self.kept_models: Sequence[Any] | None = None
         self.rulings = Rulings(self.reading)
 
     @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What a command tells the server that started it as a job: files in the folder that ``TUNER_JOB`` names.
 
-``process`` says who runs, ``progress`` how far it is, and ``exit`` how it ended. Each is whole or missing.
+``progress`` says how far it is, and ``exit`` how it ended. Each is whole or missing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ class _LastProgress:
 
 
 def announce() -> None:
-    """Tells which process runs the job."""
-    if os.environ.get(VARIABLE):
-        import psutil
-
-        _LastProgress.begun_s = time.monotonic()
-        _write("process", {"pid": os.getpid(), "started": psutil.Process().create_time()})
+    """Notes when the job began in this process."""
+    _LastProgress.begun_s = time.monotonic()
 
 
 def ended(code: int) -> None:

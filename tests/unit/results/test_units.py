@@ -4,7 +4,7 @@ import pytest
 
 from tuner.cli.formatting import answer_rows
 from tuner.results.units import answer_speed, duration, energy, speed
-from tuner.service.rendering import FILTERS
+from tuner.service.pages import FILTERS
 
 #: Work of gemm 4 x 8192 x 8192 in float32, which memory limits.
 FLOPS, BYTES, TIME_S = 2 * 4 * 8192**2, 4 * (8192**2 + 2 * 4 * 8192), 6.72e-5

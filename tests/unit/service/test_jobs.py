@@ -18,7 +18,7 @@ from fixtures.server import Server, eventually, serving
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.results.record import Role, new_id
-from tuner.service.job_queue import Submission, submit
+from tuner.service.job_queue import NewJob, ProblemOfJob, submit
 from tuner.service.pool import DevicePool
 from tuner.service.supervisor import JobSupervisor
 from tuner.store import Store, jobs
@@ -149,8 +149,14 @@ def test_a_plan_is_a_job_and_its_errors_tell_line_and_key(server: Server) -> Non
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}}, "unknown cuda kernel"),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "device": "cpu"}, "unknown device"),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "device": "fake:/x"}, "unknown device"),
-        ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "seconds": -1}, "seconds are above 0"),
-        ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "priority": 1000}, "a priority is"),
+        (
+            {"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "seconds": -1},
+            "body.seconds: Input should be greater than 0, got '-1'",
+        ),
+        (
+            {"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "priority": 1000},
+            "body.priority: Input should be",
+        ),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "deadline": "soon"}, "a deadline is a time"),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "deadline": "2020-01-01"}, "in the future"),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "command": "x"}, "body.command"),
@@ -286,7 +292,7 @@ def processes(job: str) -> list[psutil.Process]:
 def test_jobs_are_shown_in_a_fair_order(tmp_path: Path, spec: str) -> None:
     url = f"sqlite:///{tmp_path}/studies.db"
     with Store.open(url) as store:
-        asked = Submission({"operation": "gemm", "dims": [64, 64, 64]})
+        asked = NewJob(problem=ProblemOfJob(operation="gemm", dims=[64, 64, 64]))
         one = submit(store, DevicePool.of([find(spec)]), asked, "greedy")[0]
         for number in range(199):
             submitter, priority = ("greedy", number % 3) if number < 189 else ("modest", 0)

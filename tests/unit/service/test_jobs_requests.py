@@ -79,7 +79,8 @@ def test_what_a_command_tells_counts_the_processes_before_it(
 ) -> None:
     monkeypatch.setenv("TUNER_JOB", str(tmp_path))
     monkeypatch.setenv("TUNER_JOB_SPENT_S", "100.0")
-    monkeypatch.setattr(job_files, "_Told", type("Fresh", (job_files._Told,), {"stage": "", "is_night": False}))
+    fresh = type("Fresh", (job_files._LastProgress,), {"stage": "", "is_night": False})
+    monkeypatch.setattr(job_files, "_LastProgress", fresh)
     declared = builtin().operation("gemm").problem({"m": 8, "n": 8, "k": 8})
     job_files.tell(declared, Progress(stage="searching", elapsed_s=7.0))
     assert json.loads((tmp_path / "progress").read_text())["spent_s"] == 107

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 from fixtures.server import eventually
 
 from tuner.service.supervisor import JobProcess
-from tuner.store.jobs import Job
 from tuner.study.job_files import VARIABLE
 
 SLEEP = "import time; time.sleep(60)"
@@ -43,14 +41,14 @@ def started() -> Iterator[Start]:
 @pytest.fixture
 def process(tmp_path: Path) -> JobProcess:
     (tmp_path / "a job").mkdir()
-    return JobProcess(Job({}, "", "node", "me", "cpu", id="a job"), tmp_path)
+    return JobProcess("a job", tmp_path)
 
 
 def test_a_process_is_found_before_it_has_named_itself(process: JobProcess, started: Start) -> None:
     assert not process.runs
     child = started(process.folder)
     assert process.runs
-    process.interrupt()
+    process.stop()
     assert child.wait(10) != 0
     assert not process.runs
     assert process.exit_code() is None
@@ -70,13 +68,3 @@ def test_a_process_that_has_not_named_itself_is_killed_with_its_workers(
 def test_a_process_of_another_job_is_not_found(process: JobProcess, started: Start, tmp_path: Path) -> None:
     started(tmp_path / "another job")
     assert not process.runs
-
-
-def test_a_process_that_named_itself_is_that_one_alone(process: JobProcess, started: Start) -> None:
-    child = started(process.folder)
-    since = psutil.Process(child.pid).create_time()
-    named = process.folder / "process"
-    named.write_text(json.dumps({"pid": child.pid, "started": since - 100}))
-    assert not process.runs, "the number is used again"
-    named.write_text(json.dumps({"pid": child.pid, "started": since}))
-    assert process.runs
