@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from tuner.python import matmul as tuned_product
 from tuner.python import on_miss
-from tuner.python.precision import checked as checked_precision
+from tuner.python.policy import checked_precision
 
 __all__ = ["Product", "prepare", "product", "use"]
 

@@ -188,7 +188,7 @@ def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytes
     def refused(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "a" * 300)
 
-    monkeypatch.setattr(records_commands, "selection", refused)
+    monkeypatch.setattr(records_commands, "writable_file", refused)
     code, _, err = told("records", "export", "x.jsonl")
     assert code == 3
     assert "File name too long; check the path" in err
