@@ -48,9 +48,12 @@ _LAST: deque[tuple[Kernel, tuple[Problem, DeviceInfo], Space]] = deque(maxlen=8)
 
 @functools.cache
 def catalogues() -> tuple[Catalogue, ...]:
-    """The built-in catalogue, those of the ladders' limits, and those of the examples; read once."""
+    """The built-in catalogue, those of the ladders' limits, and those of the examples; read once.
+
+    Some examples are programs, which declare no kernel.
+    """
     files = sorted([*(kernels_folder() / "limits").glob("*.py"), *EXAMPLES.glob("*.py")])
-    return builtin(), *(from_file(path) for path in files if not path.name.endswith(".numba.py"))
+    return builtin(), *(from_file(path) for path in files if "\nKERNEL" in path.read_text(encoding="utf-8"))
 
 
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
