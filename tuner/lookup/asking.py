@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Where records are unless ``TUNER_DB`` says otherwise: as for the command line.
 DEFAULT_DATABASE = "sqlite:///studies.db"
 
-_STORES: dict[tuple[str, int, int], Store] = {}
+_STORES: dict[tuple[str, int, int, int], Store] = {}
 _OPENING = threading.Lock()
 
 
@@ -73,13 +73,14 @@ def opened(url: str = "", patience_s: float = 30.0) -> Store | None:
 def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
     """As `opened`, but a database stays open for the next question of this process while its file stays."""
     url = url or default_database()
-    file, key = _file(url), (url, 0, 0)
+    # A forked process opens its own; another file of a path is another database.
+    file, key = _file(url), (url, 0, 0, os.getpid())
     if file is not None:
         try:
             status = file.stat()
         except OSError:
             return None
-        key = url, status.st_dev, status.st_ino  # another file of that path is another database
+        key = url, status.st_dev, status.st_ino, os.getpid()
     with _OPENING:
         if key not in _STORES and (store := opened(url, patience_s)) is not None:
             _STORES[key] = store

@@ -5,9 +5,8 @@ of the package itself: ``tuner.matmul``.
 """
 
 from tuner.python.decisions import CallableWarning
-from tuner.python.dispatch import clear_caches, gemv, matmul, transpose
 from tuner.python.explaining import Explanation, explain
-from tuner.python.finishing import Packed, fallbacks, pack
+from tuner.python.functions import Packed, clear_caches, fallbacks, gemv, matmul, pack, transpose
 from tuner.python.policy import on_miss, precision
 
 __all__ = [

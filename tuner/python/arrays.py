@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -53,32 +53,41 @@ class Operand:
         """Size of its elements in bytes."""
         return math.prod(self.shape) * self.itemsize
 
+    @property
+    def turned(self) -> Operand:
+        """Its transposed view."""
+        return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether elements lie in order and without gaps; axes of size 1 may have any stride."""
+        expected = self.itemsize
+        for size, step in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and step != expected and 0 not in self.shape:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether elements lie without gaps, row-major or column-major."""
+        return self.is_row_major or self.turned.is_row_major
+
     def __str__(self) -> str:
         return f"{self.family} {self.dtype} of shape {self.shape} on {self.device}"
 
 
-def dense_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides of a row-major array without gaps."""
-    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+def row_major(
+    family: str, shape: tuple[int, ...], dtype: str, itemsize: int, device: str, plain: bool = True
+) -> Operand:
+    """A row-major array without gaps."""
+    strides = tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return Operand(family, shape, strides, dtype, itemsize, device, plain=plain)
 
 
 def index_of(device: str) -> int:
     """The number of a GPU: 1 for ``cuda:1``."""
     return int(device.partition(":")[2] or 0)
-
-
-class Opaque:
-    """An operand that is no array, and knows itself how it is multiplied."""
-
-    def product(self, a: Any, out: Any, asked: str) -> Any:
-        """``a @ self``.
-
-        Args:
-            a: The left operand.
-            out: Where to put the result, or None.
-            asked: The precision that the call itself says; empty where it says none.
-        """
-        raise NotImplementedError
 
 
 class Family:
@@ -120,11 +129,30 @@ class Family:
 
     def overlap(self, one: Any, other: Any) -> bool:
         """Whether two arrays may share memory: the bytes from first to last element meet."""
-        raise NotImplementedError
+        begin, end = self._span(one)
+        other_begin, other_end = self._span(other)
+        return begin < other_end and other_begin < end
+
+    def _span(self, array: Any) -> tuple[int, int]:
+        """Addresses of the first byte and behind the last."""
+        operand, address = self.operand(array), self.address(array)
+        if 0 in operand.shape:
+            return address, address
+        steps = [step * (size - 1) for size, step in zip(operand.shape, operand.strides, strict=True)]
+        last = sum(step for step in steps if step > 0)
+        return address + sum(step for step in steps if step < 0), address + operand.itemsize + last
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """The call with the arrays' device as the current one."""
         return call
+
+    def runs(self, loaded: Any) -> Callable[..., None]:
+        """What launches a loaded kernel on arrays, the current device being theirs."""
+        raise NotImplementedError
+
+    def stream(self, array: Any) -> int | None:
+        """Handle of the library's current stream on an array's device; None for that of CuPy."""
+        return None
 
     def capturing(self, array: Any) -> bool:
         """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
@@ -217,10 +245,6 @@ class CupyFamily(Family):
         """See `Family`."""
         return array.data.ptr  # type: ignore[no-any-return]
 
-    def overlap(self, one: Any, other: Any) -> bool:
-        """See `Family`."""
-        return _meet(_span(one.data.ptr, one), _span(other.data.ptr, other))
-
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """Arrays may lie on another GPU than the current one, where there is another."""
         if self.xp.cuda.runtime.getDeviceCount() == 1:
@@ -234,6 +258,10 @@ class CupyFamily(Family):
                 return call(*arrays)
 
         return called
+
+    def runs(self, loaded: Any) -> Callable[..., None]:
+        """See `Family`."""
+        return loaded.shortest_run  # type: ignore[no-any-return]
 
     def capturing(self, array: Any) -> bool:
         """Whether CuPy's current stream is, or cannot say for another that is."""
@@ -271,8 +299,7 @@ class TorchFamily(Family):
         dtype, itemsize = str(array.dtype).rpartition(".")[2], array.element_size()
         device, shape = str(array.device), tuple(array.shape)
         if device.partition(":")[0] != "cuda" or not self._is_plain(array):
-            strides = dense_strides(shape, itemsize)
-            return Operand(self.name, shape, strides, dtype, itemsize, device, plain=False)
+            return row_major(self.name, shape, dtype, itemsize, device, plain=False)
         strides = tuple(step * itemsize for step in array.stride())
         aligned = array.data_ptr() % ALIGNMENT_BYTES == 0
         return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
@@ -304,13 +331,18 @@ class TorchFamily(Family):
         """See `Family`."""
         return array.data_ptr()  # type: ignore[no-any-return]
 
-    def overlap(self, one: Any, other: Any) -> bool:
-        """See `Family`."""
-        return _meet(*(_span(each.data_ptr(), self.operand(each)) for each in (one, other)))
-
     def stream(self, array: Any) -> int:
-        """Handle of PyTorch's current stream on a tensor's device."""
+        """See `Family`."""
         return int(self.xp.cuda.current_stream(array.device).cuda_stream)
+
+    def runs(self, loaded: Any) -> Callable[..., None]:
+        """On PyTorch's stream, by the tensors' addresses."""
+        stream, run_at = self.stream, loaded.run_at
+
+        def at_addresses(*tensors: Any) -> None:
+            run_at(stream(tensors[0]), *(tensor.data_ptr() for tensor in tensors))
+
+        return at_addresses
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""
@@ -345,20 +377,6 @@ class TorchFamily(Family):
         if out is None:
             return turned.contiguous() if a.ndim > 1 else turned.clone()
         return out.copy_(turned.clone() if self.overlap(a, out) else turned)
-
-
-def _span(pointer: int, array: Any) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last."""
-    if 0 in array.shape:
-        return pointer, pointer
-    steps = [step * (size - 1) for size, step in zip(array.shape, array.strides, strict=True)]
-    return pointer + sum(min(step, 0) for step in steps), pointer + array.itemsize + sum(
-        max(step, 0) for step in steps
-    )
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def family_of(array: Any) -> Family | None:
@@ -416,27 +434,6 @@ def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family 
 
 #: DLPack's number for memory of the host.
 _HOST = 1
-
-
-def called(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -> Any:
-    """Calls a function on views of other libraries' arrays, and gives the result back to the library.
-
-    Args:
-        function: `tuner.matmul`, `gemv` or `transpose`.
-        arrays: Arrays of one library.
-        out: One more to write, or None.
-
-    Returns:
-        An array of the library, where it can take one; else one of CuPy or NumPy. Or `out`.
-
-    Raises:
-        TypeError: A library that shares the memory of neither a GPU nor the host.
-    """
-    views = [view(each) for each in arrays]
-    if out is not None:
-        function(*views, out=view(out))
-        return out
-    return given_back(function(*views), arrays[0])
 
 
 def view(array: Any) -> Any:

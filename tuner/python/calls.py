@@ -1,47 +1,111 @@
-"""Prepared calls: for one way in which arrays lie, all that can be settled beforehand is settled.
+"""From a request to the call of what runs: a kernel's, the library's, or one that may change.
 
-What is left to a prepared call is to allocate the result, to see whether a given one overlaps an input, and to
-run the kernel.
+For one way in which arrays lie, all that can be settled beforehand is settled once. What is left to a prepared
+call is to allocate the result, to see whether a given one overlaps an input, and to run the kernel.
+
+Calls of a problem that nobody tuned are counted, measured where the policy says so, and decided anew where the
+policy or the records change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy
 
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Packing
-from tuner.python.arrays import NUMPY, Family, TorchFamily, index_of
-from tuner.python.decisions import Decision
-from tuner.python.operands import CallRequest, Placed, is_dense
+from tuner.declare.problem import Problem
+from tuner.devices.detect import kind_of
+from tuner.lookup.answers import EXACT
+from tuner.lookup.demand import DEMAND, CallCount
+from tuner.python import measuring
+from tuner.python.arrays import NUMPY, Family, index_of
+from tuner.python.decisions import Decision, decide, forget, problem_of, warn_once
+from tuner.python.policy import CHANGED, CHOSEN, LIBRARY, MEASURE, VARIABLE, CallPolicy, chosen
+from tuner.python.requests import CallRequest, Placed
+from tuner.results.record import ProblemKey
 
-#: Takes the caller's arrays, ``(a, b, out)`` or ``(a, out)``, and returns the result.
+#: Takes the caller's arrays, those that are read and then ``out``, and returns the result.
 Prepared = Callable[..., Any]
 #: Runs a kernel on stored arrays, in the order of the problem's tensors.
 Runs = Callable[..., None]
-#: Hash of a rendered CPU kernel -> its entry function, ready to run.
+#: Hash of a rendered CPU kernel -> its entry function, ready to run: shapes share what is compiled.
 _ENTRIES: dict[str, Callable[..., Any]] = {}
 
 
-def library_call(request: CallRequest, decision: Decision | None, family: Family) -> Prepared:
-    """A call of the library.
+class ReadyKernel:
+    """A rendered kernel, compiled (or taken from the cache) and loaded for one device.
 
-    Args:
-        request: What is asked for.
-        decision: What the records say, where it is a problem.
-        family: Library that the arrays belong to.
+    Attributes:
+        problem: What it computes.
+        loaded: What launches it on a GPU; None on the host.
     """
-    if decision is not None and family.name == "CuPy" and not request.copied:
-        baseline = decision.problem.operation.baselines.get(decision.device.kind)
-        run = baseline.bind(decision.problem) if baseline is not None else None
-        if run is not None:
-            return family.at_home(_kernel_call(request, family, run, turn=False), request.device)
-    if request.function == "transpose":
-        return family.transpose
-    return family.matmul
+
+    def __init__(self, rendered: Rendered, problem: Problem, device: DeviceInfo, spec: str) -> None:
+        """Compiles and loads it.
+
+        Args:
+            rendered: The kernel.
+            problem: What it computes.
+            device: What it is compiled for.
+            spec: ``cpu`` or ``cuda:0``: where it runs.
+
+        Raises:
+            CompileFailed: The kernel does not compile.
+        """
+        self.loaded: Any = None
+        self.problem = problem
+        if kind_of(spec).is_host:
+            from tuner.devices.cpu.numba import ready
+
+            known = _ENTRIES.get(rendered.hash)
+            self._entry = known or _ENTRIES.setdefault(rendered.hash, ready(rendered, problem))
+        else:
+            from tuner.devices.cuda.calling import Loaded
+
+            self.loaded = Loaded(rendered, problem, device, index_of(spec))
+
+    def runs(self, family: Family, numbers: Mapping[str, Any] | None = None, writable: bool = True) -> Runs:
+        """What runs it on arrays of a library.
+
+        Args:
+            family: The library.
+            numbers: Values for some of the problem's scalars, by name.
+            writable: False if some arrays may only be read.
+        """
+        given = numbers or {}
+        scalars = [
+            numpy.dtype(scalar.dtype).type(given.get(scalar.name, scalar.value))
+            for scalar in self.problem.scalars
+        ]
+        if self.loaded is not None:
+            return family.runs(self.loaded.with_scalars(scalars))
+        entry, values = self._entry, tuple(scalar.item() for scalar in scalars)
+        if writable:
+            return lambda *arrays: entry(*arrays, *values)
+        # Numba would compile anew for arrays that cannot be written.
+        return lambda *arrays: entry(*map(_as_writable, arrays), *values)
+
+
+class _WritableMemory:
+    """Read-only memory, described as if it may be written; kernels only read their inputs."""
+
+    def __init__(self, array: Any) -> None:
+        interface = dict(array.__array_interface__)
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+        self._array = array  # keeps the memory
+
+
+def _as_writable(array: Any) -> Any:
+    return array if array.flags.writeable else numpy.asarray(_WritableMemory(array))
 
 
 @dataclass(frozen=True)
@@ -59,144 +123,108 @@ class PackedForm:
     kernel: tuple[str, str, str]
 
 
-def _packing(rendered: Rendered, decision: Decision) -> tuple[Packing | None, tuple[str, str, str]]:
-    """How the last input is packed, and what names the packed form."""
-    assert decision.kernel is not None
-    name = decision.problem.inputs[-1].name
+def _ready(
+    request: CallRequest, decision: Decision
+) -> tuple[ReadyKernel, Packing | None, tuple[str, str, str]]:
+    """A decision's kernel, how it packs the last input, and what names the packed form."""
+    kernel, config = decision.kernel, decision.config
+    assert kernel is not None
+    assert config is not None
+    problem = decision.problem.with_values(request.factors)
+    rendered, name = render(kernel, problem, config), problem.inputs[-1].name
     packings = rendered.launch.packings if rendered.launch else ()
-    packing = next((each for each in packings if each.tensor == name), None)
-    return packing, (decision.kernel.name, decision.kernel.source_hash, packing.form if packing else "")
+    packing = next((packing for packing in packings if packing.tensor == name), None)
+    ready = ReadyKernel(rendered, problem, decision.device, request.device)
+    return ready, packing, (kernel.name, kernel.source_hash, packing.form if packing else "")
 
 
-def packed_form(array: Any, request: CallRequest, decision: Decision, family: Family) -> PackedForm | None:
-    """A matrix in the form that a decision's kernel packs its right operand in; None where it packs none.
+def packed_form(array: Any, request: CallRequest) -> PackedForm | None:
+    """A matrix in the form that the kernel for a product packs its right operand in; None where it packs none.
 
     Args:
         array: Dense, as the problem's layout says.
-        request: A product with it.
-        decision: What runs for it.
-        family: Library of the array.
+        request: The product with it.
     """
-    assert decision.kernel is not None
-    assert decision.config is not None
-    rendered = render(decision.kernel, decision.problem, decision.config)
-    packing, named = _packing(rendered, decision)
+    decision = decision_for(request)
+    if decision is None or decision.kernel is None:
+        return None
+    ready, packing, name = _ready(request, decision)
     if packing is None:
         return None
-    from tuner.devices.cuda.calling import Loaded
-
-    loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
-    stream = family.stream(array) if isinstance(family, TorchFamily) else None
-    return PackedForm(loaded.pack(packing, family.address(array), stream), packing.bytes, named)
+    memory = ready.loaded.pack(packing, request.family.address(array), request.family.stream(array))
+    return PackedForm(memory, packing.bytes, name)
 
 
-def kernel_call(
-    request: CallRequest, decision: Decision, family: Family, packed: PackedForm | None = None
-) -> Prepared:
-    """A call of a decision's kernel: compiled or taken from the cache, and loaded.
-
-    Args:
-        request: What is asked for.
-        decision: What runs.
-        family: Library of the arrays.
-        packed: The right operand as it was packed before; not used where the kernel packs otherwise.
+def kernel_call(request: CallRequest, decision: Decision) -> Prepared:
+    """A call of a decision's kernel.
 
     Raises:
         CompileFailed: The kernel does not compile.
         Exception: Whatever a compiler, a driver or a cache folder is unhappy with.
     """
-    assert decision.kernel is not None
-    assert decision.config is not None
-    rendered = render(decision.kernel, decision.problem, decision.config)
-    if family is NUMPY:
-        return _kernel_call(request, family, _on_host(rendered, request, decision), turn=True)
-    from tuner.devices.cuda.calling import Loaded
-
-    loaded = Loaded(rendered, decision.problem, decision.device, index_of(request.device))
-    packing, named = _packing(rendered, decision)
-    if packed is not None and packing is not None and packed.kernel == named and not request.tensors[-1].turned:
-        loaded.use_packed(packing, packed.memory)
-    if isinstance(family, TorchFamily):
-        stream, run_at = family.stream, loaded.run_at
-
-        def at_addresses(*tensors: Any) -> None:
-            run_at(stream(tensors[0]), *(tensor.data_ptr() for tensor in tensors))
-
-        return _kernel_call(request, family, at_addresses, turn=False)
-    return family.at_home(_kernel_call(request, family, loaded.shortest_run, turn=False), request.device)
+    ready, packing, name = _ready(request, decision)
+    packed, as_it_lies = request.packed, not request.copied and not request.tensors[-1].turned
+    if packed is not None and packing is not None and packed.kernel == name and as_it_lies:
+        ready.loaded.use_packed(packing, packed.memory)
+    writable = all(operand.writable for operand in request.operands.values())
+    return _bound(request, ready.runs(request.family, writable=writable))
 
 
-def _on_host(rendered: Rendered, request: CallRequest, decision: Decision) -> Runs:
-    from tuner.devices.cpu.numba import ready
+def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
+    """A call of the library.
 
-    # Shapes share what is compiled: a rendered kernel holds for all of them.
-    entry = _ENTRIES.get(rendered.hash) or _ENTRIES.setdefault(rendered.hash, ready(rendered, decision.problem))
-    scalars = tuple(numpy.dtype(each.dtype).type(each.value).item() for each in decision.problem.scalars)
-    if all(operand.writable for operand in request.operands.values()):
-        if len(request.tensors) == 2:
-            return lambda a, out: entry(a, out, *scalars)
-        if len(request.tensors) == 3:
-            return lambda a, b, out: entry(a, b, out, *scalars)
-        return lambda *arrays: entry(*arrays, *scalars)
-    # Numba would compile anew for arrays that cannot be written.
-    return lambda *arrays: entry(
-        *(each if each.flags.writeable else _posing(each) for each in arrays), *scalars
-    )
-
-
-class _Memory:
-    """Read-only memory, described as if it may be written; kernels only read their inputs."""
-
-    def __init__(self, array: Any) -> None:
-        interface = dict(array.__array_interface__)
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
-        self._array = array  # keeps the memory
+    Args:
+        request: What is asked for.
+        decision: What the records say, where it is a problem.
+    """
+    family = request.family
+    if request.epilogue:
+        return partial(_finished, request)
+    if decision is not None and family.name == "CuPy" and not request.copied:
+        baseline = decision.problem.operation.baselines.get(decision.device.kind)
+        run = baseline.bind(decision.problem) if baseline is not None else None
+        if run is not None:
+            return _bound(request, run)
+    return family.transpose if request.function == "transpose" else family.matmul
 
 
-def _posing(array: Any) -> Any:
-    return numpy.asarray(_Memory(array))
+def _finished(request: CallRequest, a: Any, b: Any, *more: Any) -> Any:
+    """The library's product, then its element-wise functions."""
+    *arrays, out = more
+    given = dict(zip(request.epilogue.operands, arrays, strict=True)) | dict(request.factors)
+    result = request.family.finish(request.family.matmul(a, b, None), request.epilogue, given)
+    if out is None:
+        return result
+    request.family.assign(out, result)
+    return out
 
 
-def _kernel_call(request: CallRequest, family: Family, run: Runs, turn: bool) -> Prepared:
-    """What takes a caller's arrays apart and puts the result together.
+def _bound(request: CallRequest, run: Runs) -> Prepared:
+    """A kernel's run, between taking a caller's arrays apart and putting the result together.
 
     Args:
         request: Where the problem's tensors come from.
-        family: Library of the arrays.
         run: Runs the kernel.
-        turn: False where a run needs no more of an array than its address.
     """
-    order = [argument for argument in request.operands if argument != "out"]
-    places = [order.index(each.argument) for each in request.tensors[:-1]]
-    takes = [_taking(each, family, turn) for each in request.tensors[:-1]]
-    if not any(takes) and places == sorted(places) and len(order) <= 2:
-        return _direct(request, family, run, turn)
-    write = _writing(request, family, run, turn)
-    if len(order) == 1:
-        (take,) = takes
-        assert take is not None
-        return lambda a, out: write((take(a),), (a,), out)
+    places = [request.inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
+    takes = [_taking(tensor, request.family) for tensor in request.tensors[:-1]]
+    write = _writing(request, run)
+    if not any(takes) and places == sorted(places) and len(places) <= 2:
+        return request.family.at_home(_direct(request, run, write), request.device)
     pairs = list(zip(places, takes, strict=True))
-    if len(order) > 2:
 
-        def several(*given: Any) -> Any:
-            *arrays, out = given
-            return write([take(arrays[at]) if take else arrays[at] for at, take in pairs], arrays, out)
+    def call(*given: Any) -> Any:
+        *arrays, out = given
+        return write([take(arrays[at]) if take else arrays[at] for at, take in pairs], arrays, out)
 
-        return several
-
-    def call(a: Any, b: Any, out: Any) -> Any:
-        given = (a, b)
-        return write([take(given[at]) if take else given[at] for at, take in pairs], given, out)
-
-    return call
+    return request.family.at_home(call, request.device)
 
 
-def _direct(request: CallRequest, family: Family, run: Runs, turn: bool) -> Prepared:
+def _direct(request: CallRequest, run: Runs, write: Callable[..., Any]) -> Prepared:
     """Where the tensors are the arrays as they come: the shortest way, which most calls take."""
-    shape, empty, target = request.shape, family.empty, request.tensors[-1]
-    write, overlaps = _writing(request, family, run, turn), _overlaps(request, family)
-    long_way = bool(target.copied) or (target.turned and turn)
+    shape, empty, target = request.shape, request.family.empty, request.tensors[-1]
+    overlaps = _overlaps(request)
+    long_way = bool(target.copied) or (target.turned and request.family is NUMPY)
     over_a, over_b = overlaps[0], overlaps[-1]
 
     def one(a: Any, out: Any) -> Any:
@@ -218,12 +246,11 @@ def _direct(request: CallRequest, family: Family, run: Runs, turn: bool) -> Prep
     return one if len(overlaps) == 1 else two
 
 
-def _overlaps(request: CallRequest, family: Family) -> list[Callable[[Any, Any], bool]]:
+def _overlaps(request: CallRequest) -> list[Callable[[Any, Any], bool]]:
     """Per input: whether `out` may share memory with it."""
-    names = [name for name in request.operands if name != "out"]
-    out, address = request.operands.get("out"), family.address
+    out, family, address = request.out, request.family, request.family.address
     if out is None or family is NUMPY:
-        return [family.overlap for _ in names]
+        return [family.overlap for _ in request.inputs]
 
     def of_dense(out_bytes: int, bytes_: int) -> Callable[[Any, Any], bool]:
         def check(to: Any, array: Any) -> bool:
@@ -232,27 +259,26 @@ def _overlaps(request: CallRequest, family: Family) -> list[Callable[[Any, Any],
 
         return check
 
-    operands = [request.operands[name] for name in names]
+    operands = [request.operands[name] for name in request.inputs]
     return [
-        of_dense(out.bytes, each.bytes) if is_dense(out) and is_dense(each) else family.overlap
-        for each in operands
+        of_dense(out.bytes, operand.bytes) if out.is_dense and operand.is_dense else family.overlap
+        for operand in operands
     ]
 
 
-def _taking(of: Placed, family: Family, turn: bool) -> Callable[[Any], Any] | None:
-    """What makes a tensor of an argument; None where the argument is it."""
-    turned = of.turned
-    if of.copied:
-        dense = family.dense
+def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
+    """What makes a tensor of an argument; None where the argument is it: of a GPU's the address is enough."""
+    turned, dense = tensor.turned, family.dense
+    if tensor.copied:
         return lambda array: dense(array, turned)
-    return (lambda array: array.T) if turned and turn else None
+    return (lambda array: array.T) if turned and family is NUMPY else None
 
 
-def _writing(request: CallRequest, family: Family, run: Runs, turn: bool) -> Callable[..., Any]:
+def _writing(request: CallRequest, run: Runs) -> Callable[..., Any]:
     """What allocates the result or takes the caller's, and runs the kernel on it."""
-    shape, target = request.shape, request.tensors[-1]
-    empty, assign, overlaps = family.empty, family.assign, _overlaps(request, family)
-    stored = shape[::-1] if target.turned else shape
+    shape, target, family = request.shape, request.tensors[-1], request.family
+    empty, assign, overlaps = family.empty, family.assign, _overlaps(request)
+    stored, turn = shape[::-1] if target.turned else shape, target.turned and family is NUMPY
 
     def made(tensors: Any, given: Any, out: Any) -> Any:
         result = empty(stored, given[0])
@@ -263,7 +289,7 @@ def _writing(request: CallRequest, family: Family, run: Runs, turn: bool) -> Cal
         for array, overlap in zip(given, overlaps, strict=True):
             if overlap(out, array):
                 return copied(tensors, given, out)
-        run(*tensors, out.T if target.turned and turn else out)
+        run(*tensors, out.T if turn else out)
         return out
 
     def copied(tensors: Any, given: Any, out: Any) -> Any:
@@ -275,3 +301,235 @@ def _writing(request: CallRequest, family: Family, run: Runs, turn: bool) -> Cal
     if target.argument != "out":
         return made
     return copied if target.copied else into
+
+
+#: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
+KEPT = 4096
+#: Ends of a measurement that the user is told of.
+TOLD = ("busy", "failed")
+
+
+class ForkedLock:
+    """A reentrant lock that is free in a forked process, where no thread is left to give it back.
+
+    Attributes:
+        lock: The lock of this process; to be read anew for each use.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+
+
+#: One call is decided and prepared at a time, so that nothing is looked up or compiled twice.
+PREPARING = ForkedLock()
+#: Held for moments alone, since a measurement ends in another thread while a call may be prepared.
+_CHANGING = ForkedLock()
+_decided: dict[tuple[ProblemKey, str], Decision] = {}
+#: What is prepared for problems that nobody tuned.
+_misses: weakref.WeakSet[Miss] = weakref.WeakSet()
+
+
+def _keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
+    """Puts a value into a dict that holds `KEPT` at the most."""
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value
+
+
+@cache
+def device_info(device: str) -> DeviceInfo:
+    """Identity and limits of ``cpu`` or ``cuda:N``."""
+    return kind_of(device).describe(index_of(device))
+
+
+def decision_for(request: CallRequest) -> Decision | None:
+    """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
+    if request.problem is None:
+        return None
+    key = request.problem, request.device
+    with PREPARING.lock:
+        decision = _decided.get(key)
+        if decision is None:
+            decision = decide(request.problem, device_info(request.device))
+            _keep(_decided, key, decision)
+    copies = request.copied
+    if decision.kernel is None:
+        return decision
+    if is_miss(request, decision) and chosen().how == LIBRARY:
+        why = (
+            f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss); else: {decision.why}"
+        )
+        return decision.by_library(why)
+    if not copies or decision.worth_copying(request.copied_bytes, len(copies)):
+        return decision
+    names = ", ".join(placement.argument for placement in copies)
+    why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
+    return decision.by_library(why)
+
+
+def _decision_or_none(request: CallRequest) -> Decision | None:
+    """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
+    try:
+        return decision_for(request)
+    except Exception as error:
+        _warn_left(request, error)
+        return None
+
+
+def is_miss(request: CallRequest, decision: Decision | None) -> bool:
+    """Whether a problem for a kernel has no answer of its own."""
+    if request.problem is None or decision is None:
+        return False
+    answer = decision.answer
+    own = decision.problem.precision == request.problem.precision
+    return answer is None or answer.match != EXACT or not own
+
+
+def consult(request: CallRequest, array: Any) -> None:
+    """Has a miss measured where the policy says so, and waits if that says so; not while a graph is captured.
+
+    Args:
+        request: What is asked for.
+        array: One of the call's.
+    """
+    policy = chosen()
+    if policy.how != MEASURE or request.problem is None or request.family.capturing(array):
+        return
+    problem, device = request.problem, request.device
+    pending = measuring.PROCESS.ask(problem, device, policy.seconds, partial(decide_anew, problem, device))
+    if policy.wait:
+        pending.wait()
+    if pending.outcome in TOLD:
+        warn_once(f"{problem} could not be measured at its first use, and is answered without: {pending.why}")
+
+
+def _every_miss() -> list[Miss]:
+    with _CHANGING.lock:
+        return list(_misses)
+
+
+def decide_anew(problem: ProblemKey, device: str) -> None:
+    """Has the next calls of a problem decided anew: it was measured."""
+    _decided.pop((problem, device), None)
+    for miss in _every_miss():
+        if (miss.request.problem, miss.request.device) == (problem, device):
+            miss.runs.clear()
+
+
+def _policy_changed() -> None:
+    for miss in _every_miss():
+        miss.runs.pop(None, None)
+
+
+CHANGED.append(_policy_changed)
+
+
+def forget_all() -> None:
+    """Forgets what was decided, so that new records count, and lets what was measured be asked for again."""
+    with PREPARING.lock:
+        _decided.clear()
+    forget()
+    with _CHANGING.lock:
+        _misses.clear()
+    measuring.PROCESS.forget()
+
+
+class Miss:
+    """The calls with arrays of one kind whose problem nobody tuned.
+
+    Attributes:
+        request: What is asked for.
+        tally: Counts the calls.
+        runs: What runs, by the policy of the surrounding block; without it what is not decided yet, or not any
+            more.
+    """
+
+    def __init__(self, request: CallRequest, decision: Decision) -> None:
+        """Begins to count the calls."""
+        self.request, self.tally = request, CallCount()
+        self.runs: dict[CallPolicy | None, Prepared] = {}
+        self._last: Prepared | None = None
+        DEMAND.add(problem_of(request.problem), decision.device, decision.answer, self.tally)
+        with _CHANGING.lock:
+            _misses.add(self)
+
+    def decided(self, array: Any) -> Prepared:
+        """What runs now; during the capture of a graph, when nothing may be loaded, what ran before.
+
+        Args:
+            array: One of the call's.
+        """
+        if self._last is not None and self.request.family.capturing(array):
+            return self._last
+        consult(self.request, array)
+        surrounding = CHOSEN.get()
+        with PREPARING.lock:
+            decision = _decision_or_none(self.request)
+            self._last = prepared_by(self.request, decision)
+        if not is_miss(self.request, decision):
+            self.tally.close()
+        self.runs[surrounding] = self._last
+        return self._last
+
+    def call(self) -> Prepared:
+        """The call as it is kept: it counts, and runs what the policy that surrounds it says."""
+        hits, runs, surrounding, decided = self.tally.hits, self.runs, CHOSEN.get, self.decided
+
+        def called(*arrays: Any) -> Any:
+            hits[0] += 1
+            run = runs.get(surrounding())
+            return (run if run is not None else decided(arrays[0]))(*arrays)
+
+        return called
+
+
+def prepared_call(
+    kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest, array: Any
+) -> Prepared:
+    """The call of what is decided; where that may change, one that asks what is decided now.
+
+    Args:
+        kept: Where it is kept for the next.
+        key: By which; None for a call that is not to be remembered.
+        request: What is asked for.
+        array: One of the call's.
+    """
+    if is_miss(request, _decision_or_none(request)):
+        consult(request, array)  # which may wait, and so is not done under the lock
+    with PREPARING.lock:
+        decision = _decision_or_none(request)
+        if decision is not None and is_miss(request, decision):
+            miss = Miss(request, decision)
+            miss.decided(array)
+            call = miss.call()
+        else:
+            call = prepared_by(request, decision)
+        if key is not None:
+            _keep(kept, key, call)
+    return call
+
+
+def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
+    """The call of a decision's kernel; the library's where that cannot be had, which is no reason to fail.
+
+    Args:
+        request: What is asked for.
+        decision: What runs; None for the library of the arrays.
+    """
+    try:
+        kernel = decision is not None and decision.kernel is not None
+        return kernel_call(request, decision) if kernel else library_call(request, decision)
+    except Exception as error:
+        _warn_left(request, error)
+        return library_call(request, None)
+
+
+def _warn_left(request: CallRequest, error: Exception) -> None:
+    warn_once(
+        f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
+        f"{type(error).__name__}: {error}"
+    )

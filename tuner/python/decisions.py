@@ -12,14 +12,16 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from tuner import lookup
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound, StoreTrouble, TunerError
-from tuner.lookup import Answer, answer
+from tuner.lookup import Answer
 from tuner.lookup.answers import DEFAULT, EXACT, reckoned
 from tuner.lookup.asking import database_url, kept_open, opened
 from tuner.lookup.stale import builtin_now
@@ -30,7 +32,7 @@ LOOK_EVERY_S = 20.0
 
 
 class Rereading:
-    """The thread of one process.
+    """Watches the databases that were asked, in a thread of its own, for champions that an operator changed.
 
     Attributes:
         forget: Called if a crown log has grown.
@@ -44,7 +46,7 @@ class Rereading:
         """
         self.forget: Callable[[], None] = lambda: None
         self._every_s = every_s
-        self._seen: dict[str, int | None] = {}
+        self._newest: dict[str, int | None] = {}
         self._process = 0
 
     def begin(self) -> None:
@@ -54,40 +56,36 @@ class Rereading:
             InputError: A file that may name the database cannot be read.
         """
         url = database_url()
-        if url not in self._seen:
-            self._seen[url] = None
+        if url not in self._newest:
+            self._newest[url] = None
             self._look(url)
         if self._process != os.getpid():
             self._process = os.getpid()
-            threading.Thread(target=self._go_on, name="tuner-crowns", daemon=True).start()
+            threading.Thread(target=self._watch, name="tuner-crowns", daemon=True).start()
 
-    def _go_on(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(self._every_s):
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self._every_s)
             self.look()
 
     def look(self) -> None:
         """Looks once; a database that cannot be read is looked at again later."""
-        for url in list(self._seen):
+        for url in list(self._newest):
             self._look(url)
 
     def _look(self, url: str) -> None:
+        """Compares the number of the latest entry that changes who answers; 0 without a database."""
+        newest = 0
         try:
-            newest = _newest(url)
+            store = opened(url, patience_s=PATIENCE_S)
+            if store is not None:
+                with store:
+                    newest = store.rulings.newest()
         except (TunerError, OSError):
             return
-        seen, self._seen[url] = self._seen[url], newest
-        if seen is not None and newest != seen:
+        before, self._newest[url] = self._newest[url], newest
+        if before is not None and newest != before:
             self.forget()
-
-
-def _newest(url: str) -> int:
-    """Number of the latest entry that changes who answers; 0 without a database."""
-    store = opened(url, patience_s=1.0)
-    if store is None:
-        return 0
-    with store:
-        return store.rulings.newest()
 
 
 #: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
@@ -128,6 +126,10 @@ class Decision:
     config: Config | None = None
     saves_s: float = 0.0
 
+    def by_library(self, why: str) -> Decision:
+        """The library runs instead."""
+        return replace(self, kernel=None, config=None, saves_s=0.0, why=why)
+
     def worth_copying(self, copied_bytes: int, copies: int) -> bool:
         """Whether the kernel saves more than it costs to copy so many bytes first."""
         kind = kind_of(self.device.kind)
@@ -157,95 +159,84 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
         UnknownName: No such device, operation, dtype, layout or precision.
     """
     REREADING.begin()
-    found = _decided(key, device)
-    measured = found.answer is not None and found.answer.match == EXACT
-    if key.precision == IEEE or found.kernel is not None or measured:
-        return found
+    decision = _decided(key, device)
+    measured = decision.answer is not None and decision.answer.match == EXACT
+    if key.precision == IEEE or decision.kernel is not None or measured:
+        return decision
     plain = _decided(replace(key, precision=IEEE), device)
     if plain.kernel is None:
-        return found
+        return decision
     return replace(plain, why=f"nothing is known of it {key.precision}, so as {IEEE}: {plain.why}")
 
 
 def _decided(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     """As `decide`, of the key's precision alone."""
     problem = problem_of(key)
-    if isinstance(device, str):
-        elsewhere = _looked_up(key, device)
-        return _in_every_regime(_judged(_bare(problem, _device_of(elsewhere), elsewhere)), key)
-    bare = _bare(problem, device)
     try:
-        return _in_every_regime(_judged(_bare(problem, device, _looked_up(key, device))), key)
-    except NothingFound as error:
-        return replace(bare, why=f"no record tells of a kernel that is faster: {error}")
+        answer = _looked_up(key, device)
+        return _in_every_regime(_judged(problem, answer), key)
     except Exception as error:  # a lookup that fails must not break a product
+        if isinstance(device, str):  # where nothing is computed
+            raise
+        if isinstance(error, NothingFound):
+            return _undecided(problem, device, f"no record tells of a kernel that is faster: {error}")
         warn_once(f"the lookup of {key} failed, so the library is used: {type(error).__name__}: {error}")
-        return replace(bare, why=f"the lookup failed: {error}")
+        return _undecided(problem, device, f"the lookup failed: {error}")
 
 
-def _bare(problem: Problem, device: DeviceInfo, found: Answer | None = None) -> Decision:
-    """Before it is decided: the library's."""
+def _undecided(problem: Problem, device: DeviceInfo, why: str = "", answer: Answer | None = None) -> Decision:
+    """The library's."""
     baseline = problem.operation.baselines.get(device.kind)
-    return Decision(problem, device, baseline.named(problem) if baseline else "library", "", found)
+    return Decision(problem, device, baseline.named(problem) if baseline else "library", why, answer)
 
 
-def _judged(bare: Decision) -> Decision:
+def _judged(problem: Problem, answer: Answer) -> Decision:
     """The decision that an answer leads to."""
-    problem, device, library, found = bare.problem, bare.device, bare.library, bare.answer
-    assert found is not None
-
-    def by_library(why: str) -> Decision:
-        return replace(bare, why=why)
-
-    told = "; ".join(found.reasons)
-    if found.use != "kernel":
-        return by_library(told or f"measured: the kernel reaches {found.speedup:.3f} of its speed")
-    if found.match == DEFAULT:
-        return by_library(told or "nothing near was measured")
-    kernel = _declared(problem, device, found.kernel)
+    assert answer.question is not None, "a lookup keeps its question"
+    device = answer.question.device
+    by_library = partial(_undecided, problem, device, answer=answer)
+    reasons, exact = "; ".join(answer.reasons), answer.match == EXACT
+    if answer.use != "kernel":
+        return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
+    if answer.match == DEFAULT:
+        return by_library(reasons or "nothing near was measured")
+    declared = builtin_now().of(problem.operation.name, device.kind)
+    kernel = next((kernel for kernel in declared if kernel.name == answer.kernel), None)
     if kernel is None:
-        return by_library(f"kernel {found.kernel!r} is not among the built-in ones, and no other code is run")
-    config, illegal = _legal_config(kernel, problem, device, found)
+        return by_library(f"kernel {answer.kernel!r} is not among the built-in ones, and no other code is run")
+    config, illegal = _legal_config(kernel, problem, device, answer)
     if config is None:
         return by_library(illegal)
-    if found.match == EXACT and 0 < found.speedup < LEAD:
-        return by_library(f"measured at {found.speedup:.3f} x {library}, a lead too small to count on")
-    if found.match == EXACT:
-        how = f"measured at {found.speedup:.3f} x {library}" if found.speedup else "measured, no library beside"
-        told = "; ".join((how, *found.reasons))
-    fallback = found.record.versions.get("fallback", "") if found.record is not None else ""
+    library = by_library("").library
+    if exact and 0 < answer.speedup < LEAD:
+        return by_library(f"measured at {answer.speedup:.3f} x {library}, a lead too small to count on")
+    if exact:
+        how = (
+            f"measured at {answer.speedup:.3f} x {library}" if answer.speedup else "measured, no library beside"
+        )
+        reasons = "; ".join((how, *answer.reasons))
+    fallback = answer.record.versions.get("fallback", "") if answer.record is not None else ""
     kernel = kernel.as_recorded(fallback, problem, device)
-    return replace(bare, why=told, kernel=kernel, config=config, saves_s=_saves_s(found))
+    return Decision(problem, device, library, reasons, answer, kernel, config, _saves_s(answer))
 
 
-def _in_every_regime(found: Decision, key: ProblemKey) -> Decision:
+def _in_every_regime(decision: Decision, key: ProblemKey) -> Decision:
     """The library where it won in another regime: what a program finds in the caches is not known."""
-    for regime in OTHER_REGIMES if found.kernel else ():
-        other = _looked_up(key, found.device, regime)
+    for regime in OTHER_REGIMES if decision.kernel else ():
+        other = _looked_up(key, decision.device, regime)
         timed = other.record is not None and other.record.regime == regime
         if timed and other.match == EXACT and (other.use != "kernel" or 0 < other.speedup < LEAD):
-            why = f"in the {regime} regime the best kernel is {other.speedup:.3f} x {found.library}"
-            return replace(found, kernel=None, config=None, saves_s=0.0, why=why)
-    return found
-
-
-def _device_of(found: Answer) -> DeviceInfo:
-    assert found.question is not None, "a lookup keeps its question"
-    return found.question.device
-
-
-def _declared(problem: Problem, device: DeviceInfo, name: str) -> Kernel | None:
-    for kernel in builtin_now().kernels:
-        if (kernel.operation, kernel.target, kernel.name) == (problem.operation.name, device.kind, name):
-            return kernel
-    return None
+            return decision.by_library(
+                f"in the {regime} regime the best kernel is {other.speedup:.3f} x {decision.library}"
+            )
+    return decision
 
 
 def _legal_config(
-    kernel: Kernel, problem: Problem, device: DeviceInfo, found: Answer
+    kernel: Kernel, problem: Problem, device: DeviceInfo, answer: Answer
 ) -> tuple[Config | None, str]:
     """The answer's config where the kernel as it is now may run it here; else why not."""
-    values = dict(found.config)
+    values = dict(answer.config)
     names = [parameter.name for parameter in kernel.parameters]
     if sorted(names) != sorted(values):
         return None, f"kernel {kernel.name!r} has other parameters now; tune again"
@@ -256,38 +247,29 @@ def _legal_config(
     return config, ""
 
 
-def _saves_s(found: Answer) -> float:
+def _saves_s(answer: Answer) -> float:
     """By the model or the record's times, less what may be lost."""
-    if found.predicted is not None:
-        kept_s = found.predicted.kernel_s / (1.0 - reckoned(found.loss))
-        return max(0.0, (found.predicted.library_s or 0.0) - kept_s)
-    if found.champion is None or not found.champion.speedup:
+    if answer.predicted is not None:
+        kept_s = answer.predicted.kernel_s / (1.0 - reckoned(answer.loss))
+        return max(0.0, (answer.predicted.library_s or 0.0) - kept_s)
+    if answer.champion is None or not answer.champion.speedup:
         return 0.0
-    ours_s = found.champion.record.measurement.time_s or 0.0
-    return float(ours_s * (found.champion.speedup - 1.0 / (1.0 - reckoned(found.loss))))
+    ours_s = answer.champion.record.measurement.time_s or 0.0
+    return float(ours_s * (answer.champion.speedup - 1.0 / (1.0 - reckoned(answer.loss))))
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:
     """The answer from the user's records and the published ones; without the former where they are broken."""
     global _left_out_until_s
-    if time.monotonic() < _left_out_until_s:
-        return answer(None, key, device, regime)
-    forked = os.getpid() != _PROCESS  # whose connections are another's
-    store = None
-    try:
-        store = (opened if forked else kept_open)(patience_s=PATIENCE_S)
-        return answer(store, key, device, regime)
-    except StoreTrouble as error:
-        warn_once(f"the records of your database are left out: {error}")
-        _left_out_until_s = time.monotonic() + LEFT_OUT_S
-        return answer(None, key, device, regime)
-    finally:
-        if forked and store is not None:
-            store.close()
+    if time.monotonic() >= _left_out_until_s:
+        try:
+            return lookup.answer(kept_open(patience_s=PATIENCE_S), key, device, regime)
+        except StoreTrouble as error:
+            warn_once(f"the records of your database are left out: {error}")
+            _left_out_until_s = time.monotonic() + LEFT_OUT_S
+    return lookup.answer(None, key, device, regime)
 
 
-#: The process that loaded this module.
-_PROCESS = os.getpid()
 _left_out_until_s = 0.0
 _WARNED: set[str] = set()
 

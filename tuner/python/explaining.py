@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy
 
 from tuner.declare.epilogue import Epilogue
-from tuner.devices.detect import is_on_host, is_spec
-from tuner.errors import UnknownName
+from tuner.devices.detect import find, is_on_host, is_spec
+from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import UNMEASURED
-from tuner.python.arrays import Operand, common_family, dense_strides, view
+from tuner.python.arrays import Operand, common_family, row_major, view
+from tuner.python.calls import decision_for
 from tuner.python.decisions import Decision, decide, problem_of
-from tuner.python.operands import ARGUMENTS, REQUESTS, CallRequest, request_of
-from tuner.python.policy import precision_of
-from tuner.python.preparing import decision_for
+from tuner.python.requests import ARGUMENTS, CallRequest, request_for, request_of
 from tuner.results.record import ProblemKey
 
 #: Operation -> the function that computes it.
@@ -75,32 +74,35 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
+        """A line for each thing that is known, under its name."""
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
-        named = f"kernel {self.kernel}" + (f" with {config}" if config else "")
-        lines = [("call", f"{self.function}: {'; '.join(self.operands)}")]
-        lines += [("problem", self.problem)] if self.problem else []
-        lines += [("device", self.device), ("runs", named if self.use == "kernel" else self.use)]
-        lines += [("why", self.why)]
-        lines += [("fallback", f"{self.fallback}, for inputs that it does not take")] if self.fallback else []
-        if self.kernel and self.use != "kernel":
-            lines += [("not", named + (f", {self.speedup:.3f} x {self.use}" if self.speedup else ""))]
-        if self.match:
-            known = self.expected_loss < UNMEASURED
-            loss = f"{self.expected_loss:.1%} expected, {self.loss_said}" if known else self.loss_said
-            lines += [("match", self.match), ("loss", loss)]
-        if self.record:
-            here = f"{self.problem} on {self.device}"
-            lines += [("record", f"{self.record_id or 'published'}, {self.measured_at}")]
-            lines += [("", f"of {self.record}")] if self.record != here else []
-        if self.stale:
-            lines += [("stale", self.stale)]
-        if self.memory and self.use == "kernel":
-            memory = (
-                said if said.startswith(f"{name} ") else f"{name}: {said}" for name, said in self.memory.items()
-            )
-            lines += [("memory", ", ".join(memory))]
-            lines += [("copies", "; ".join(self.copies) or "none")]
-        return "\n".join(f"{name:9}{said}" for name, said in lines)
+        kernel, is_kernel = (
+            f"kernel {self.kernel}" + (f" with {config}" if config else ""),
+            self.use == "kernel",
+        )
+        speedup = f", {self.speedup:.3f} x {self.use}" if self.speedup else ""
+        loss = f"{self.expected_loss:.1%} expected, " if self.expected_loss < UNMEASURED else ""
+        elsewhere = self.record and self.record != f"{self.problem} on {self.device}"
+        memory = (
+            text if text.startswith(f"{name} ") else f"{name}: {text}" for name, text in self.memory.items()
+        )
+        lines = [
+            ("call", f"{self.function}: {'; '.join(self.operands)}"),
+            ("problem", self.problem),
+            ("device", self.device),
+            ("runs", kernel if is_kernel else self.use),
+            ("why", self.why),
+            ("fallback", self.fallback and f"{self.fallback}, for inputs that it does not take"),
+            ("not", "" if is_kernel or not self.kernel else kernel + speedup),
+            ("match", self.match),
+            ("loss", self.match and loss + self.loss_said),
+            ("record", self.record and f"{self.record_id or 'published'}, {self.measured_at}"),
+            ("", f"of {self.record}" if elsewhere else ""),
+            ("stale", self.stale),
+            ("memory", ", ".join(memory) if is_kernel else ""),
+            ("copies", ("; ".join(self.copies) or "none") if is_kernel and self.memory else ""),
+        ]
+        return "\n".join(f"{name:9}{text}" for name, text in lines if text)
 
 
 def explain(
@@ -138,32 +140,26 @@ def explain(
         NothingFound: Nothing is known of a device of that name.
     """
     function, arrays = _function_of(call, shapes, dims)
+    how = {"precision": precision, "epilogue": Epilogue.read(epilogue)}
+    if how["epilogue"] and function != "matmul":
+        raise InputError(
+            f"explain: an epilogue is for products that are matrices, got {function}; leave it out"
+        )
     if arrays:
-        return _of_arrays(function, arrays, out, (precision, epilogue))
-    where = device or _here()
-    if dims:
-        request = _of_dims(function, dims, dtype, layout, where)
-    else:
-        given = tuple(_row_major(tuple(shape), dtype, where) for shape in shapes or ())
-        _check_count(function, given)
-        request = REQUESTS[function](*given, None)
-    request = _precise(request, precision, epilogue)
-    return _explained(request, _decision(request, where))
-
-
-def _precise(request: CallRequest, asked: str, epilogue: str) -> CallRequest:
-    if request.function == "matmul":
-        request = request.in_precision(precision_of(asked), asked)
-    text = Epilogue.read(epilogue).text
-    if text and request.problem is not None:
-        problem = replace(request.problem, epilogue=text)
-        problem_of(problem)  # or say that there is none
-        return replace(request, problem=problem)
-    return request
+        return _of_arrays(function, arrays, out, how)
+    where = device or find().spec
+    operands = _of_dims(function, dims, dtype, layout, where) if dims else None
+    if operands is None:
+        operands = [_row_major(tuple(shape), dtype, where) for shape in shapes or ()]
+    request = request_for(function, _named(function, operands), **how)
+    if is_spec(where):
+        find(where)  # or say that there is none
+        return _explained(request, decision_for(request))
+    return _explained(request, decide(request.problem, where) if request.problem else None)
 
 
 def _function_of(
-    call: tuple[Any, ...], shapes: Sequence[Any] | None, dims: dict[str, int]
+    call: tuple[Any, ...], shapes: Sequence[Any] | None, dims: Mapping[str, int]
 ) -> tuple[str, tuple[Any, ...]]:
     """The function's name, and the arrays; arrays alone tell the function as well."""
     first = call[0] if call else None
@@ -173,108 +169,85 @@ def _function_of(
         if name not in ARGUMENTS:
             raise UnknownName("function", name, [*ARGUMENTS, *FUNCTIONS])
         return name, call[1:]
-    if call:
-        ndims = [numpy.ndim(each) if isinstance(each, (list, tuple)) else len(each.shape) for each in call]
-    elif dims:
+    if dims and not call:
         raise ValueError("explain: dims are of an operation, got none; name it, e.g. explain('gemm', m=9, ...)")
-    else:
-        ndims = [len(shape) for shape in shapes or ()]
-    if not ndims:
+    if call:
+        shapes = [numpy.shape(array) if isinstance(array, (list, tuple)) else array.shape for array in call]
+    if not shapes:
         raise ValueError("explain: give the arrays of a call, or shapes= or dims; got none of them")
-    if len(ndims) == 1:
+    if len(shapes) == 1:
         return "transpose", call
-    return "gemv" if ndims == [2, 1] else "matmul", call
+    return "gemv" if [len(shape) for shape in shapes] == [2, 1] else "matmul", call
 
 
-def _of_arrays(function: str, arrays: tuple[Any, ...], out: Any, how: tuple[str, str]) -> Explanation:
-    _check_count(function, arrays)
-    arrays = tuple(numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in arrays)
-    family = common_family(function, dict(zip(ARGUMENTS[function], arrays, strict=True)), out)
+def _of_arrays(function: str, given: tuple[Any, ...], out: Any, how: Mapping[str, Any]) -> Explanation:
+    arrays = _named(
+        function, [numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in given]
+    )
+    family = common_family(function, arrays, out)
     if family is None:
-        views = tuple(view(each) for each in arrays)
+        views = tuple(view(array) for array in arrays.values())
         return _of_arrays(function, views, None if out is None else view(out), how)
-    request = _precise(request_of(function, family, arrays, out), *how)
+    request = request_of(function, family, arrays, out, **how)
     return _explained(request, decision_for(request))
 
 
-def _check_count(function: str, given: tuple[Any, ...]) -> None:
-    wanted = ARGUMENTS[function]
-    if len(given) != len(wanted):
+def _named(function: str, given: Sequence[Any]) -> dict[str, Any]:
+    """Arrays by their names."""
+    names = ARGUMENTS[function]
+    if len(given) != len(names):
         raise ValueError(
-            f"explain: {function} takes {len(wanted)} arrays ({', '.join(wanted)}), got {len(given)}; "
+            f"explain: {function} takes {len(names)} arrays ({', '.join(names)}), got {len(given)}; "
             "give out= by name"
         )
-
-
-def _here() -> str:
-    from tuner.devices.detect import find
-
-    return find().spec
+    return dict(zip(names, given, strict=True))
 
 
 def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
     kind = numpy.dtype(dtype)
-    library = "NumPy" if is_on_host(device) else "CuPy"
-    return Operand(library, shape, dense_strides(shape, kind.itemsize), kind.name, kind.itemsize, device)
+    return row_major("NumPy" if is_on_host(device) else "CuPy", shape, kind.name, kind.itemsize, device)
 
 
-def _of_dims(function: str, dims: dict[str, int], dtype: str, layout: str, device: str) -> CallRequest:
-    """The request of a call with arrays as an operation's layout says."""
-    operation = next(name for name, each in FUNCTIONS.items() if each == function)
+def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, device: str) -> list[Operand]:
+    """Arrays as an operation's layout says."""
+    operation = next(name for name, computed_by in FUNCTIONS.items() if computed_by == function)
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
-    given = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
-    for place, letter in enumerate(problem.layout):
-        stored = given[place]
-        if letter == "t":
-            given[place] = Operand(
-                stored.family, stored.shape[::-1], stored.strides[::-1], stored.dtype, stored.itemsize, device
-            )
-    return REQUESTS[function](*given, None)
-
-
-def _decision(request: CallRequest, device: str) -> Decision | None:
-    if is_spec(device):
-        from tuner.devices.detect import find
-
-        find(device)  # or say that there is none
-        return decision_for(request)
-    return decide(request.problem, device) if request.problem else None
+    stored = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
+    letters = problem.layout.ljust(len(stored), "n")
+    return [each.turned if letter == "t" else each for each, letter in zip(stored, letters, strict=True)]
 
 
 def _explained(request: CallRequest, decision: Decision | None) -> Explanation:
-    operands = tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items())
-    found = decision.answer if decision else None
-    record = found.record if found else None
-    names = _names(decision, len(request.tensors)) if decision else []
+    answer = decision.answer if decision else None
+    record = answer.record if answer else None
+    kernel = decision.kernel if decision else None
+    family = next(iter(request.operands.values())).family
+    tensors = _tensors(decision, len(request.tensors)) if decision else []
     return Explanation(
         function=request.function,
-        operands=operands,
+        operands=tuple(f"{name} {each.dtype} {each.shape}" for name, each in request.operands.items()),
         problem=str(request.problem or ""),
         device=decision.device.name if decision else request.device,
-        use="kernel" if decision and decision.kernel else _library(request, decision),
+        # The arrays' own library, or the one below it that was measured.
+        use="kernel" if kernel else decision.library if decision else family,
         why=decision.why if decision else request.why,
-        kernel=found.kernel if found else "",
-        config=dict(found.config) if found else {},
-        fallback=decision.kernel.falls_back_to(found.config) if decision and decision.kernel and found else "",
-        match=found.match if found else "",
-        expected_loss=found.expected_loss if found else 0.0,
-        loss_said=found.loss.said if found else "",
-        speedup=found.speedup if found else 0.0,
+        kernel=answer.kernel if answer else "",
+        config=dict(answer.config) if answer else {},
+        fallback=kernel.falls_back_to(answer.config) if kernel and answer else "",
+        match=answer.match if answer else "",
+        expected_loss=answer.expected_loss if answer else 0.0,
+        loss_said=answer.loss.said if answer else "",
+        speedup=answer.speedup if answer else 0.0,
         record=f"{record.problem} on {record.device.name}" if record else "",
         record_id=record.id if record else "",
         measured_at=record.measured_at if record else "",
-        stale=found.stale_reason if found and found.stale else "",
-        memory={name: str(of) for name, of in zip(names, request.tensors, strict=False)},
-        copies=tuple(str(of) for of in request.copied),
+        stale=answer.stale_reason if answer and answer.stale else "",
+        memory={name: str(tensor) for name, tensor in zip(tensors, request.tensors, strict=False)},
+        copies=tuple(map(str, request.copied)),
     )
 
 
-def _names(decision: Decision, count: int) -> list[str]:
+def _tensors(decision: Decision, count: int) -> list[str]:
     """Names of the tensors that a request places: of an epilogue's inputs it may know none."""
     inputs = [tensor.name for tensor in decision.problem.inputs]
     return [*inputs[: count - 1], *(tensor.name for tensor in decision.problem.outputs)]
-
-
-def _library(request: CallRequest, decision: Decision | None) -> str:
-    """The library that would run: the arrays' own, or the one below it that was measured."""
-    return decision.library if decision else next(iter(request.operands.values())).family

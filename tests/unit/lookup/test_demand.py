@@ -33,7 +33,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Demand]:
     """Counts of this test alone, written when it says so."""
     own = Demand()
     monkeypatch.setattr(demand, "WRITE_S", 3600.0)
-    for module in ("tuner.python.preparing", "tuner.lookup", "tuner.lookup.demand"):
+    for module in ("tuner.python.calls", "tuner.lookup", "tuner.lookup.demand"):
         monkeypatch.setattr(sys.modules[module], "DEMAND", own)
     tuner.clear_caches()
     yield own

@@ -20,7 +20,7 @@ from fixtures.callable_records import crowned, empty_database, own_records, ran
 from fixtures.operands import close, normal, stored
 
 import tuner
-from tuner.python import decisions, preparing
+from tuner.python import calls, decisions, functions
 
 __all__ = ["empty_database", "own_records", "ran"]
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -97,7 +97,7 @@ def test_a_problem_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(str(key))
         return decisions.decide(key, device)
 
-    monkeypatch.setattr(preparing, "decide", decide)
+    monkeypatch.setattr(calls, "decide", decide)
     a, b = normal(4, 6), normal(6, 5)
     tuner.clear_caches()
     for _ in range(3):
@@ -112,7 +112,6 @@ def test_a_problem_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
     from tuner.devices.cpu import numba
-    from tuner.python import calls
 
     compiled: list[str] = []
     ready = numba.ready
@@ -132,13 +131,11 @@ def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch, ran: li
 
 
 def test_prepared_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner.python import dispatch
-
-    monkeypatch.setattr(preparing, "KEPT", 3)
+    monkeypatch.setattr(calls, "KEPT", 3)
     tuner.clear_caches()
     for size in range(1, 9):
         tuner.transpose(normal(size, 2).astype(np.int8))
-    assert len(dispatch._prepared["transpose"]) == 3
+    assert len(functions._transpose) == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish" * 1000])
@@ -186,7 +183,6 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_the_library(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tuner.devices.cpu import numba
-    from tuner.python import calls
 
     def fails(*_: object) -> None:
         raise OSError("the cache folder is full")

@@ -12,7 +12,7 @@ from scipy.special import erf
 
 import tuner
 from tuner.errors import InputError, UnknownName
-from tuner.python import preparing
+from tuner.python import calls
 
 __all__ = ["empty_database", "own_records", "ran"]
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -37,13 +37,13 @@ def everything(alpha: float = 2.0, beta: float = -0.5) -> np.ndarray:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Problems for which a kernel was prepared."""
     found: list[str] = []
-    prepare = preparing.kernel_call
+    prepare = calls.kernel_call
 
-    def noted(request: Any, decision: Any, family: Any) -> Any:
+    def noted(request: Any, decision: Any) -> Any:
         found.append(str(decision.problem))
-        return prepare(request, decision, family)
+        return prepare(request, decision)
 
-    monkeypatch.setattr(preparing, "kernel_call", noted)
+    monkeypatch.setattr(calls, "kernel_call", noted)
     return found
 
 

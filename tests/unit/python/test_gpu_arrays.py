@@ -12,7 +12,7 @@ from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned
 from numpy.typing import NDArray
 
 import tuner
-from tuner.python import CallableWarning, dispatch, preparing
+from tuner.python import CallableWarning, calls, functions
 
 __all__ = ["empty_database", "own_records"]
 RNG = np.random.default_rng(3)
@@ -21,8 +21,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 @pytest.fixture(autouse=True)
 def log(own_records: None, monkeypatch: pytest.MonkeyPatch) -> Log:
-    monkeypatch.setattr(preparing, "_devices", {})
-    monkeypatch.setattr(dispatch, "_key_of", dict(dispatch._key_of))
+    monkeypatch.setattr(functions, "_key_of", dict(functions._key_of))
+    calls.device_info.cache_clear()
     return install(monkeypatch)
 
 

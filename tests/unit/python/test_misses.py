@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import tuner
 from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import Answer, Loss, Predicted
-from tuner.python import CallableWarning, arrays, measuring, policy, preparing
+from tuner.python import CallableWarning, arrays, calls, measuring, policy
 from tuner.python.decisions import decide
 from tuner.python.measuring import PendingMeasurement
 from tuner.results.record import ProblemKey
@@ -53,11 +53,9 @@ def predicted(monkeypatch: pytest.MonkeyPatch) -> None:
         told = Answer(
             None, "predicted", Loss(0.1), predicted=Predicted(1e-6, 2e-6, None), default=("blocked", config)
         )
-        return preparing.replace(
-            found, answer=told, kernel=kernel, config=config, saves_s=1e-6, why="predicted"
-        )
+        return replace(found, answer=told, kernel=kernel, config=config, saves_s=1e-6, why="predicted")
 
-    monkeypatch.setattr(preparing, "decide", predicting)
+    monkeypatch.setattr(calls, "decide", predicting)
 
 
 @dataclass
@@ -231,7 +229,7 @@ def test_nothing_happens_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPat
     assert len(bench.asked) == 1
     before, capturing = list(gpu.loaded), True
     bench.effect = lambda: crowned(
-        "gemm", DIMS, layout="nn", kernel="tiled", device=preparing.device_info("cuda:0")
+        "gemm", DIMS, layout="nn", kernel="tiled", device=calls.device_info("cuda:0")
     )
     bench.answer()
     tuner.matmul(a, b)

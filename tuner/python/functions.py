@@ -1,0 +1,409 @@
+"""`matmul`, `gemv`, `transpose` and `pack`: from a call to the prepared call that it is.
+
+The first call with arrays of some kind looks its problem up, compiles and prepares; every later one finds what
+was prepared in a dict, by what is cheap to read of the arrays. That takes no lock; preparing takes one, so that
+nothing is compiled twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+import numpy
+
+from tuner.declare.epilogue import ACTIVATIONS, C_IN, Epilogue
+from tuner.declare.problem import EMULATED, IEEE
+from tuner.errors import InputError, UnknownName
+from tuner.python.arrays import (
+    NUMPY,
+    Family,
+    common_family,
+    family_of,
+    given_back,
+    row_major,
+    shares_memory_with_others,
+    view,
+)
+from tuner.python.calls import PREPARING, PackedForm, Prepared, forget_all, packed_form, prepared_call
+from tuner.python.decisions import REREADING, warn_once
+from tuner.python.policy import EMULATED_DTYPES, PRECISION, precision_of
+from tuner.python.policy import chosen as policy
+from tuner.python.requests import placed, request_for, request_of
+
+_key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
+#: Precision -> prepared products.
+_matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: {}, EMULATED: {}}
+_gemv: dict[Hashable, Prepared] = {}
+_transpose: dict[Hashable, Prepared] = {}
+#: Products with an epilogue, by its parts and factors, too.
+_finished: dict[Hashable, Prepared] = {}
+
+
+class Finish(TypedDict, total=False):
+    """What is done to a product: ``activation(alpha * a @ b + beta * c + bias) + residual``.
+
+    Attributes:
+        bias: Shape (N,) or (1, N): an element for each column; shape (M, 1): one for each row.
+        activation: ``relu``, ``gelu`` (by erf), ``gelu-tanh`` (its approximation) or ``silu``.
+        alpha: A number; 1 unless given.
+        beta: A number; 1 unless given, where `c` is.
+        c: Shape (M, N).
+        residual: Shape (M, N), added last.
+    """
+
+    bias: Any
+    activation: str
+    alpha: float
+    beta: float
+    c: Any
+    residual: Any
+
+
+def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
+    """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
+
+    Args:
+        a: Array of NumPy, CuPy or PyTorch, or of a library that shares its memory by DLPack or the CUDA array
+            interface. Shape (M, K); one axis, or more than two, as `numpy.matmul` has them.
+        b: Of the same library, on the same device. Shape (K, N). Or what `tuner.pack` made of such an array.
+        out: Where to put the result, of shape (M, N); a new array unless given. May overlap `a` and `b`.
+        precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
+            exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
+            `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
+        finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias)
+            + residual``, by arguments of these names; see `Finish`.
+
+    Returns:
+        The result, an array of the same library, or `out`. On a GPU it is queued on the library's current
+        stream.
+
+    Raises:
+        ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
+        TypeError: What is no array, or arrays of several libraries.
+        UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
+        InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32; or `b` is packed,
+            and there is more to do than to multiply.
+    """
+    if finish:
+        return _product(a, b, out, finish, precision)
+    try:
+        prepared = _matmul[precision or PRECISION.get()]
+        if out is None:
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b)]
+        else:
+            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        if isinstance(b, Packed):
+            return b.product(a, out, precision)
+        kept = _matmul[precision_of(precision)]
+        return _first(partial(matmul, precision=precision), "matmul", {"a": a, "b": b}, out, kept, precision)
+    return call(a, b, out)
+
+
+def gemv(a: Any, x: Any, out: Any = None) -> Any:
+    """The product of a matrix and a vector; see `matmul`.
+
+    Args:
+        a: Shape (M, N).
+        x: Shape (N,).
+        out: Shape (M,); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x)]
+        else:
+            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first(gemv, "gemv", {"a": a, "x": x}, out, _gemv)
+    return call(a, x, out)
+
+
+def transpose(a: Any, out: Any = None) -> Any:
+    """An array's transpose as a row-major array of its own, not as a view; see `matmul`.
+
+    Args:
+        a: Shape (M, N); other numbers of axes are turned round as `numpy.transpose` does.
+        out: Shape (N, M); a new array unless given.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+    """
+    try:
+        if out is None:
+            call = _transpose[_key_of[type(a)](a)]
+        else:
+            call = _transpose[_key_of[type(a)](a), _key_of[type(out)](out)]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return _first(transpose, "transpose", {"a": a}, out, _transpose)
+    return call(a, out)
+
+
+def clear_caches() -> None:
+    """Forgets what was looked up and prepared, so that the next calls see new records."""
+    with PREPARING.lock:
+        for prepared in (*_matmul.values(), _gemv, _transpose, _finished):
+            prepared.clear()
+        forget_all()
+
+
+REREADING.forget = clear_caches
+
+
+def _first(
+    public: Callable[..., Any],
+    function: str,
+    arrays: Mapping[str, Any],
+    out: Any,
+    kept: dict[Hashable, Prepared],
+    precision: str = "",
+) -> Any:
+    """A call with arrays of a kind that was not met before, or that is not to be remembered.
+
+    Args:
+        public: The function itself, for views of arrays of other libraries.
+        function: Its name.
+        arrays: What it is called with.
+        out: As the caller gave it.
+        kept: Where its prepared calls are.
+        precision: The precision that the call itself says; empty where it says none.
+    """
+    policy()  # or say that there is no such policy, before anything is prepared
+    arrays = {name: numpy.asarray(array) if _is_nested(array) else array for name, array in arrays.items()}
+    family = common_family(function, arrays, out)
+    if family is None:
+        return _on_views(public, tuple(arrays.values()), out)
+    request = request_of(function, family, arrays, out, precision)
+    key = _key(family, (*arrays.values(), *(() if out is None else (out,))))
+    return prepared_call(kept, key, request, arrays["a"])(*arrays.values(), out)
+
+
+def _is_nested(given: Any) -> bool:
+    """What NumPy's functions take in place of an array."""
+    return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
+
+
+def _on_views(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -> Any:
+    """Calls a function on views of other libraries' arrays, and gives the result back to the library.
+
+    Args:
+        function: `matmul`, `gemv` or `transpose`.
+        arrays: Arrays of one library.
+        out: One more to write, or None.
+
+    Returns:
+        An array of the library, where it can take one; else one of CuPy or NumPy. Or `out`.
+
+    Raises:
+        TypeError: A library that shares the memory of neither a GPU nor the host.
+    """
+    views = [view(array) for array in arrays]
+    if out is not None:
+        function(*views, out=view(out))
+        return out
+    return given_back(function(*views), arrays[0])
+
+
+def _key(family: Family, arrays: tuple[Any, ...]) -> Hashable | None:
+    """By what a call with such arrays is kept; None if it is not to be remembered."""
+    if not all(type(array) is family.base for array in arrays):
+        return None
+    try:
+        keys = tuple(family.key(array) for array in arrays)
+    except RuntimeError:  # what has no strides
+        return None
+    _key_of.setdefault(family.base, family.key)
+    return keys if len(keys) > 1 else keys[0]
+
+
+def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
+    """A product with an epilogue.
+
+    The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster;
+    else the library's product, and its element-wise functions behind it.
+    """
+    if isinstance(b, Packed):
+        raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
+    arithmetic = precision_of(precision)
+    a, b = (numpy.asarray(array) if _is_nested(array) else array for array in (a, b))
+    if family_of(a) is None and shares_memory_with_others(a):
+        views = {name: view(given) if _is_foreign(given) else given for name, given in finish.items()}
+        return _on_views(partial(matmul, precision=precision, **views), (a, b), out)
+    epilogue, more, factors = _read(finish, a, b)
+    if not epilogue:
+        return matmul(a, b, out, precision=precision)
+    arrays = {"a": a, "b": b, **more}
+    family = common_family("matmul", arrays, out)
+    assert family is not None, "arrays of other libraries were viewed before"
+    written = None if out is None else family.operand(out)
+    direct = written is None or (written.is_row_major and written.aligned)
+    to = out if direct else None
+    kinds = [(type(array), family.key(array)) for array in (*arrays.values(), *(() if to is None else (to,)))]
+    key = epilogue, *kinds, *factors.values(), arithmetic
+    call = _finished.get(key)
+    if call is None:
+        request = request_of("matmul", family, arrays, to, precision, epilogue=epilogue, factors=factors)
+        call = prepared_call(_finished, key, request, a)
+    result = call(*arrays.values(), to)
+    if direct:
+        return result
+    family.assign(out, result)
+    return out
+
+
+def _is_foreign(array: Any) -> bool:
+    return family_of(array) is None and shares_memory_with_others(array)
+
+
+def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dict[str, float]]:
+    """The parts of an epilogue, its further arrays in a kernel's order, and its factors."""
+    unknown = [name for name in finish if name not in Finish.__annotations__]
+    if unknown:
+        known = ", ".join(Finish.__annotations__)
+        raise TypeError(f"matmul: beside a, b, out and precision it takes {known}, got {unknown[0]}")
+    activation, c, residual = finish.get("activation") or "", finish.get("c"), finish.get("residual")
+    if activation and activation not in ACTIVATIONS:
+        raise UnknownName("activation", activation, ACTIVATIONS)
+    alpha, beta = float(finish.get("alpha", 1.0)), float(finish.get("beta", 0.0 if c is None else 1.0))
+    if c is None and beta:
+        raise ValueError(f"matmul: beta multiplies c, got beta={beta} without c; give c=, or leave beta out")
+    bias, kind = _bias(finish.get("bias"), a, b)
+    epilogue = Epilogue(alpha != 1.0, beta != 0.0, kind, activation, residual is not None)
+    arrays, factors = {C_IN: c, "bias": bias, "residual": residual}, {"alpha": alpha, "beta": beta}
+    more = {"c" if name == C_IN else name: arrays[name] for name in epilogue.operands}
+    return epilogue, more, {name: factors[name] for name in epilogue.factors}
+
+
+def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:
+    """A bias as a vector, and whether it is for rows or columns."""
+    if bias is None:
+        return None, ""
+    shape, (m, n) = tuple(bias.shape), (tuple(a.shape)[-2:-1], tuple(b.shape)[-1:])
+    if shape in (n, (1, *n)):
+        return bias.reshape(-1), "bias-col"
+    if shape == (*m, 1):
+        return bias.reshape(-1), "bias-row"
+    raise ValueError(
+        "matmul: bias has an element for each column, shape (N,), or for each row, shape (M, 1); "
+        f"got shape {shape} for a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)}"
+    )
+
+
+class Packed:
+    """A matrix as an emulated kernel takes it, for `tuner.matmul`; its memory goes with it.
+
+    Attributes:
+        shape: (K, N), as of the array that was packed.
+        dtype: Name of the element type.
+        device: ``cpu`` or ``cuda:0``.
+        bytes: Memory that it holds: the packed form, and a copy of the matrix for products that the plain
+            kernel has to compute.
+    """
+
+    def __init__(self, array: Any, family: Family, form: PackedForm | None) -> None:
+        """Takes over an array that nobody else writes, and its packed form; None where there is none."""
+        operand = family.operand(array)
+        self.shape, self.dtype, self.device = operand.shape, operand.dtype, operand.device
+        self.bytes = operand.bytes + (form.bytes if form else 0)
+        self._array, self._family, self._form = array, family, form
+        self._calls: dict[Hashable, Prepared] = {}
+
+    def __repr__(self) -> str:
+        return f"<packed {self.dtype} of shape {self.shape} on {self.device}, {self.bytes} bytes>"
+
+    def product(self, a: Any, out: Any, precision: str) -> Any:
+        """``a @ self``; see `tuner.matmul`."""
+        if precision not in ("", EMULATED):
+            raise InputError(
+                f"matmul: a packed operand is for precision {EMULATED!r}, got {precision!r}; multiply by the "
+                "array that it was packed from"
+            )
+        given = {"a": a} if out is None else {"a": a, "out": out}
+        for name, array in given.items():
+            if type(array) is not self._family.base:
+                self._check(name, array)
+        key = tuple(self._family.key(array) for array in given.values())
+        call = self._calls.get(key)
+        if call is None:
+            for name, array in given.items():
+                self._check(name, array)
+            arrays = {"a": a, "b": self._array}
+            request = request_of("matmul", self._family, arrays, out, EMULATED, packed=self._form)
+            call = prepared_call(self._calls, key, request, a)
+        return call(a, self._array, out)
+
+    def _check(self, name: str, array: Any) -> None:
+        family = family_of(array)
+        if family is not self._family:
+            raise TypeError(
+                f"matmul: {name} is an array of {self._family.name} as the packed operand is, got "
+                f"{type(array).__name__}; convert it"
+            )
+        dtype = family.operand(array).dtype
+        if dtype != self.dtype:
+            raise InputError(
+                f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
+            )
+
+
+def pack(b: Any, *, rows: int = 0) -> Packed:
+    """Packs the right operand of products once: weights, or the matrix of an iterative solver.
+
+    What is packed stays as it was, whatever happens to the array.
+
+    Args:
+        b: Matrix of shape (K, N), float32, of NumPy, CuPy or PyTorch.
+        rows: Rows of the left operands to come, for which the kernel is chosen; K unless given. Others work.
+
+    Returns:
+        An operand for ``tuner.matmul(a, packed)``, in the ``emulated`` precision. Where no kernel that packs
+        was measured to be faster it holds a copy alone.
+
+    Raises:
+        TypeError: No array of these libraries.
+        ValueError: Not a matrix.
+        InputError: Not float32.
+    """
+    family = family_of(b)
+    if family is None:
+        raise TypeError(f"pack: b is an array of NumPy, CuPy or PyTorch, got {type(b).__name__}")
+    operand = family.operand(b)
+    if operand.ndim != 2:
+        raise ValueError(f"pack: b has two dimensions, got shape {operand.shape}")
+    if operand.dtype not in EMULATED_DTYPES:
+        raise InputError(f"pack: b is float32, got {operand.dtype}; convert it with .astype('float32')")
+    turned = placed("b", operand).turned
+    copy = family.dense(b, turned)
+    array = copy.T if turned else copy
+    operand = family.operand(array)
+    shape = rows or operand.shape[0], operand.shape[0]
+    a = row_major(family.name, shape, operand.dtype, operand.itemsize, operand.device)
+    request = request_for("matmul", {"a": a, "b": operand}, EMULATED, family=family)
+    try:
+        form = packed_form(array, request)
+    except Exception as error:  # as for a call: a kernel that cannot be had is no reason to fail
+        warn_once(f"an operand is not packed: {type(error).__name__}: {error}")
+        form = None
+    return Packed(array, family, form)
+
+
+def fallbacks() -> int:
+    """How many emulated products of this process the plain kernels had to compute, on all GPUs.
+
+    Waits for what is queued. Products of exported kernels are not counted.
+    """
+    launching = sys.modules.get("tuner.devices.cuda.launching")
+    return launching.counted() if launching is not None else 0

@@ -1,0 +1,311 @@
+"""What a call asks for, by NumPy's rules: a problem and where its tensors come from, or why it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from tuner.declare.epilogue import Epilogue
+from tuner.declare.problem import IEEE, INT32_MAX
+from tuner.devices.detect import is_on_host
+from tuner.python.arrays import Family, Operand
+from tuner.python.policy import EMULATED_DTYPES, check_dtypes, precision_of
+from tuner.results.record import ProblemKey
+
+if TYPE_CHECKING:
+    from tuner.python.calls import PackedForm
+
+#: Function -> names of its arrays.
+ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
+#: Operation -> dtypes that its kernels compute in; on GPUs in others, too.
+DTYPES = {
+    "gemm": ("float32", "float64"),
+    "gemv": ("float32", "float64"),
+    "transpose": ("float32", "float64", "int32"),
+}
+GPU_DTYPES = {"gemm": ("float16", "bfloat16")}
+#: Dtypes of products that kernels finish with an epilogue.
+FINISHED = ("float32", "float16", "bfloat16")
+PLAIN = Epilogue()
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where one tensor of a problem comes from.
+
+    Attributes:
+        argument: Name of the caller's array.
+        turned: True where its transpose is what lies row-major in memory, so that a view of it is passed.
+        copied: Why a copy is passed (for an output: why the result is copied there); empty where none is.
+    """
+
+    argument: str
+    turned: bool = False
+    copied: str = ""
+
+    def letter(self, transposed: bool = False) -> str:
+        """Of a layout: ``n`` where the operand, or its transpose, is stored as it is used, else ``t``."""
+        return "t" if self.turned != transposed else "n"
+
+    def __str__(self) -> str:
+        if self.argument == "result":
+            return "a new array"
+        name = f"the transpose of {self.argument}" if self.turned else self.argument
+        return f"a copy of {name} ({self.copied})" if self.copied else f"{name} as it lies"
+
+
+def placed(argument: str, operand: Operand) -> Placed:
+    """How to hand an array of one or two axes to a kernel, which takes dense and aligned arrays only."""
+    unaligned = "" if operand.aligned else "it begins at an address that kernels cannot read"
+    if operand.is_row_major:
+        return Placed(argument, copied=unaligned)
+    if operand.ndim == 2 and operand.turned.is_row_major:
+        return Placed(argument, True, unaligned)
+    # The copy keeps the order of the axes in memory, so that it reads in order.
+    across = operand.ndim == 2 and abs(operand.strides[0]) < abs(operand.strides[1])
+    return Placed(argument, across, f"strides {operand.strides} leave gaps, kernels take dense arrays")
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """What a call asks for.
+
+    Attributes:
+        function: ``matmul``, ``gemv`` or ``transpose``.
+        operands: The caller's arrays in words, by argument; those of an epilogue follow, ``out`` is the last.
+        precision: Of a product in float32.
+        epilogue: What is done to the product.
+        factors: Values of alpha and beta, where they are parts of the epilogue.
+        family: Library of the arrays; None for a call that is only explained.
+        packed: The right operand as it was packed before; not used where the kernel packs otherwise.
+        shape: Shape of the result.
+        problem: What a kernel would compute; None where no kernel can.
+        tensors: Where the problem's tensors come from, in its order; the last one is the output.
+        why: Why no kernel can.
+    """
+
+    function: str
+    operands: Mapping[str, Operand]
+    precision: str = IEEE
+    epilogue: Epilogue = PLAIN
+    factors: Mapping[str, float] = field(default_factory=dict)
+    family: Family = field(default=None, repr=False)  # type: ignore[assignment]
+    packed: PackedForm | None = None
+    shape: tuple[int, ...] = ()
+    problem: ProblemKey | None = None
+    tensors: tuple[Placed, ...] = ()
+    why: str = ""
+
+    @property
+    def out(self) -> Operand | None:
+        """The array that the caller has written."""
+        return self.operands.get("out")
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the arrays that are read, in the order in which a prepared call takes them."""
+        return [name for name in self.operands if name != "out"]
+
+    @property
+    def more(self) -> list[str]:
+        """Names of the arrays that the epilogue reads."""
+        return self.inputs[len(ARGUMENTS[self.function]) :]
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda:0``."""
+        return next(iter(self.operands.values())).device
+
+    @property
+    def copied(self) -> tuple[Placed, ...]:
+        """The tensors that need a copy."""
+        return tuple(tensor for tensor in self.tensors if tensor.copied)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of those copies."""
+        return sum(self.operands[tensor.argument].bytes for tensor in self.copied)
+
+
+def request_of(
+    function: str, family: Family, arrays: Mapping[str, Any], out: Any, precision: str = "", **how: Any
+) -> CallRequest:
+    """What a call with arrays of one library asks for; see `request_for`."""
+    given = dict(arrays) if out is None else {**arrays, "out": out}
+    operands = {name: family.operand(array) for name, array in given.items()}
+    return request_for(function, operands, precision, family=family, **how)
+
+
+def request_for(function: str, operands: Mapping[str, Operand], precision: str = "", **how: Any) -> CallRequest:
+    """What a call with such arrays asks for.
+
+    Args:
+        function: One of `ARGUMENTS`.
+        operands: The arrays, as `CallRequest` has them.
+        precision: As the call says it; empty for the surrounding one.
+        how: Further attributes of `CallRequest`.
+
+    Raises:
+        ValueError: Shapes, devices or an `out` that are not possible.
+        TypeError: An epilogue of numbers that are whole or complex.
+        UnknownName: No such precision.
+        InputError: The call itself asks for a precision that is not for its arrays.
+    """
+    request = CallRequest(function, operands, **how)
+    if function == "matmul":
+        request = replace(request, precision=precision_of(precision))
+    devices = sorted({operand.device for operand in operands.values()})
+    if len(devices) > 1:
+        raise ValueError(
+            f"{function}: all arrays are on one device, got {' and '.join(devices)}; copy one of them"
+        )
+    if request.out is not None and not request.out.writable:
+        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
+    made = _transpose(request) if function == "transpose" else _product(request)
+    check_dtypes(precision, {operand.dtype for operand in operands.values()})
+    return made
+
+
+def _product(request: CallRequest) -> CallRequest:
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; all else is the library's."""
+    function, (left, right) = request.function, ARGUMENTS[request.function]
+    a, b = request.operands[left], request.operands[right]
+    if function == "gemv" and (a.ndim, b.ndim) != (2, 1):
+        raise ValueError(
+            f"gemv: a has two dimensions and x one, got a of shape {a.shape} and x of shape {b.shape}; "
+            "for other products use matmul"
+        )
+    if not a.ndim or not b.ndim:
+        name, scalar = (left, a) if not a.ndim else (right, b)
+        raise ValueError(
+            f"matmul: operands have at least one dimension, got {name} of shape {scalar.shape}; "
+            "multiply by a scalar with *"
+        )
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ValueError(
+            f"{function}: the last dimension of a and the {'last but one' if b.ndim > 1 else 'only one'} of "
+            f"{right} are summed over (core dimension {'n' if function == 'gemv' else 'k'}) and must be equal, "
+            f"got a of shape {a.shape} and {right} of shape {b.shape}: {a.shape[-1]} and {inner}"
+        )
+    batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ()))
+    request = replace(request, shape=shape)
+    if request.epilogue:
+        _check_epilogue(request)
+    if max(a.ndim, b.ndim, request.out.ndim if request.out is not None else 0) > 2:
+        return replace(request, why="kernels compute one product, not a batch of them")
+    _check_out(request)
+    if a.ndim == b.ndim == 1:
+        return replace(request, why="a product of two vectors is one number, for which there is no kernel")
+    if a.ndim == 1:
+        return _gemv(request, placed(right, b), placed(left, a), transposed=True)
+    if b.ndim == 1:
+        return _gemv(request, placed(left, a), placed(right, b))
+    return _gemm(request, a, b)
+
+
+def _check_epilogue(request: CallRequest) -> None:
+    shape = request.shape
+    if len(shape) < 2:
+        raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
+    for name in request.more:
+        if name != "bias" and request.operands[name].shape != shape:
+            wrong = request.operands[name].shape
+            raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {wrong}")
+    dtypes = {operand.dtype for operand in request.operands.values()}
+    others = sorted(dtype for dtype in dtypes if not dtype.lstrip("b").startswith("float"))
+    if others:
+        raise TypeError(
+            f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays"
+        )
+
+
+def _transpose(request: CallRequest) -> CallRequest:
+    """A's transpose as an array of its own, for a matrix; other numbers of axes are the library's."""
+    a, out = request.operands["a"], request.out
+    request = replace(request, shape=a.shape[::-1])
+    _check_out(request)
+    if out is not None and out.dtype != a.dtype:
+        return replace(request, why=f"a is {a.dtype} and out {out.dtype}, which the library converts")
+    if a.ndim != 2:
+        return replace(request, why=f"kernels transpose two dimensions, got {a.ndim}")
+    source, to = placed("a", a), _output(request)
+    if source.turned or to.turned:
+        return replace(request, why="it lies in memory as its transpose would, so that a plain copy does it")
+    return _as_problem(request, "transpose", {"m": a.shape[0], "n": a.shape[1]}, "", source, to)
+
+
+def _check_out(request: CallRequest) -> None:
+    if request.out is not None and request.out.shape != request.shape:
+        raise ValueError(
+            f"{request.function}: out has the shape of the result, {request.shape}, got {request.out.shape}; "
+            "leave it away to get a new array"
+        )
+
+
+def _gemm(request: CallRequest, a: Operand, b: Operand) -> CallRequest:
+    """A column-major result is the row-major one of the transposed product."""
+    left, right, to = placed("a", a), placed("b", b), _output(request)
+    (m, k), n = a.shape, b.shape[1]
+    if to.turned and not request.epilogue:
+        layout = right.letter(transposed=True) + left.letter(transposed=True)
+        return _as_problem(request, "gemm", {"m": n, "n": m, "k": k}, layout, right, left, to)
+    more = [_as_it_lies(name, request.operands[name]) for name in request.more]
+    layout = left.letter() + right.letter()
+    return _as_problem(request, "gemm", {"m": m, "n": n, "k": k}, layout, left, right, *more, to)
+
+
+def _as_it_lies(name: str, operand: Operand) -> Placed:
+    """A further array, which kernels read row-major."""
+    tensor = placed(name, operand)
+    if not tensor.turned:
+        return tensor
+    return Placed(name, copied=tensor.copied or "it is column-major, and kernels read it row-major")
+
+
+def _gemv(request: CallRequest, matrix: Placed, vector: Placed, transposed: bool = False) -> CallRequest:
+    m, n = request.operands[matrix.argument].shape[:: -1 if transposed else 1]
+    layout = matrix.letter(transposed)
+    return _as_problem(request, "gemv", {"m": m, "n": n}, layout, matrix, vector, _output(request))
+
+
+def _output(request: CallRequest) -> Placed:
+    out = request.out
+    if out is None:
+        return Placed("result")
+    if out.is_row_major and out.aligned:
+        return Placed("out")
+    if out.ndim == 2 and out.turned.is_row_major and out.aligned:
+        return Placed("out", True)
+    return Placed("out", copied="kernels write dense and aligned arrays")
+
+
+def _as_problem(
+    request: CallRequest, operation: str, dims: Mapping[str, int], layout: str, *tensors: Placed
+) -> CallRequest:
+    """The request with its problem, unless dtype or sizes are beyond what kernels take."""
+    operands = request.operands.values()
+    dtypes = {operand.dtype for operand in operands}
+    known = DTYPES[operation] + (() if is_on_host(request.device) else GPU_DTYPES.get(operation, ()))
+    own = next((operand.family for operand in operands if not operand.plain), "")
+    if own:
+        why = f"only {own} itself knows how to compute with such an array (subclass, gradient, host)"
+    elif len(dtypes) > 1:
+        why = f"the arrays are of several dtypes ({', '.join(sorted(dtypes))}), which the library converts"
+    elif (dtype := dtypes.pop()) not in known:
+        why = f"kernels compute in {' and '.join(known)}, the arrays are {dtype}"
+    elif request.epilogue and dtype not in FINISHED:
+        why = f"kernels with an epilogue compute in {' and '.join(FINISHED)}"
+    elif min(dims.values()) < 1:
+        why = "a dimension is empty, so that there is nothing to compute"
+    elif max(dims.values()) > INT32_MAX:
+        why = f"kernels count up to {INT32_MAX}"
+    else:
+        precision = request.precision if operation == "gemm" and dtype in EMULATED_DTYPES else IEEE
+        problem = ProblemKey(operation, tuple(dims.items()), dtype, layout, precision, request.epilogue.text)
+        return replace(request, problem=problem, tensors=tensors)
+    return replace(request, why=why)
