@@ -206,32 +206,35 @@ def _bound(request: CallRequest, run: Runs) -> Prepared:
         request: Where the problem's tensors come from.
         run: Runs the kernel.
     """
+    family, target, overlaps = request.family, request.tensors[-1], _overlaps(request)
     places = [request.inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
-    takes = [_taking(tensor, request.family) for tensor in request.tensors[:-1]]
-    write = _writing(request, run)
-    if not any(takes) and places == sorted(places) and len(places) <= 2:
-        return request.family.at_home(_direct(request, run, write), request.device)
-    pairs = list(zip(places, takes, strict=True))
+    takes = [(at, _taking(tensor, family)) for at, tensor in zip(places, request.tensors, strict=False)]
+    shape, empty, assign = request.shape, family.empty, family.assign
+    stored, turn = shape[::-1] if target.turned else shape, target.turned and family is NUMPY
 
     def call(*given: Any) -> Any:
         *arrays, out = given
-        return write([take(arrays[at]) if take else arrays[at] for at, take in pairs], arrays, out)
-
-    return request.family.at_home(call, request.device)
-
-
-def _direct(request: CallRequest, run: Runs, write: Callable[..., Any]) -> Prepared:
-    """Where the tensors are the arrays as they come: the shortest way, which most calls take."""
-    shape, empty, target = request.shape, request.family.empty, request.tensors[-1]
-    overlaps = _overlaps(request)
-    long_way = bool(target.copied) or (target.turned and request.family is NUMPY)
-    over_a, over_b = overlaps[0], overlaps[-1]
+        tensors = [take(arrays[at]) if take else arrays[at] for at, take in takes]
+        if (
+            out is None
+            or target.copied
+            or any(over(out, each) for over, each in zip(overlaps, arrays, strict=True))
+        ):
+            result = empty(stored, arrays[0])
+            run(*tensors, result)
+            if out is None:
+                return result
+            # Inputs that would be overwritten were still to be read: as in NumPy, the result is copied there.
+            assign(out, result.T if target.turned else result)
+        else:
+            run(*tensors, out.T if turn else out)
+        return out
 
     def one(a: Any, out: Any) -> Any:
         if out is None:
             out = empty(shape, a)
         elif long_way or over_a(out, a):
-            return write((a,), (a,), out)
+            return call(a, out)
         run(a, out)
         return out
 
@@ -239,30 +242,30 @@ def _direct(request: CallRequest, run: Runs, write: Callable[..., Any]) -> Prepa
         if out is None:
             out = empty(shape, a)
         elif long_way or over_a(out, a) or over_b(out, b):
-            return write((a, b), (a, b), out)
+            return call(a, b, out)
         run(a, b, out)
         return out
 
-    return one if len(overlaps) == 1 else two
+    # Most calls take the shortest way: their tensors are the arrays as they come.
+    long_way, over_a, over_b = bool(target.copied) or turn, overlaps[0], overlaps[-1]
+    direct = len(places) <= 2 and places == sorted(places) and not any(take for _, take in takes)
+    shortest = (one if len(places) == 1 else two) if direct else call
+    return family.at_home(shortest, request.device)
 
 
 def _overlaps(request: CallRequest) -> list[Callable[[Any, Any], bool]]:
-    """Per input: whether `out` may share memory with it."""
+    """Per input: whether `out` may share memory with it; of dense arrays on a GPU addresses tell."""
     out, family, address = request.out, request.family, request.family.address
-    if out is None or family is NUMPY:
-        return [family.overlap for _ in request.inputs]
 
-    def of_dense(out_bytes: int, bytes_: int) -> Callable[[Any, Any], bool]:
-        def check(to: Any, array: Any) -> bool:
-            one, other = address(to), address(array)
-            return one < other + bytes_ and other < one + out_bytes
+    def of_dense(out_bytes: int, bytes_: int, to: Any, array: Any) -> bool:
+        one, other = address(to), address(array)
+        return one < other + bytes_ and other < one + out_bytes
 
-        return check
-
-    operands = [request.operands[name] for name in request.inputs]
     return [
-        of_dense(out.bytes, operand.bytes) if out.is_dense and operand.is_dense else family.overlap
-        for operand in operands
+        partial(of_dense, out.bytes, operand.bytes)
+        if out is not None and family is not NUMPY and out.is_dense and operand.is_dense
+        else family.overlap
+        for operand in (request.operands[name] for name in request.inputs)
     ]
 
 
@@ -274,63 +277,32 @@ def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
     return (lambda array: array.T) if turned and family is NUMPY else None
 
 
-def _writing(request: CallRequest, run: Runs) -> Callable[..., Any]:
-    """What allocates the result or takes the caller's, and runs the kernel on it."""
-    shape, target, family = request.shape, request.tensors[-1], request.family
-    empty, assign, overlaps = family.empty, family.assign, _overlaps(request)
-    stored, turn = shape[::-1] if target.turned else shape, target.turned and family is NUMPY
-
-    def made(tensors: Any, given: Any, out: Any) -> Any:
-        result = empty(stored, given[0])
-        run(*tensors, result)
-        return result
-
-    def into(tensors: Any, given: Any, out: Any) -> Any:
-        for array, overlap in zip(given, overlaps, strict=True):
-            if overlap(out, array):
-                return copied(tensors, given, out)
-        run(*tensors, out.T if turn else out)
-        return out
-
-    def copied(tensors: Any, given: Any, out: Any) -> Any:
-        # Inputs that would be overwritten are still to be read: as in NumPy, the result is copied there.
-        result = made(tensors, given, None)
-        assign(out, result.T if target.turned else result)
-        return out
-
-    if target.argument != "out":
-        return made
-    return copied if target.copied else into
-
-
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096
 #: Ends of a measurement that the user is told of.
 TOLD = ("busy", "failed")
 
 
-class ForkedLock:
-    """A reentrant lock that is free in a forked process, where no thread is left to give it back.
+class Preparing:
+    """One call is decided and prepared at a time, so that nothing is looked up or compiled twice.
 
     Attributes:
-        lock: The lock of this process; to be read anew for each use.
+        lock: Reentrant; free in a forked process, where no thread is left to give it back.
     """
 
-    def __init__(self) -> None:
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
+    lock = threading.RLock()
 
-    def _renew(self) -> None:
-        self.lock = threading.RLock()
+    @classmethod
+    def renew(cls) -> None:
+        """In a forked process."""
+        cls.lock = threading.RLock()
 
 
-#: One call is decided and prepared at a time, so that nothing is looked up or compiled twice.
-PREPARING = ForkedLock()
-#: Held for moments alone, since a measurement ends in another thread while a call may be prepared.
-_CHANGING = ForkedLock()
+os.register_at_fork(after_in_child=Preparing.renew)
 _decided: dict[tuple[ProblemKey, str], Decision] = {}
-#: What is prepared for problems that nobody tuned.
-_misses: weakref.WeakSet[Miss] = weakref.WeakSet()
+#: What is prepared for problems that nobody tuned. Changed under the lock, and read without it, since a
+#: measurement ends in another thread while a call may be prepared.
+_misses: list[weakref.ref[Miss]] = []
 
 
 def _keep(kept: dict[Any, Any], key: Hashable, value: Any) -> None:
@@ -351,7 +323,7 @@ def decision_for(request: CallRequest) -> Decision | None:
     if request.problem is None:
         return None
     key = request.problem, request.device
-    with PREPARING.lock:
+    with Preparing.lock:
         decision = _decided.get(key)
         if decision is None:
             decision = decide(request.problem, device_info(request.device))
@@ -408,8 +380,7 @@ def consult(request: CallRequest, array: Any) -> None:
 
 
 def _every_miss() -> list[Miss]:
-    with _CHANGING.lock:
-        return list(_misses)
+    return [miss for reference in list(_misses) if (miss := reference()) is not None]
 
 
 def decide_anew(problem: ProblemKey, device: str) -> None:
@@ -430,11 +401,10 @@ CHANGED.append(_policy_changed)
 
 def forget_all() -> None:
     """Forgets what was decided, so that new records count, and lets what was measured be asked for again."""
-    with PREPARING.lock:
+    with Preparing.lock:
         _decided.clear()
-    forget()
-    with _CHANGING.lock:
         _misses.clear()
+    forget()
     measuring.PROCESS.forget()
 
 
@@ -453,9 +423,8 @@ class Miss:
         self.request, self.tally = request, CallCount()
         self.runs: dict[CallPolicy | None, Prepared] = {}
         self._last: Prepared | None = None
+        assert request.problem is not None, "a miss is of a problem"
         DEMAND.add(problem_of(request.problem), decision.device, decision.answer, self.tally)
-        with _CHANGING.lock:
-            _misses.add(self)
 
     def decided(self, array: Any) -> Prepared:
         """What runs now; during the capture of a graph, when nothing may be loaded, what ran before.
@@ -467,7 +436,7 @@ class Miss:
             return self._last
         consult(self.request, array)
         surrounding = CHOSEN.get()
-        with PREPARING.lock:
+        with Preparing.lock:
             decision = _decision_or_none(self.request)
             self._last = prepared_by(self.request, decision)
         if not is_miss(self.request, decision):
@@ -500,10 +469,11 @@ def prepared_call(
     """
     if is_miss(request, _decision_or_none(request)):
         consult(request, array)  # which may wait, and so is not done under the lock
-    with PREPARING.lock:
+    with Preparing.lock:
         decision = _decision_or_none(request)
         if decision is not None and is_miss(request, decision):
             miss = Miss(request, decision)
+            _misses[:] = [*(known for known in _misses if known() is not None), weakref.ref(miss)]
             miss.decided(array)
             call = miss.call()
         else:
@@ -521,8 +491,9 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
         decision: What runs; None for the library of the arrays.
     """
     try:
-        kernel = decision is not None and decision.kernel is not None
-        return kernel_call(request, decision) if kernel else library_call(request, decision)
+        if decision is not None and decision.kernel is not None:
+            return kernel_call(request, decision)
+        return library_call(request, decision)
     except Exception as error:
         _warn_left(request, error)
         return library_call(request, None)

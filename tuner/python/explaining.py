@@ -140,7 +140,7 @@ def explain(
         NothingFound: Nothing is known of a device of that name.
     """
     function, arrays = _function_of(call, shapes, dims)
-    how = {"precision": precision, "epilogue": Epilogue.read(epilogue)}
+    how: dict[str, Any] = {"precision": precision, "epilogue": Epilogue.read(epilogue)}
     if how["epilogue"] and function != "matmul":
         raise InputError(
             f"explain: an epilogue is for products that are matrices, got {function}; leave it out"

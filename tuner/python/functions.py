@@ -27,7 +27,7 @@ from tuner.python.arrays import (
     shares_memory_with_others,
     view,
 )
-from tuner.python.calls import PREPARING, PackedForm, Prepared, forget_all, packed_form, prepared_call
+from tuner.python.calls import PackedForm, Prepared, Preparing, forget_all, packed_form, prepared_call
 from tuner.python.decisions import REREADING, warn_once
 from tuner.python.policy import EMULATED_DTYPES, PRECISION, precision_of
 from tuner.python.policy import chosen as policy
@@ -154,7 +154,7 @@ def transpose(a: Any, out: Any = None) -> Any:
 
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
-    with PREPARING.lock:
+    with Preparing.lock:
         for prepared in (*_matmul.values(), _gemv, _transpose, _finished):
             prepared.clear()
         forget_all()
@@ -240,7 +240,7 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     arithmetic = precision_of(precision)
     a, b = (numpy.asarray(array) if _is_nested(array) else array for array in (a, b))
     if family_of(a) is None and shares_memory_with_others(a):
-        views = {name: view(given) if _is_foreign(given) else given for name, given in finish.items()}
+        views: Any = {name: view(given) if _is_foreign(given) else given for name, given in finish.items()}
         return _on_views(partial(matmul, precision=precision, **views), (a, b), out)
     epilogue, more, factors = _read(finish, a, b)
     if not epilogue:
