@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
@@ -135,7 +136,7 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
     on_device = [*(f"{argument.name}_device" for argument in face.arguments), *dims]
     on_device += [f"{C_TYPES[scalar.dtype]}({scalar.value!r})" for scalar in face.given]
     return filled(
-        "source.cu.jinja",
+        Path(__file__).with_name("source.cu.jinja"),
         {"type": _c_type, "c_type": C_TYPES.__getitem__, "extents": _extents, "size": _size},
         header=header,
         rendered=rendered,

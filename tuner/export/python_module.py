@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Scalar
@@ -34,7 +36,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         return ", ".join((texts | maps)[name] for name in step.arguments)
 
     return filled(
-        "module.py.jinja",
+        Path(__file__).with_name("module.py.jinja"),
         {"shape": _shape, "corner": _corner, "in_f_string": _in_f_string},
         header=header,
         kernel=kernel,

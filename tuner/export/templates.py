@@ -27,21 +27,21 @@ def must_be_asked(shared_bytes: Any) -> bool:
     return not isinstance(shared_bytes, int) or shared_bytes > UNASKED_SHARED_BYTES
 
 
-def filled(template: str, filters: Mapping[str, Callable[[Any], Any]], **values: Any) -> str:
+def filled(template: Path, filters: Mapping[str, Callable[[Any], Any]], **values: Any) -> str:
     """The text that a template makes.
 
     Its variables look like ``${name}``, since C and Python have braces of their own.
 
     Args:
-        template: Name of the file, which lies beside this one.
+        template: The file.
         filters: How it writes things, beside sizes in C and Python.
         values: What it names.
     """
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), variable_start_string="${", variable_end_string="}",
+        loader=FileSystemLoader(template.parent), variable_start_string="${", variable_end_string="}",
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
         autoescape=False,
     )  # fmt: skip
     environment.filters |= {"c": in_c, "py": in_python, "repr": repr, "must_be_asked": must_be_asked, **filters}
     environment.globals |= {"data_types": DATA_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
-    return environment.get_template(template).render(values)
+    return environment.get_template(template.name).render(values)

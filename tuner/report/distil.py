@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,13 @@ from tuner.study.remeasure import MissingTime
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.intp]
 
-#: Smallest gain of mean speed that counts.
-LEAST_GAIN = 1e-9
 #: A config that always answers must be legal at these dims.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
 #: Largest number of questions from the root of a tree to a leaf.
 DEPTH = 7
-#: Candidates for the least gain of a question in mean loss over all rows: from a full tree to a small one.
-LEAST_GAINS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
+#: Least gain of a question in mean loss over all rows. Left-out shapes of gemm, gemv and transpose on an H200
+#: lose as little as with a gain chosen by cross-validation: 5.5 % for gemm in float32.
+LEAST_GAIN = 0.001
 
 
 # ---- the cover: few columns, one of which is fast in each row
@@ -42,9 +41,9 @@ LEAST_GAINS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
 def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
     """Returns the columns whose best, row by row, is fastest on average.
 
-    Greedy: the column that gains most comes next. Then one or two columns at a time are taken out and replaced,
-    as long as that gains. Greedy alone reaches at least 63 % of the gain that is possible, because a column
-    never gains more after others are chosen.
+    Greedy: the column that gains most comes next. Then one column at a time is taken out and replaced, as long
+    as that gains. Greedy alone reaches at least 63 % of the gain that is possible, because a column never gains
+    more after others are chosen.
 
     Args:
         speeds: Shape (rows, columns): relative speed, 0 if a column may not be used for a row.
@@ -54,33 +53,31 @@ def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
     Returns:
         Columns in the order chosen; fewer than `count` if more would gain nothing.
     """
-    chosen, gained = _filled(speeds, list(given), count), True
-    while gained:
-        gained = False
-        for gone in itertools.chain.from_iterable(
-            itertools.combinations(chosen[len(given) :], size) for size in (1, 2)
-        ):
-            other = _filled(speeds, [column for column in chosen if column not in gone], count)
-            if _best(speeds, other).mean() > _best(speeds, chosen).mean() + LEAST_GAIN:
-                chosen, gained = other, True
-                break
-    return chosen
+    chosen = _filled(speeds, given, count)
+    while True:
+        kept = ([column for column in chosen if column != gone] for gone in chosen[len(given) :])
+        others = [_filled(speeds, columns, count) for columns in kept]
+        best = max(others, key=lambda columns: _worth(speeds, columns), default=chosen)
+        if _worth(speeds, best) <= _worth(speeds, chosen) + 1e-9:
+            return chosen
+        chosen = best
 
 
-def _filled(speeds: Floats, chosen: list[int], count: int) -> list[int]:
+def _filled(speeds: Floats, chosen: Sequence[int], count: int) -> list[int]:
     """Adds the columns that gain most, up to `count`."""
-    while len(chosen) < min(count, speeds.shape[1]):
-        gains = np.maximum(speeds, _best(speeds, chosen)[:, None]).mean(axis=0)
-        column = int(np.argmax(gains))
-        if gains[column] <= _best(speeds, chosen).mean() + LEAST_GAIN:
+    filled = list(chosen)
+    while len(filled) < min(count, speeds.shape[1]):
+        best = speeds[:, filled].max(axis=1, initial=0.0)
+        column = int(np.argmax(np.maximum(speeds, best[:, None]).mean(axis=0)))
+        if _worth(speeds, [*filled, column]) <= _worth(speeds, filled) + 1e-9:
             break
-        chosen.append(column)
-    return chosen
+        filled.append(column)
+    return filled
 
 
-def _best(speeds: Floats, columns: Sequence[int]) -> Floats:
-    best: Floats = speeds[:, list(columns)].max(axis=1, initial=0.0)
-    return best
+def _worth(speeds: Floats, columns: Sequence[int]) -> float:
+    """Mean speed of the best of some columns."""
+    return float(speeds[:, list(columns)].max(axis=1, initial=0.0).mean())
 
 
 # ---- the tree: which of a few columns to prefer at a shape
@@ -94,43 +91,24 @@ class Fork:
         question: A Python expression in the dims and ``layout``.
         yes: The branch where it is true.
         no: The branch where it is false.
-        ranking: The leaf that would stand here without the question.
-        gain: What the question gains in mean loss over all rows.
     """
 
     question: str
     yes: Tree
     no: Tree
-    ranking: tuple[int, ...]
-    gain: float
 
 
 #: A leaf ranks the columns, the one to prefer first.
 Tree = Fork | tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class TreeRows:
-    """The data for growing a tree.
-
-    Attributes:
-        dims: Per row: the shape.
-        layouts: Per row: the layout.
-        losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be used.
-    """
-
-    dims: Sequence[Mapping[str, int]]
-    layouts: Sequence[str]
-    losses: Floats
+def _holds(question: str, dims: Mapping[str, int], layout: str) -> bool:
+    return bool(eval(_compiled(question), {"min": min, "max": max}, {**dims, "layout": layout}))  # type: ignore[arg-type]
 
 
 @functools.cache
 def _compiled(question: str) -> object:
     return compile(question, "<question>", "eval")
-
-
-def _holds(question: str, dims: Mapping[str, int], layout: str) -> bool:
-    return bool(eval(_compiled(question), {"min": min, "max": max}, {**dims, "layout": layout}))  # type: ignore[arg-type]
 
 
 def ranking(tree: Tree, dims: Mapping[str, int], layout: str) -> tuple[int, ...]:
@@ -140,102 +118,54 @@ def ranking(tree: Tree, dims: Mapping[str, int], layout: str) -> tuple[int, ...]
     return tree
 
 
-def grow(rows: TreeRows) -> Tree:
-    """Grows the tree whose leaves' first choices cost least, with the size chosen by cross-validation.
+def grow(dims: Sequence[Mapping[str, int]], layouts: Sequence[str], losses: Floats) -> Tree:
+    """Grows the tree whose leaves' first choices cost least.
 
-    The least gain of a question is chosen so that left-out rows cost little: among the values within one
-    standard error of the best, the one whose tree suits the known rows best.
+    Args:
+        dims: Per row: the shape.
+        layouts: Per row: the layout.
+        losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be used.
     """
-    grower = _Grower(rows)
-    everything = np.arange(len(rows.dims))
-    whole = grower.grown(everything)
-    if len(everything) < 3:
-        return _cut(whole, LEAST_GAINS[0])
-    losses = np.array([grower.losses_without(int(row)) for row in everything]).T
-    means = losses.mean(axis=1)
-    least = int(np.argmin(means))
-    errors = np.std(losses - losses[least], axis=1) / math.sqrt(len(everything))
-    return _cut(whole, LEAST_GAINS[int(np.argmax(means <= means[least] + errors))])
+    losses = np.where(np.isinf(losses), 1.0, losses)
+    questions = list(_questions(dims, layouts))
+    shapes = list(zip(dims, layouts, strict=True))
+    answers = np.array([[_holds(question, *shape) for shape in shapes] for question in questions], bool)
+    usual = losses.mean(axis=0)
 
-
-def _cut(tree: Tree, gain: float) -> Tree:
-    """Returns the tree whose questions each gain at least this much, and decide something."""
-    if not isinstance(tree, Fork):
-        return tree
-    yes, no = _cut(tree.yes, gain), _cut(tree.no, gain)
-    alike = not isinstance(yes, Fork) and not isinstance(no, Fork) and yes[:1] == no[:1]
-    return tree.ranking if tree.gain < gain or alike else replace(tree, yes=yes, no=no)
-
-
-class _Grower:
-    """Grows trees of some of the rows; every question is answered once."""
-
-    def __init__(self, rows: TreeRows) -> None:
-        self._rows = rows
-        self._losses = np.where(np.isinf(rows.losses), 1.0, rows.losses)
-        self._questions = list(_questions(rows.dims, rows.layouts))
-        shapes = list(zip(rows.dims, rows.layouts, strict=True))
-        answers = [[_holds(question, *shape) for shape in shapes] for question in self._questions]
-        self._answers = np.array(answers, bool).reshape(len(self._questions), len(shapes))
-
-    def losses_without(self, row: int) -> list[float]:
-        """Returns the loss at a row of trees grown without it, for each of `LEAST_GAINS`."""
-        tree = self.grown(np.flatnonzero(np.arange(len(self._losses)) != row))
-        losses = []
-        for gain in LEAST_GAINS:
-            order = ranking(_cut(tree, gain), self._rows.dims[row], self._rows.layouts[row])
-            usable = (loss for loss in self._rows.losses[row, list(order)] if np.isfinite(loss))
-            losses.append(float(next(usable, 1.0)))
-        return losses
-
-    def grown(self, at: Numbers) -> Tree:
-        """Grows the tree of some rows, from these rows alone."""
-        return self._part(at, DEPTH, self._losses[at].mean(axis=0), len(at))
-
-    def _part(self, at: Numbers, depth: int, usual: Floats, count: int) -> Tree:
-        """Grows a part of a tree.
-
-        Args:
-            at: The rows that reach this part.
-            depth: Largest number of questions to a leaf.
-            usual: Loss of each column over all rows of the tree, to break ties.
-            count: Number of rows of the tree.
-        """
-        sums = self._losses[at].sum(axis=0)
-        leaf, least = tuple(np.lexsort((usual, sums)).tolist()), float(sums.min())
-        costs = self._costs(at) if depth and least > LEAST_GAINS[0] * count else np.zeros(0)
-        if not np.isfinite(costs).any():
+    def grown(rows: Numbers, depth: int) -> Tree:
+        """Grows the part of the tree that these rows reach."""
+        sums = losses[rows].sum(axis=0)
+        leaf = tuple(np.lexsort((usual, sums)).tolist())
+        yes = answers[:, rows].astype(float)
+        # Per question: the total loss of rows after it; infinite if it does not separate them.
+        costs = (yes @ losses[rows]).min(axis=1) + ((1 - yes) @ losses[rows]).min(axis=1)
+        costs[yes.min(axis=1) == yes.max(axis=1)] = np.inf
+        best = int(np.argmin(np.round(costs, 9)))
+        if not depth or sums.min() - costs[best] < LEAST_GAIN * len(losses):
             return leaf
-        number = int(np.argmin(np.round(costs, 9)))
-        answers = self._answers[number, at]
-        yes, no = (self._part(some, depth - 1, usual, count) for some in (at[answers], at[~answers]))
-        return Fork(self._questions[number], yes, no, leaf, (least - float(costs[number])) / count)
+        branches = (grown(rows[answers[best, rows] == answer], depth - 1) for answer in (True, False))
+        return Fork(questions[best], *branches)
 
-    def _costs(self, at: Numbers) -> Floats:
-        """Per question: the total loss of rows after it; infinite if it does not separate them."""
-        yes, losses = self._answers[:, at].astype(float), self._losses[at]
-        count = yes.sum(axis=1)
-        costs: Floats = (yes @ losses).min(axis=1) + ((1 - yes) @ losses).min(axis=1)
-        costs[(count == 0) | (count == len(at))] = np.inf
-        return costs
+    return grown(np.arange(len(losses)), DEPTH) if questions else tuple(np.argsort(usual).tolist())
 
 
 def _questions(dims: Sequence[Mapping[str, int]], layouts: Sequence[str]) -> Iterator[str]:
     """Yields all possible questions: sizes of dims and their products, their divisors, the layout."""
     names = list(dims[0])
 
-    def at_most(text: str, sizes: set[int]) -> Iterator[str]:
+    def at_most(text: str) -> Iterator[str]:
+        sizes = {eval(text, {"min": min, "max": max}, dict(shape)) for shape in dims}
         return (f"{text} <= {_between(*pair):_}" for pair in itertools.pairwise(sorted(sizes)))
 
     for count in range(1, len(names) + 1):
         for some in itertools.combinations(names, count):
-            yield from at_most(" * ".join(some), {math.prod(shape[name] for name in some) for shape in dims})
+            yield from at_most(" * ".join(some))
     for name, divisor in itertools.product(names, (2, 4)):
         yield f"{name} % {divisor} == 0"
     for left, right in itertools.combinations(names, 2):
         yield f"{left} <= {right}"
-        for end in (min, max):
-            yield from at_most(f"{end.__name__}({left}, {right})", {end(s[left], s[right]) for s in dims})
+        yield from at_most(f"min({left}, {right})")
+        yield from at_most(f"max({left}, {right})")
     for place in range(len(layouts[0])):
         for letter in sorted({layout[place] for layout in layouts})[1:]:
             yield f'layout[{place}] == "{letter}"'
@@ -269,8 +199,8 @@ class KnownShapes:
     kernels: Mapping[str, Kernel]
     columns: tuple[Column | None, ...]
     speeds: Floats
-    measured: Floats
-    always: tuple[bool, ...]
+    measured: Flags
+    always: Flags
 
 
 @dataclass(frozen=True)
@@ -288,6 +218,14 @@ class Losses:
     worst: float
     shapes: int
     unmeasured: int
+
+    @classmethod
+    def of(cls, shapes: KnownShapes, answers: Sequence[int | None]) -> Losses:
+        """The losses of an answer for each row; None is no answer."""
+        pairs = list(enumerate(answers))
+        losses = [1.0 if column is None else 1 - float(shapes.speeds[row, column]) for row, column in pairs]
+        unmeasured = sum(column is None or not shapes.measured[row, column] for row, column in pairs)
+        return cls(statistics.fmean(losses), max(losses), len(losses), unmeasured)
 
     def __str__(self) -> str:
         rest = f", {self.unmeasured} of them not measured" if self.unmeasured else ""
@@ -315,23 +253,24 @@ class Distilled:
         """Kernel and config of the chosen columns; None for the library."""
         return [self.shapes.columns[number] for number in self.chosen]
 
-    @functools.cached_property
-    def best(self) -> Losses:
-        """Loss of the best of the chosen configs."""
-        speeds = self.shapes.speeds
-        return _losses(self.shapes, [max(self.chosen, key=lambda column: row[column]) for row in speeds])
+    @property
+    def fastest(self) -> list[int]:
+        """Per row: the best of the chosen columns."""
+        return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
 
     @functools.cached_property
-    def decided(self) -> Losses:
-        """Loss of the tree's choice."""
-        return _losses(self.shapes, [self.decision(row) for row in range(len(self.shapes.rows))])
+    def losses(self) -> dict[str, Losses]:
+        """``best``: of the best chosen config; ``decided``: of the tree's; ``left_out``: of other choices.
 
-    @functools.cached_property
-    def left_out(self) -> Losses:
-        """What it costs at shapes that neither configs nor tree were chosen by; takes a while."""
+        Those of ``left_out`` are at shapes that neither configs nor tree were chosen by.
+        """
         every = range(len(self.shapes.rows))
         without = (distilled(self.shapes, self.count, [at for at in every if at != row]) for row in every)
-        return _losses(self.shapes, [choice.decision(row) for row, choice in enumerate(without)])
+        answers: dict[str, Sequence[int | None]] = {
+            "best": self.fastest, "decided": [self.decision(row) for row in every],
+            "left_out": [choice.decision(row) for row, choice in enumerate(without)],
+        }  # fmt: skip
+        return {name: Losses.of(self.shapes, columns) for name, columns in answers.items()}
 
     def decision(self, row: int) -> int | None:
         """Returns the column that the tree chooses for a row: the first legal one of its ranking."""
@@ -348,14 +287,6 @@ class Distilled:
             for row, place in enumerate(shapes.rows)
             if named is not None and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
         ]
-
-
-def _losses(shapes: KnownShapes, answers: Sequence[int | None]) -> Losses:
-    """The losses of an answer for each row; None is no answer."""
-    pairs = list(enumerate(answers))
-    losses = [1.0 if column is None else 1 - float(shapes.speeds[row, column]) for row, column in pairs]
-    unmeasured = sum(column is None or not shapes.measured[row, column] for row, column in pairs)
-    return Losses(statistics.fmean(losses), max(losses), len(losses), unmeasured)
 
 
 def shapes_of(
@@ -380,54 +311,49 @@ def shapes_of(
         )
     kernels = {kernel.name: kernel for kernel in catalogue.of(subject.operation, subject.kind)}
     known = list(dict.fromkeys(column for place in rows for column in place.times))
-    configs = _Configs(known, kernels)
-    legal = np.stack([configs.legal(place.problem, place.device) for place in rows])
+    points = {
+        name: Points(kernel, [config for of, config in known if of == name]) for name, kernel in kernels.items()
+    }
+    places = {name: [at for at, (of, _) in enumerate(known) if of == name] for name in kernels}
+
+    def legal(problem: Problem, device: DeviceInfo) -> Flags:
+        flags = np.zeros(len(known), bool)
+        for name, numbers in places.items():
+            flags[numbers] = points[name].flags(problem, device)[0]
+        return flags
+
     speeds, measured = _speeds(rows, known)
-    speeds, always = np.where(legal, speeds, 0.0), configs.always(rows[0].problem, rows[0].device).tolist()
+    speeds = np.where([legal(place.problem, place.device) for place in rows], speeds, 0.0)
+    # Legal for every shape and layout, as tested at edge shapes.
+    always = np.all([legal(problem, rows[0].device) for problem in _awkward(rows[0].problem)], axis=0)
     columns: list[Column | None] = [*known]
     if library:
         theirs = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
-        speeds, measured = np.c_[speeds, theirs], np.c_[measured, theirs > 0]
-        columns, always = [*columns, None], [*always, True]
-        speeds = speeds / np.maximum(1.0, theirs)[:, None]
-    return KnownShapes(rows, subject.regime, kernels, tuple(columns), speeds, measured, tuple(always))
+        speeds = np.c_[speeds, theirs] / np.maximum(1.0, theirs)[:, None]
+        measured, always = np.c_[measured, theirs > 0], np.append(always, True)
+        columns.append(None)
+    return KnownShapes(rows, subject.regime, kernels, tuple(columns), speeds, measured, always)
 
 
-class _Configs:
-    """Columns, and where they are legal."""
-
-    def __init__(self, columns: Sequence[Column], kernels: Mapping[str, Kernel]) -> None:
-        self._count = len(columns)
-        self._points = []
-        for name, kernel in kernels.items():
-            numbers = [at for at, (of, _) in enumerate(columns) if of == name]
-            self._points.append((numbers, Points(kernel, [columns[at][1] for at in numbers])))
-
-    def legal(self, problem: Problem, device: DeviceInfo) -> Flags:
-        """Per column: whether it is legal."""
-        flags = np.zeros(self._count, bool)
-        for numbers, points in self._points:
-            flags[numbers] = points.flags(problem, device)[0]
-        return flags
-
-    def always(self, like: Problem, device: DeviceInfo) -> Flags:
-        """Per column: whether it is legal for every shape and layout, as tested at edge shapes."""
-        operation, flags = like.operation, np.ones(self._count, bool)
-        for layout, turn in itertools.product(operation.layouts, range(len(AWKWARD_DIMS))):
-            sizes = [AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in range(len(operation.dims))]
-            dims = dict(zip(operation.dims, sizes, strict=True))
-            problem = operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
-            flags &= self.legal(problem, device)
-        return flags
+def _awkward(like: Problem) -> Iterator[Problem]:
+    """Problems at the edge: every layout at each turn of awkward dims."""
+    operation = like.operation
+    for layout, turn in itertools.product(operation.layouts, range(len(AWKWARD_DIMS))):
+        dims = {
+            name: AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at, name in enumerate(operation.dims)
+        }
+        yield operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
 
 
-def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Floats]:
+def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Flags]:
     """Relative speeds, and which of them were measured; the others as at the nearest shape, and less."""
-    behind = np.full((len(rows), len(columns)), np.nan)
-    for row, place in enumerate(rows):
-        for at, column in enumerate(columns):
-            if column in place.times:
-                behind[row, at] = max(np.log(place.times[column].time_s / place.best_s), 0.0)
+    times_s = np.array(
+        [
+            [place.times[column].time_s if column in place.times else np.nan for column in columns]
+            for place in rows
+        ]
+    )
+    behind = np.maximum(np.log(times_s / np.array([place.best_s for place in rows])[:, None]), 0.0)
     measured = ~np.isnan(behind)
     logs = np.array([log_dims(place.problem.shape) for place in rows])
     apart = distances(logs[:, None], logs[None])
@@ -435,11 +361,11 @@ def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Fl
     nearest = np.where(measured[None], apart[:, :, None], np.inf).argmin(axis=1)
     farther = FALLS_BEHIND * np.take_along_axis(apart, nearest, 1)
     expected = np.take_along_axis(behind, nearest, axis=0) + farther
-    return np.exp(-np.where(measured, behind, expected)), measured.astype(float)
+    return np.exp(-np.where(measured, behind, expected)), measured
 
 
 def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = None) -> Distilled:
-    """Chooses configs and grows the tree.
+    """Chooses configs, one of which is legal for every shape if there is one, and grows the tree.
 
     Args:
         shapes: The shapes and configs to choose from.
@@ -447,20 +373,13 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
         known: The rows to learn from; by default all.
     """
     rows = np.arange(len(shapes.rows)) if known is None else np.array(known)
-    chosen = _chosen(shapes, shapes.speeds[rows], count)
+    speeds = shapes.speeds[rows]
+    chosen, always = cover(speeds, count), np.flatnonzero(shapes.always).tolist()
+    if set(always).isdisjoint(chosen):
+        promising = sorted(always, key=lambda column: -float(speeds[:, column].mean()))[:8]
+        covers = [cover(speeds, count, [column]) for column in promising]
+        chosen = max(covers, key=lambda columns: _worth(speeds, columns), default=chosen)
     problems = [shapes.rows[row].problem for row in rows]
-    speeds = shapes.speeds[np.ix_(rows, np.array(chosen))]
-    losses = np.where(speeds > 0, 1 - speeds, np.inf)
-    tree = grow(TreeRows([each.dims for each in problems], [each.layout for each in problems], losses))
+    losses = np.where(speeds[:, chosen] > 0, 1 - speeds[:, chosen], np.inf)
+    tree = grow([problem.dims for problem in problems], [problem.layout for problem in problems], losses)
     return Distilled(shapes, tuple(chosen), tree, count)
-
-
-def _chosen(shapes: KnownShapes, speeds: Floats, count: int) -> list[int]:
-    """Returns the cover of some rows, with one column that is legal for every shape, if there is one."""
-    free = cover(speeds, count)
-    always = [column for column, legal in enumerate(shapes.always) if legal]
-    if not always or not set(always).isdisjoint(free):
-        return free
-    promising = sorted(always, key=lambda column: -float(speeds[:, column].mean()))[:8]
-    covers = [cover(speeds, count, [column]) for column in promising]
-    return max(covers, key=lambda columns: float(speeds[:, columns].max(axis=1).mean()))

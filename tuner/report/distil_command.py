@@ -1,30 +1,44 @@
-"""``tuner distil``: chooses few configs for many shapes, and times what they lack."""
+"""``tuner distil``: chooses few configs for many shapes, times what they lack, and writes the choice down.
+
+It is written as a Python module that imports nothing.
+"""
 
 from __future__ import annotations
 
+import json
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tuner.cli.formatting import config_text, print_json, table
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.devices.detect import DetectedDevice, find, gpus
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
-
-if TYPE_CHECKING:
-    from tuner.declare.hardware import DeviceInfo
-    from tuner.devices.detect import DetectedDevice
-    from tuner.lookup.tuned import Subject
-    from tuner.report.distil import Distilled
-    from tuner.store import Store
-    from tuner.study.remeasure import MissingTime
+from tuner.export.symbolic import in_python, traced
+from tuner.export.templates import filled
+from tuner.lookup.asking import completed_device, opened, parse_device
+from tuner.lookup.snapshot import Snapshot
+from tuner.lookup.stale import builtin_now
+from tuner.lookup.tuned import Column, Subject, TunedProblem
+from tuner.report.distil import Distilled, Fork, Tree, distilled, shapes_of
+from tuner.results.record import ELSEWHERE
+from tuner.store import Store
+from tuner.study.locks import occupied
+from tuner.study.remeasure import Remeasuring
+from tuner.version import __version__
 
 #: Rounds of timing missing configs and choosing again.
 ROUNDS = 20
+#: Length of lines of the written function.
+WIDTH = 110
 
 
 @click.command()
@@ -55,12 +69,6 @@ def distil(
     measure: bool | None, seconds: float | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Find few configs for many shapes, and write a Python function that chooses among them."""
-    from tuner.lookup.asking import opened
-    from tuner.lookup.snapshot import Snapshot
-    from tuner.lookup.stale import builtin_now
-    from tuner.report.distil import distilled, shapes_of
-    from tuner.report.distil_text import python_text
-
     writable_file(output)
     with ExitStack() as closing:
         store = opened(db)
@@ -73,22 +81,23 @@ def distil(
             tuned = Snapshot.open(known).tuned(subject, catalogue)
             return distilled(shapes_of(tuned, subject, catalogue, library=library), count)
 
-        found = choose(store)
-        if found.missing() and measure is not False:
+        choice = choose(store)
+        if choice.missing() and measure is not False:
             here = _here(device, where)
             if here is not None:
-                found = _measured(found, here, subject, db, choose, seconds)
+                choice = _measured(choice, here, subject, db, choose, seconds)
             elif measure:
                 raise DeviceTrouble(
                     f"--measure times on {where.name}, which is not on this machine; run the command there"
                 )
-    text = python_text(found)
+    text = python_text(choice)
     if output is not None:
         output.write_text(text, encoding="utf-8")
     if as_json:
-        print_json(_json(found, str(output or ""), text))
+        print_json(_json(choice, str(output or ""), text))
     else:
-        _show(found, output, text)
+        _show(choice)
+        click.echo(str(output) if output is not None else text)
 
 
 def _subject(
@@ -99,95 +108,151 @@ def _subject(
     Raises:
         UnknownName: No such operation, dtype, or device.
     """
-    from tuner.lookup.asking import completed_device, parse_device
-    from tuner.lookup.snapshot import Snapshot
-    from tuner.lookup.stale import builtin_now
-    from tuner.lookup.tuned import Subject
-
     catalogue, snapshot = builtin_now(), Snapshot.open(store)
     declared = catalogue.operation(operation)
     info = completed_device(parse_device(device), snapshot.devices())
     dtype = declared.problem(dict.fromkeys(declared.dims, 1), dtype).dtype
-    subjects = [
-        Subject(operation, dtype, info.kind, each, info.name) for each in ([regime] if regime else REGIMES)
-    ]
+    regimes = [regime] if regime else REGIMES
+    subjects = [Subject(operation, dtype, info.kind, each, info.name) for each in regimes]
     timed = (subject for subject in subjects if snapshot.tuned(subject, catalogue))
     return info, next(timed, subjects[0])
 
 
 def _here(device: str, info: DeviceInfo) -> DetectedDevice | None:
     """The device on this machine; None if it has none of that name."""
-    from tuner.devices.detect import find, gpus
-
     if device.startswith("fake:"):
         return find(device)
-    return next((one for one in (*gpus(), find("cpu")) if one.info.name == info.name), None)
+    return next((each for each in (*gpus(), find("cpu")) if each.info.name == info.name), None)
 
 
 def _measured(
-    found: Distilled,
-    here: DetectedDevice,
-    subject: Subject,
-    db: str,
-    choose: Callable[[Store], Distilled],
+    choice: Distilled, here: DetectedDevice, subject: Subject, db: str, choose: Callable[[Store], Distilled],
     seconds: float | None,
-) -> Distilled:
+) -> Distilled:  # fmt: skip
     """Times what is missing, and chooses again, until nothing is missing or time is up."""
-    from tuner.results.record import ELSEWHERE
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-    from tuner.study.remeasure import Remeasuring
-
     deadline_s = None if seconds is None else time.monotonic() + seconds
     study = f"{ELSEWHERE} {subject.operation}"
     tried: set[tuple[Any, ...]] = set()
-    with ExitStack() as closing:
-        store = closing.enter_context(Store.open(db))
-        closing.enter_context(occupied(db, (here,), study))
+    with Store.open(db) as store, occupied(db, (here,), study), ExitStack() as closing:
         measuring = Remeasuring(store, here, subject.regime, study)
         closing.callback(measuring.close)
         for _ in range(ROUNDS):
-            fresh = {(one.problem, one.kernel.name, one.config): one for one in found.missing()}
-            fresh = {key: one for key, one in fresh.items() if key not in tried}
+            missing = {(each.problem, each.kernel.name, each.config): each for each in choice.missing()}
+            fresh = {key: each for key, each in missing.items() if key not in tried}
             if not fresh or (deadline_s is not None and time.monotonic() > deadline_s):
                 break
             tried |= fresh.keys()
             measuring.run(fresh.values(), deadline_s, lambda text: click.echo(text, err=True))
-            found = choose(store)
-    return found
+            choice = choose(store)
+    return choice
 
 
-def _json(found: Distilled, file: str, text: str) -> dict[str, Any]:
+def _json(choice: Distilled, file: str, text: str) -> dict[str, Any]:
     return {
         "configs": [
             {"kernel": column[0], "config": dict(column[1])} if column else {"kernel": None, "config": {}}
-            for column in found.columns
+            for column in choice.columns
         ],
-        "shapes": [place.problem.to_json() for place in found.shapes.rows],
-        "loss": {
-            "best": vars(found.best), "decided": vars(found.decided), "left_out": vars(found.left_out),
-        },
-        "missing": [_wanted_json(wanted) for wanted in found.missing()], "file": file, "function": text,
+        "shapes": [place.problem.to_json() for place in choice.shapes.rows],
+        "loss": {name: vars(losses) for name, losses in choice.losses.items()},
+        "missing": [
+            {**each.problem.to_json(), "kernel": each.kernel.name, "config": dict(each.config)}
+            for each in choice.missing()
+        ],
+        "file": file, "function": text,
     }  # fmt: skip
 
 
-def _wanted_json(wanted: MissingTime) -> dict[str, Any]:
-    return {**wanted.problem.to_json(), "kernel": wanted.kernel.name, "config": dict(wanted.config)}
-
-
-def _show(found: Distilled, output: Path | None, text: str) -> None:
-    rows = []
-    fastest = [max(found.chosen, key=lambda column: speeds[column]) for speeds in found.shapes.speeds]
-    for number, (column, named) in enumerate(zip(found.chosen, found.columns, strict=True)):
+def _show(choice: Distilled) -> None:
+    rows, fastest = [], choice.fastest
+    for number, (column, named) in enumerate(zip(choice.chosen, choice.columns, strict=True)):
         kernel, config = (named[0], config_text(named[1])) if named else ("the library", "-")
         rows.append((str(number), kernel, config, f"{fastest.count(column)} of {len(fastest)}"))
     table("The configs", ("", "kernel", "config", "best for"), rows)
-    costs = [
-        ("the best of them", str(found.best)),
-        ("the one that `choose` takes", str(found.decided)),
-        ("at shapes left out of all choices", str(found.left_out)),
-    ]
+    names = ("the best of them", "the one that `choose` takes", "at shapes left out of all choices")
+    costs = [(name, str(losses)) for name, losses in zip(names, choice.losses.values(), strict=True)]
     table("What they cost, as a fraction of speed", ("", "loss"), costs)
-    if left := found.missing():
-        click.echo(f"{len(left)} times are missing; `--measure` takes them, on the device", err=True)
-    click.echo(str(output) if output is not None else text)
+    if missing := choice.missing():
+        click.echo(f"{len(missing)} times are missing; `--measure` takes them, on the device", err=True)
+
+
+# ---- the function
+
+
+def python_text(choice: Distilled) -> str:
+    """A module with ``CONFIGS``, a ``legal_N`` for each that asks something of the shape, and ``choose``.
+
+    ``choose(dims..., layout)`` returns (kernel, config). A kernel of ``None`` stands for the library.
+    """
+    like = choice.shapes.rows[0]
+    dims, layouts = list(like.problem.operation.dims), like.problem.operation.layouts
+    has_layouts = layouts != ("",)
+    names = [*dims, *(["layout"] if has_layouts else [])]
+    return filled(
+        Path(__file__).with_name("templates") / "choose.py.jinja",
+        {},
+        choice=choice,
+        like=like,
+        version=__version__,
+        columns=[_written(column) for column in choice.columns],
+        legal=[_conditions(choice, column) for column in choice.columns],
+        parameters=", ".join([*dims, *([f'layout="{layouts[0]}"'] if has_layouts else [])]),
+        names=", ".join(names),
+        shown=", ".join(f"{name}={{{name}}}" for name in names),
+        branches=_branches(choice.tree, "    "),
+    )
+
+
+def _written(column: Column | None) -> str:
+    if column is None:
+        return "(None, {})"
+    config = textwrap.fill(
+        json.dumps(dict(column[1])).replace("true", "True").replace("false", "False"),
+        WIDTH - 4, initial_indent=" " * 8, subsequent_indent=" " * 9,
+    )  # fmt: skip
+    return f'("{column[0]}",\n{config})'
+
+
+def _branches(tree: Tree, indent: str) -> str:
+    if not isinstance(tree, Fork):
+        return f"{indent}return ({', '.join(map(str, tree))},)"
+    yes, no = _branches(tree.yes, indent + "    "), _branches(tree.no, indent)
+    return f"{indent}if {tree.question}:\n{yes}\n{no}"
+
+
+def _conditions(choice: Distilled, column: Column | None) -> list[tuple[str, str]]:
+    """What a config asks of the layout and then of the dims, as Python; empty where it asks nothing."""
+    if column is None:
+        return []
+    shapes = choice.shapes
+    layouts = shapes.rows[0].problem.operation.layouts
+    by_rule: dict[str, list[str]] = {}
+    for layout in layouts:
+        rows = [place for place in shapes.rows if place.problem.layout == layout]
+        rule = _rule_of(shapes.kernels[column[0]], column, rows or shapes.rows, layout)
+        if rule is not None:
+            by_rule.setdefault(rule, []).append(layout)
+    if list(by_rule.values()) == [list(layouts)]:
+        (rule,) = by_rule
+        return [("", rule)] if rule else []
+    rules = [(f"layout in {tuple(where)!r}", rule or "True") for rule, where in by_rule.items()]
+    return [*rules, ("", "False")]
+
+
+def _rule_of(kernel: Kernel, column: Column, rows: Sequence[TunedProblem], layout: str) -> str | None:
+    """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
+    device, binding = rows[0].device, [rule for rule in kernel.constraints if not rule.for_speed]
+    for place in rows:
+        like = place.problem
+        problem = like.operation.problem(like.dims, like.dtype, layout, like.precision, like.epilogue)
+        if not kernel.allows(problem, device, column[1]):
+            continue
+        dims, trace = traced(problem)
+        try:
+            for constraint in binding:
+                bool(constraint.rule(dims, device, column[1]))
+        except Exception:  # a rule that cannot be followed holds for this one shape, as far as is known
+            return " and ".join(f"{name} == {size}" for name, size in problem.shape)
+        conditions = [in_python(assumption.condition) for assumption in trace.assumptions]
+        return " and ".join(f"({text})" if " or " in text else text for text in conditions)
+    return None

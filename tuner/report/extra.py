@@ -5,7 +5,7 @@ from tuner.extras import Command, Extra
 EXTRA = Extra(
     commands={
         "ladder": Command(
-            "tuner.report.ladder_command:ladder", "Measure each kernel of an operation in order.", "Tune"
+            "tuner.report.ladder:ladder", "Measure each kernel of an operation in order.", "Tune"
         ),
         "distil": Command(
             "tuner.report.distil_command:distil",
@@ -13,10 +13,12 @@ EXTRA = Extra(
             "Answer",
         ),
         "show": Command(
-            "tuner.report.commands:show", "Show what a study saw, also as a page with figures.", "Look"
+            "tuner.report.pages:show_command",
+            "Show what a study saw, also as a page with figures.",
+            "Look",
         ),
         "compare": Command(
-            "tuner.report.commands:compare", "Compare devices, drivers, versions, days or studies.", "Look"
+            "tuner.report.comparing:compare", "Compare devices, drivers, versions, days or studies.", "Look"
         ),
     },
     provides={"figures": "tuner.report.pages:FigureWriter"},

@@ -1,7 +1,7 @@
 """Draws figures of Plotly as PNG images through Matplotlib, which needs no browser.
 
 It knows what the figures of this package are made of: points, lines, steps, bars, heatmaps, parallel
-coordinates, and straight lines across a panel.
+coordinates, and vertical lines across a panel.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 #: Pixels of Plotly for an inch, and dots of the image for an inch.
 PIXELS, DPI = 100, 160
-#: Inches of a figure's width, and of its height unless the figure says it.
-WIDTH, HEIGHT = 9.0, 4.8
+#: Inches of a figure's width.
+WIDTH = 9.0
 STYLES = {"dash": "--", "dot": ":", "solid": "-", None: "-"}
+#: Plotly's symbol -> Matplotlib's marker and whether it is filled.
+MARKERS = {"circle-open": ("o", False), "diamond": ("D", True)}
 #: Between the powers of ten only those that start with 2 or 5 have a number.
 PLAIN = FuncFormatter(lambda value, place: f"{value:g}" if f"{value:.0e}"[0] in "125" else "")
 #: Keeps numbers readable if a line passes behind them.
@@ -30,15 +32,15 @@ BEHIND_TEXT = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1
 
 def png(figure: go.Figure) -> bytes:
     """Returns a figure as an image."""
-    height = (figure.layout.height or HEIGHT * PIXELS) / PIXELS
-    drawing = Figure(figsize=(WIDTH, height), layout="constrained")
+    drawing = Figure(figsize=(WIDTH, figure.layout.height / PIXELS), layout="constrained")
     panels = _panels(drawing, figure)
     for trace in figure.data:
-        _TRACES[trace.type](panels[getattr(trace, "xaxis", None) or "x"], trace, figure)
-    for shape in figure.layout.shapes:
-        _across(panels[(shape.xref or "x").removesuffix(" domain")], shape)
-    for name, axes in panels.items():
-        _finish(axes, figure.layout, name.removeprefix("x"))
+        _TRACES[trace.type](panels[(getattr(trace, "xaxis", None) or "x")[1:]], trace, figure)
+    for line in figure.layout.shapes:
+        axes = panels[(line.xref or "x").removesuffix(" domain")[1:]]
+        axes.axvline(line.x0, color=line.line.color, linestyle=STYLES[line.line.dash], lw=1.8, label=line.name)
+    for number, axes in panels.items():
+        _finish(axes, figure.layout, number)
     _surround(drawing, figure, panels)
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", dpi=DPI)
@@ -46,75 +48,59 @@ def png(figure: go.Figure) -> bytes:
 
 
 def _panels(drawing: Figure, figure: go.Figure) -> dict[str, Axes]:
-    """Axes by the name of their x axis, in the grid that the domains of Plotly's axes make."""
+    """Axes by the number of their x axis, in the grid that the domains of Plotly's axes make."""
     numbers = sorted({(getattr(trace, "xaxis", None) or "x")[1:] for trace in figure.data})
     lefts = {at: (figure.layout[f"xaxis{at}"].domain or (0, 1))[0] for at in numbers}
     tops = {at: -(figure.layout[f"yaxis{at}"].domain or (0, 1))[1] for at in numbers}
     columns, rows = sorted(set(lefts.values())), sorted(set(tops.values()))
     grid = drawing.add_gridspec(len(rows), len(columns))
-    found = {}
+    panels = {}
     for at in numbers:
-        found[f"x{at}"] = axes = drawing.add_subplot(grid[rows.index(tops[at]), columns.index(lefts[at])])
+        panels[at] = axes = drawing.add_subplot(grid[rows.index(tops[at]), columns.index(lefts[at])])
         axes.spines[["top", "right"]].set_visible(False)
-    return found
+    return panels
 
 
 def _points(axes: Axes, trace: Any, figure: go.Figure) -> None:
-    mode = trace.mode or "lines"
-    style: dict[str, Any] = {"label": trace.name if trace.showlegend is not False else None}
-    color = trace.line.color or trace.marker.color
-    x, y = list(trace.x), numpy.array(trace.y, dtype=float) if _numeric(trace.y) else list(trace.y)
-    if "lines" in mode:
+    style: dict[str, Any] = {
+        "label": trace.name if trace.showlegend is not False else None,
+        "color": trace.line.color or trace.marker.color,
+    }
+    x, y = list(trace.x), list(trace.y)
+    if any(value is None for value in y):
+        y = numpy.array(y, dtype=float).tolist()
+    if "lines" in trace.mode:
         steps: dict[str, Any] = {"drawstyle": "steps-post"} if trace.line.shape == "hv" else {}
-        line: dict[str, Any] = {"linestyle": STYLES[trace.line.dash], "linewidth": trace.line.width or 1.8}
-        axes.plot(x, y, color=color, **line, **steps, **style, marker="o" if "markers" in mode else None)
-    elif "markers" in mode:
-        hollow = "open" in (trace.marker.symbol or "")
-        shape = "D" if "diamond" in (trace.marker.symbol or "") else "o"
-        face: dict[str, Any] = {"facecolors": "none", "edgecolors": color} if hollow else {"color": color}
-        size = (trace.marker.size or 7) ** 2 * 0.6
-        axes.scatter(x, y, s=size, marker=shape, zorder=3, alpha=trace.marker.opacity, **face, **style)
-    if "text" in mode:
-        places = trace.textposition
-        places = [places] * len(x) if places is None or isinstance(places, str) else places
-        for a, b, text, place in zip(x, y, trace.text, places, strict=True):
-            _label(axes, (a, b), text, place or "middle right")
-
-
-def _numeric(values: Any) -> bool:
-    return not any(isinstance(value, str) for value in values)
-
-
-def _label(axes: Axes, point: tuple[Any, Any], text: str, place: str) -> None:
-    vertical, _, side = place.partition(" ")
-    up = {"top": 8, "middle": 0, "bottom": -8}[vertical]
-    along = {"left": -8, "center": 0, "right": 8}[side]
-    align = {"left": "right", "center": "center", "right": "left"}[side]
-    axes.annotate(
-        text, point, (along, up), textcoords="offset points", fontsize=9, ha=align, va="center"
-    )  # fmt: skip
+        marker = "o" if "markers" in trace.mode else None
+        axes.plot(x, y, linestyle=STYLES[trace.line.dash], linewidth=1.8, marker=marker, **steps, **style)
+    else:
+        marker, filled = MARKERS.get(trace.marker.symbol, ("o", True))
+        if not filled:
+            style |= {"facecolors": "none", "edgecolors": style.pop("color")}
+        axes.scatter(x, y, s=(trace.marker.size or 7) ** 2 * 0.6, marker=marker, zorder=3, **style)
+    if "text" in trace.mode:
+        up = -8 if "bottom" in trace.textposition else 8
+        for place, text in zip(zip(x, y, strict=True), trace.text, strict=True):
+            axes.annotate(text, place, (8, up), textcoords="offset points", fontsize=9, va="center")
 
 
 def _bars(axes: Axes, trace: Any, figure: go.Figure) -> None:
+    """Bars of several traces stand beside each other."""
     along = trace.orientation == "h"
     names, values = (trace.y, trace.x) if along else (trace.x, trace.y)
-    group = [each for each in figure.data if each.type == "bar"]
+    group = [other for other in figure.data if other.type == "bar"]
     width = 0.75 / len(group)
-    shift = (group.index(trace) - (len(group) - 1) / 2) * width
-    places = numpy.arange(len(names)) + shift
+    places = numpy.arange(len(names)) + (group.index(trace) - (len(group) - 1) / 2) * width
     style = {"color": trace.marker.color, "label": trace.name if len(group) > 1 else None}
-    if along:
-        bars = axes.barh(places, values, width, **style)
-        axes.set_yticks(range(len(names)), [_lines(name) for name in names])
-    else:
-        bars = axes.bar(places, values, width, **style)
-        axes.set_xticks(range(len(names)), [_lines(name) for name in names])
-        axes.tick_params(axis="x", rotation=20 if len(names) > 5 else 0)
+    bars = axes.barh(places, values, width, **style) if along else axes.bar(places, values, width, **style)
+    (axes.set_yticks if along else axes.set_xticks)(range(len(names)), [_lines(name) for name in names])
+    if not along and len(names) > 5:
+        axes.tick_params(axis="x", rotation=20)
     axes.bar_label(bars, labels=trace.text, padding=3, fontsize=9, bbox=BEHIND_TEXT)
 
 
 def _heatmap(axes: Axes, trace: Any, figure: go.Figure) -> None:
-    grids = [numpy.array(each.z, dtype=float) for each in figure.data]
+    grids = [numpy.array(other.z, dtype=float) for other in figure.data]
     low, high = min(map(numpy.nanmin, grids)), max(map(numpy.nanmax, grids))
     grid = numpy.array(trace.z, dtype=float)
     axes.imshow(grid, origin="lower", aspect="auto", vmin=low, vmax=high, cmap="viridis")
@@ -129,8 +115,8 @@ def _parallel(axes: Axes, trace: Any, figure: go.Figure) -> None:
         low, spread = values.min(), numpy.ptp(values) or 1.0
         heights.append((values - low) / spread)
         axes.axvline(place, color="#c8d0d3", lw=0.8)
-        ticks = zip(axis.tickvals or (low, values.max()), axis.ticktext or (), strict=False)
-        for value, text in [*ticks] or [(each, f"{each:.4g}") for each in (low, values.max())]:
+        ends = [f"{end:.4g}" for end in (low, values.max())]
+        for value, text in zip(axis.tickvals or (low, values.max()), axis.ticktext or ends, strict=True):
             where = place - 0.03, (value - low) / spread
             axes.annotate(text, where, fontsize=8, ha="right", va="center", bbox=BEHIND_TEXT)
     lines = numpy.array(heights).T
@@ -146,26 +132,19 @@ _TRACES: Mapping[str, Callable[[Axes, Any, go.Figure], None]] = {
 }  # fmt: skip
 
 
-def _across(axes: Axes, shape: Any) -> None:
-    draw, at = (axes.axvline, shape.x0) if shape.x0 == shape.x1 else (axes.axhline, shape.y0)
-    draw(at, color=shape.line.color, linestyle=STYLES[shape.line.dash], linewidth=1.8, label=shape.name)
-
-
 def _finish(axes: Axes, layout: Any, number: str) -> None:
     """Titles, scales and ranges of one panel's axes."""
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
-        told = layout[f"{name}axis{number}"]
-        axis.set_label_text(_lines(told.title.text or ""))
-        if told.type == "log":
-            getattr(axes, f"set_{name}scale")("log")
+        wanted = layout[f"{name}axis{number}"]
+        axis.set_label_text(wanted.title.text or "")
+        if wanted.type == "log":
+            axes.set(**{f"{name}scale": "log"})
             axis.set_major_formatter(PLAIN)
             axis.set_minor_formatter(PLAIN)
-        if told.tickformat and "%" in told.tickformat:
+        if wanted.tickformat:
             axis.set_major_formatter(PercentFormatter(1.0))
-        if told.range:
-            getattr(axes, f"set_{name}lim")(told.range)
-        elif told.rangemode == "tozero":
-            getattr(axes, f"set_{name}lim")(0)
+        if wanted.range or wanted.rangemode == "tozero":
+            axes.set(**{f"{name}lim": wanted.range or (0, None)})
 
 
 def _surround(drawing: Figure, figure: go.Figure, panels: Mapping[str, Axes]) -> None:

@@ -1,26 +1,43 @@
-"""Climbs a ladder: each step tuned briefly or taken as declared, then all of them timed in alternation."""
+"""``tuner ladder``: each step tuned briefly or taken as declared, then all of them timed in alternation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from tuner.declare.catalogue import from_file
+import click
+
+from tuner.cli.formatting import duration, print_json, table
+from tuner.cli.options import (
+    KERNEL,
+    database_option,
+    device_option,
+    folder_option,
+    json_option,
+    parse_problem,
+    problem_options,
+    writable_folder,
+)
+from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Parameter, Space, Value
-from tuner.devices.detect import DetectedDevice, kind_of
-from tuner.errors import NothingFound, TunerError
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, lessons
+from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.errors import InputError, NothingFound, TunerError
+from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, ladder_of, lessons, read_ladder_plan
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung, SweepPoint
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.search import BackgroundSearch, Known, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.leaderboard import Leaderboard
+from tuner.study.locks import occupied
 from tuner.study.loop import Loop
 from tuner.study.progress import TimeBudget
 from tuner.study.session import Recorder, Session, TimingConditions
@@ -28,6 +45,8 @@ from tuner.study.study import SearchPolicy
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
+#: Seconds for tuning each step, unless said otherwise.
+DEFAULT_SECONDS = 10.0
 #: Seconds for the alternation of a problem's rungs beyond the minimum number of rounds.
 FINALS_S = 15.0
 #: Seconds that one config may take, however slow the first steps are.
@@ -51,8 +70,8 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
     as published. Without pins, a kernel meant for other shapes has no configs left.
     """
     parameters = [
-        Parameter(one.name, (pins[one.name],), one.scale) if one.name in pins else one
-        for one in kernel.parameters
+        Parameter(each.name, (pins[each.name],), each.scale) if each.name in pins else each
+        for each in kernel.parameters
     ]
     space = Space.build(parameters, kernel.constraints, problem, device)
     if len(space) or not pins:
@@ -65,8 +84,8 @@ def first_configs(
     kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo
 ) -> list[Config]:
     """Returns the legal ones of the kernel's declared first configs, with pins applied."""
-    wanted = [Config({**config, **pins}) for config in kernel.first_configs()]
-    return [config for config in wanted if all(r.rule(problem, device, config) for r in kernel.constraints)]
+    pinned = [Config({**config, **pins}) for config in kernel.first_configs()]
+    return [config for config in pinned if all(r.rule(problem, device, config) for r in kernel.constraints)]
 
 
 def declared_config(
@@ -94,16 +113,6 @@ def measured(session: Session, kernel: Kernel, config: Config) -> tuple[Compiled
     return compiled if measurement.outcome is Outcome.MEASURED else None, measurement
 
 
-@contextmanager
-def _session(crew: Crew, store: Store, problem: Problem, regime: str) -> Iterator[Session]:
-    """Opens a session and makes its arrays."""
-    worker = crew.devices[0]
-    recorder = Recorder(store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
-    with Session(crew, problem, recorder, TimingConditions(regime)) as session:
-        session.prepare()
-        yield session
-
-
 # ---- the climb
 
 
@@ -113,7 +122,7 @@ class Climb:
 
     Attributes:
         plan: The steps.
-        found: The device.
+        crew: The device's workers, open.
         store: The store for the trials; no champion is crowned.
         regime: How times are taken.
         seconds: Seconds for tuning each step; None for the declared configs.
@@ -123,10 +132,10 @@ class Climb:
     """
 
     plan: LadderPlan
-    found: DetectedDevice
+    crew: Crew
     store: Store
     regime: str = "cold"
-    seconds: float | None = 10.0
+    seconds: float | None = DEFAULT_SECONDS
     end_to_end: bool = False
     seed: int = 0
     report: Callable[[str], None] = lambda text: None
@@ -139,30 +148,38 @@ class Climb:
             NothingFound: No step has a legal config.
             DeviceTrouble: The device cannot be opened or stays unwell.
         """
-        plan = self.plan
-        with Crew([self.found]) as crew:
-            self._crew, worker = crew, crew.devices[0]
-            ladder = Ladder(plan, worker.info, worker.versions, self.regime)
-            for problem in plan.problems:
-                place = len(ladder.rungs)
-                for layout in dict.fromkeys(step.layout or problem.layout for step in plan.steps):
-                    steps = [step for step in plan.steps if (step.layout or problem.layout) == layout]
-                    self._climb(ladder, replace(problem, layout=layout), steps)
-                order = {id(step): number for number, step in enumerate(plan.steps)}
-                ladder.rungs[place:] = sorted(ladder.rungs[place:], key=lambda rung: order[id(rung.step)])
-            if plan.steps and not ladder.rungs:
-                raise NothingFound(
-                    f"no step of the ladder has a legal config on {worker.info.name}; choose another shape"
-                )
-            for sweep in plan.sweeps:
-                self._sweep(ladder, sweep)
-            self.report("the device's limits")
-            ladder.limits = measure_limits(crew, self.store, plan.problems[0].dtype)
+        plan, worker = self.plan, self.crew.devices[0]
+        ladder = Ladder(plan, worker.info, worker.versions, self.regime)
+        for problem in plan.problems:
+            by_layout: dict[str, list[LadderStep]] = {}
+            for step in plan.steps:
+                by_layout.setdefault(step.layout or problem.layout, []).append(step)
+            rungs: list[Rung] = []
+            for layout, steps in by_layout.items():
+                rungs += self._climb(ladder, replace(problem, layout=layout), steps)
+            ladder.rungs += sorted(rungs, key=lambda rung: plan.steps.index(rung.step))
+        if plan.steps and not ladder.rungs:
+            raise NothingFound(
+                f"no step of the ladder has a legal config on {worker.info.name}; choose another shape"
+            )
+        for sweep in plan.sweeps:
+            ladder.sweeps += self._sweep(sweep)
+        self.report("the device's limits")
+        ladder.limits = DeviceLimits(*self._limits(plan.problems[0].dtype))
         return ladder
 
-    def _climb(self, ladder: Ladder, problem: Problem, steps: Sequence[LadderStep]) -> None:
+    @contextmanager
+    def _session(self, problem: Problem, regime: str) -> Iterator[Session]:
+        """Opens a session and makes its arrays."""
+        worker = self.crew.devices[0]
+        recorder = Recorder(self.store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
+        with Session(self.crew, problem, recorder, TimingConditions(regime)) as session:
+            session.prepare()
+            yield session
+
+    def _climb(self, ladder: Ladder, problem: Problem, steps: Sequence[LadderStep]) -> list[Rung]:
         """Measures steps at a problem, then all of them and the library in alternation."""
-        with _session(self._crew, self.store, problem, self.regime) as session:
+        with self._session(problem, self.regime) as session:
             self.report(f"{problem}: the library")
             library = session.worker.baseline()
             if library is not None:
@@ -172,22 +189,19 @@ class Climb:
                 self.report(f"{problem}: step {number} of {len(steps)}, {step.label}")
                 rungs += self._tried(step, session)
             self.report(f"{problem}: all steps in alternation")
-            played = session.worker.finals([rung.code for rung in rungs if rung.code], FINALS_S)
-            times = iter(played)
+            times = iter(session.worker.finals([rung.code for rung in rungs if rung.code], FINALS_S))
             for at, rung in enumerate(rungs):
                 if rung.code is not None:
                     rungs[at] = replace(rung, measurement=next(times))
                     session.add(Role.FINAL, rung.step.kernel, rung.config, rungs[at].measurement)
             library = next(times, library)
-            ladder.rungs += rungs
             if library is not None:
                 name = problem.operation.baselines[ladder.device.kind].named(problem)
                 ladder.libraries.append(Library(name, problem, library))
             if self.end_to_end:
                 ladder.transfers_s[problem] = session.worker.transfers_s()
-        further = measure_further_library(self._crew, problem, self.regime)
-        if further is not None:
-            ladder.libraries.append(Library(further[0], problem, further[1], main=False))
+        ladder.libraries += self._further_library(problem)
+        return rungs
 
     def _tried(self, step: LadderStep, session: Session) -> list[Rung]:
         """Tunes a step, or measures its declared config; none if no config is legal."""
@@ -227,18 +241,62 @@ class Climb:
         measurement = Measurement(Outcome.MEASURED, samples_s=(times_s[best],))
         return Rung(step, session.problem, best[1], measurement, budget.progress.trials, codes[best])
 
-    def _sweep(self, ladder: Ladder, sweep: Sweep) -> None:
+    def _sweep(self, sweep: Sweep) -> Iterator[SweepPoint]:
         for problem in sweep.problems:
             self.report(f"{problem}: {sweep.label} over {sweep.parameter}")
-            with _session(self._crew, self.store, problem, self.regime) as session:
+            with self._session(problem, self.regime) as session:
                 for value in sweep.values:
-                    config = declared_config(sweep.kernel, sweep.pinned(value), problem, ladder.device)
+                    config = declared_config(sweep.kernel, sweep.pinned(value), problem, session.worker.info)
                     if config is not None:
-                        _, measurement = measured(session, sweep.kernel, config)
-                        ladder.sweeps.append(SweepPoint(sweep, problem, value, measurement))
+                        yield SweepPoint(sweep, problem, value, measured(session, sweep.kernel, config)[1])
 
+    # ---- what the steps are compared with
 
-# ---- what the steps are compared with
+    def _limits(self, dtype: str) -> Iterator[float]:
+        """Measures reading, copying and multiply-adds; 0 for what cannot be measured in the dtype."""
+        info = self.crew.devices[0].info
+        elements = array_bytes(info, self.crew.devices[0].free_bytes) // DTYPE_BYTES[dtype]
+        parts = 1 << 8 if kind_of(info.kind).is_host else 1 << 12
+        numbers = NUMBERS * info.sm_count * info.max_threads_per_sm
+        for name, dims in {
+            "read": {"parts": parts, "n": elements // parts},
+            "copy": {"n": elements},
+            "multiply_add": {"n": numbers or NUMBERS_OF_A_CORE * max(info.cores, 1), "steps": STEPS},
+        }.items():
+            try:
+                problem, kernels = _limit_problem(name, dims, dtype)
+            except TunerError:  # this dtype has no such limit: integers are not multiplied and added
+                yield 0.0
+                continue
+            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.target == info.kind])
+            work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
+            yield work / time_s if time_s else 0.0
+
+    def _best_s(self, problem: Problem, kernels: Sequence[Kernel]) -> float | None:
+        """The shortest median over the declared configs, on a CPU with one thread and with all cores."""
+        times = []
+        with self._session(problem, "cold") as session:
+            info = session.worker.info
+            counts = (1, 1 << (max(info.cores, 1).bit_length() - 1))
+            for kernel in kernels:
+                pins = [{kernel.threads: count} for count in counts] if kernel.threads else [{}]
+                configs = [config for pin in pins for config in first_configs(kernel, pin, problem, info)]
+                times += [measured(session, kernel, config)[1].time_s for config in dict.fromkeys(configs)]
+        return min(filter(None, times), default=None)
+
+    def _further_library(self, problem: Problem) -> Iterator[Library]:
+        """Times the further library that ``configs/lessons.toml`` names, if there is one."""
+        worker = self.crew.devices[0]
+        file = lessons().get(problem.operation.name, {}).get(worker.info.kind, {}).get("further_library", "")
+        if not file or problem.operation.origin:
+            return
+        alike, _ = _limit_problem(file, problem.dims, problem.dtype)
+        worker.prepare({**alike.to_json(), "origin": str(alike.operation.origin)}, self.regime)
+        measurement = worker.baseline()
+        self.crew.rest()
+        if measurement is not None:
+            name = alike.operation.baselines[worker.info.kind].named(problem)
+            yield Library(name, problem, measurement, main=False)
 
 
 def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...]]:
@@ -247,76 +305,120 @@ def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Prob
     return catalogue.operation(name).problem(dims, dtype), catalogue.kernels
 
 
-def measure_limits(crew: Crew, store: Store, dtype: str) -> DeviceLimits:
-    """Measures a device's limits.
-
-    Args:
-        crew: The device's workers, open.
-        store: A session needs one; nothing is stored in it.
-        dtype: Element type; a limit that cannot be measured in it is 0.
-    """
-    info = crew.devices[0].info
-    elements = array_bytes(info, crew.devices[0].free_bytes) // DTYPE_BYTES[dtype]
-    parts = 1 << 8 if kind_of(info.kind).is_host else 1 << 12
-    numbers = NUMBERS * info.sm_count * info.max_threads_per_sm
-    wanted = {
-        "read": {"parts": parts, "n": elements // parts},
-        "copy": {"n": elements},
-        "multiply_add": {"n": numbers or NUMBERS_OF_A_CORE * max(info.cores, 1), "steps": STEPS},
-    }
-    rates = []
-    for name, dims in wanted.items():
-        try:
-            problem, kernels = _limit_problem(name, dims, dtype)
-        except TunerError:  # this dtype has no such limit: integers are not multiplied and added
-            rates.append(0.0)
-            continue
-        time_s = _best_s(crew, store, problem, kernels)
-        work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
-        rates.append(work / time_s if time_s else 0.0)
-    return DeviceLimits(*rates)
-
-
 def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
     """Bytes of the array that is read or copied: far beyond any cache, and a whole number of KiB."""
-    wanted = GPU_BYTES
+    most = GPU_BYTES
     if kind_of(info.kind).is_host:
-        wanted = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
-    return max(min(wanted, free_bytes // ROOM), 1 << 20) >> 15 << 15
+        most = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
+    return max(min(most, free_bytes // ROOM), 1 << 20) >> 15 << 15
 
 
-def _best_s(crew: Crew, store: Store, problem: Problem, kernels: tuple[Kernel, ...]) -> float | None:
-    """Returns the shortest median over the declared first configs; None if none can be measured."""
-    info = crew.devices[0].info
-    with _session(crew, store, problem, "cold") as session:
-        times = [
-            measured(session, kernel, config)[1].time_s
-            for kernel in kernels
-            if kernel.target == info.kind
-            for config in _configs(kernel, problem, info)
-        ]
-    return min(filter(None, times), default=None)
+# ---- the command
 
 
-def _configs(kernel: Kernel, problem: Problem, info: DeviceInfo) -> list[Config]:
-    """Returns the declared configs; on a CPU, each with one thread and with one thread for each core."""
-    pins: list[dict[str, Value]] = [{}]
-    if kernel.threads:
-        pins = [{kernel.threads: 1}, {kernel.threads: 1 << (max(info.cores, 1).bit_length() - 1)}]
-    return list(dict.fromkeys(config for pin in pins for config in first_configs(kernel, pin, problem, info)))
+@click.command()
+@problem_options
+@click.option(
+    "--kernel",
+    "kernels",
+    shell_complete=KERNEL,
+    multiple=True,
+    help="Measure only this kernel; repeat for several.",
+)
+@device_option("cpu or cuda:N; default: the GPU if there is one.")
+@click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
+@click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
+@click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
+@click.option(
+    "--sweeps/--no-sweeps",
+    default=None,
+    help="Time block sizes one by one, or do not.  [default: only with -o; those of a plan]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
+@folder_option("Write an HTML page and plots to this folder.")
+@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
+@database_option
+@json_option
+def ladder(
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
+    kernels: tuple[str, ...], device: str, seconds: float | None, sweeps: bool | None, folder: Path | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Measure every kernel of an operation in order, and show what each step gains.
+
+    OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
+    published report, with its figures beside ours.
+    """
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
+    if folder is not None:
+        writable_folder(folder)
+    words = (sets, dtype, layout, options["precision"], options["epilogue"])
+    if target.endswith(".toml"):
+        if dims or kernels or any(words):
+            raise InputError(
+                f"a ladder plan says itself what to measure, got more beside {target}; leave it away"
+            )
+        plan = read_ladder_plan(Path(target), builtin())
+        where = _device_of_plan(target, plan, device)
+    else:
+        catalogue, problem = parse_problem(target, dims, *words)
+        where = find(device)
+        swept = folder is not None if sweeps is None else sweeps
+        plan = ladder_of(catalogue, problem, where.target, kernels, sweeps=swept)
+    if sweeps is False:
+        plan = replace(plan, sweeps=())
+    if seconds is None and not (options["classic"] or plan.classic):
+        seconds = DEFAULT_SECONDS
+    report = partial(click.echo, err=True) if not options["quiet"] else lambda text: None
+    with (
+        Store.open(options["db"]) as store,
+        occupied(options["db"], (where,), f"ladder {plan.title}"),
+        Crew([where]) as crew,
+    ):
+        end_to_end, seed = options["end_to_end"], options["seed"]
+        climbed = Climb(plan, crew, store, regime, seconds, end_to_end, seed, report).run()
+    if folder is not None:
+        from tuner.report.pages import write_ladder
+
+        for path in write_ladder(climbed, folder):
+            click.echo(str(path), err=True)
+    if options["as_json"]:
+        print_json(climbed.rows())
+    else:
+        _print_tables(climbed)
 
 
-def measure_further_library(crew: Crew, problem: Problem, regime: str) -> tuple[str, Measurement] | None:
-    """Times the further library that ``configs/lessons.toml`` names; its name and time, None without one."""
-    worker = crew.devices[0]
-    file = lessons().get(problem.operation.name, {}).get(worker.info.kind, {}).get("further_library", "")
-    if not file or problem.operation.origin:
-        return None
-    alike, _ = _limit_problem(file, problem.dims, problem.dtype)
-    baseline = alike.operation.baselines.get(worker.info.kind)
-    if baseline is None:
-        return None
-    worker.prepare({**alike.to_json(), "origin": str(alike.operation.origin)}, regime)
-    measurement = worker.baseline()
-    crew.rest()
-    return None if measurement is None else (baseline.named(problem), measurement)
+def _device_of_plan(file: str, plan: LadderPlan, device: str) -> DetectedDevice:
+    where = find(device or kind_of(plan.target).first)
+    if where.target != plan.target:
+        raise InputError(f"{file} is for {plan.target}, got --device {where.spec}; choose another device")
+    return where
+
+
+def _print_tables(climbed: Ladder) -> None:
+    """Prints the rungs of each shape, libraries, sweeps and limits."""
+    for problem in climbed.problems:
+        table(f"{problem} on {climbed.device.name}, {climbed.regime}", *climbed.table(problem))
+        for text in climbed.slower_texts(problem):
+            click.echo(text)
+    for sweep in climbed.plan.sweeps:
+        _print_sweep(sweep, [point for point in climbed.sweeps if point.sweep is sweep])
+    if limits := str(climbed.limits):
+        click.echo(limits)
+
+
+def _print_sweep(sweep: Sweep, points: Sequence[SweepPoint]) -> None:
+    """A row for each problem, the report's figure in brackets."""
+    times_s = {(point.problem, point.value): point.measurement.time_s for point in points}
+    values = [value for value in sweep.values if any(point.value == value for point in points)]
+    rows = []
+    for problem in dict.fromkeys(point.problem for point in points):
+        sizes, cells = tuple(size for _, size in problem.shape), []
+        for value in values:
+            time_s, reported = times_s.get((problem, value)), sweep.published_ms.get((sizes, value))
+            ours = duration(time_s) if time_s else "-"
+            cells.append(ours + (f" ({reported:g} ms)" if reported else ""))
+        rows.append((" x ".join(map(str, sizes)), *cells))
+    title = f"{sweep.label} over {sweep.parameter}" + (" (the report's)" if sweep.published_ms else "")
+    table(title, ("shape", *map(str, values)), rows)

@@ -20,23 +20,6 @@ from tuner.errors import InputError, PlanError, UnknownName
 
 
 @dataclass(frozen=True)
-class ReportedFigures:
-    """Figures of a public report for a step, on its own hardware.
-
-    Attributes:
-        hardware: The report's hardware.
-        source: The report.
-        shape: Dims in the operation's order.
-        figures: ``ms``, ``gflops``, ``gbps``, ``of_library``, ``max_rel``, ``mean_rel``, ``note``.
-    """
-
-    hardware: str
-    source: str
-    shape: tuple[int, ...]
-    figures: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class LadderStep:
     """One kernel of a ladder.
 
@@ -45,32 +28,25 @@ class LadderStep:
         label: Its name on the page.
         pins: Parameters that are fixed; the others are tuned, or take their defaults.
         layout: Its layout, if not the ladder's.
-        published: Figures of reports.
+        published: Figures of public reports: ``shape`` in the operation's order, the report's ``source`` and
+            ``hardware``, and what it says: ``ms``, ``gflops``, ``gbps``, ``of_library``, ``max_rel``,
+            ``mean_rel``, ``note``.
     """
 
     kernel: Kernel
     label: str
     pins: Mapping[str, Value] = field(default_factory=dict)
     layout: str = ""
-    published: tuple[ReportedFigures, ...] = ()
+    published: tuple[Mapping[str, Any], ...] = ()
 
-    @property
-    def lesson(self) -> str:
-        """The point of the step, in words."""
-        return str(lesson_of(self.kernel).get("lesson", ""))
-
-    @property
-    def slower(self) -> str:
-        """Why it may be slower than the previous step, in words."""
-        return str(lesson_of(self.kernel).get("slower", ""))
-
-    def published_near(self, shape: Sequence[int]) -> ReportedFigures | None:
+    def published_near(self, shape: Sequence[int]) -> Mapping[str, Any] | None:
         """Returns the report's figures for the nearest shape."""
 
-        def distance(other: Sequence[int]) -> float:
-            return sum(abs(x - y) / max(x, y) for x, y in zip(other, shape, strict=True))
+        def distance(report: Mapping[str, Any]) -> float:
+            pairs = zip(report["shape"], shape, strict=True)
+            return float(sum(abs(x - y) / max(x, y) for x, y in pairs))
 
-        return min(self.published, key=lambda report: distance(report.shape), default=None)
+        return min(self.published, key=distance, default=None)
 
 
 @dataclass(frozen=True)
@@ -111,9 +87,7 @@ class LadderPlan:
         sweeps: Sweeps beside them.
         target: ``cuda`` or ``cpu``.
         classic: True if steps use their declared configs instead of being tuned.
-        source: The report that it reproduces, if any.
-        hardware: That report's hardware.
-        notes: Further remarks of the report, line by line.
+        remarks: What a page says of it: the report that it reproduces, and notes, line by line.
     """
 
     title: str
@@ -122,9 +96,7 @@ class LadderPlan:
     sweeps: tuple[Sweep, ...] = ()
     target: str = ""
     classic: bool = False
-    source: str = ""
-    hardware: str = ""
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @cache
@@ -134,10 +106,9 @@ def lessons() -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def lesson_of(kernel: Kernel) -> Mapping[str, Any]:
-    """Returns the lesson of a kernel; empty if there is none."""
-    lesson: Mapping[str, Any] = lessons().get(kernel.operation, {}).get(kernel.target, {}).get(kernel.name, {})
-    return lesson
+def lesson_of(kernel: Kernel, key: str) -> str:
+    """Returns what is said of a kernel under a key of `lessons`; empty if there is nothing."""
+    return str(lessons().get(kernel.operation, {}).get(kernel.target, {}).get(kernel.name, {}).get(key, ""))
 
 
 # ---- plans in files
@@ -192,7 +163,7 @@ class _Plan(_Table):
 
 
 #: Key of a list of tables -> their form.
-_TABLES: Mapping[str, type[_Table]] = {"steps": _Step, "sweeps": _Sweep, "published": _Figures}
+_FORMS: Mapping[str, type[_Table]] = {"steps": _Step, "sweeps": _Sweep, "published": _Figures}
 
 
 def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
@@ -206,13 +177,12 @@ def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
         PlanError: It cannot be read, or a key or value is wrong; the message names file and key.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = _Plan.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return _PlanReader(table, catalogue).read(path.stem)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PlanError(
             f"{path} cannot be read as a ladder plan: {error}; check the path and the text"
         ) from None
-    try:
-        return _planned(_Plan.model_validate(data), path.stem, catalogue)
     except ValidationError as error:
         raise PlanError(f"{path}: {_complaint(error)}") from None
     except InputError as error:
@@ -222,90 +192,82 @@ def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
 def _complaint(error: ValidationError) -> str:
     """The first mistake, with the path of its key."""
     mistake = error.errors()[0]
-    *parents, key = mistake["loc"]
-    where = ".".join(str(part) for part in (*parents, key))
+    *parents, key = map(str, mistake["loc"])
+    where = ".".join((*parents, key))
     if mistake["type"] == "missing":
         return f"{where} is needed; add it"
     if mistake["type"] == "extra_forbidden":
-        form = next((_TABLES[str(part)] for part in reversed(parents) if part in _TABLES), _Plan)
-        return f"{where}: {UnknownName('key', str(key), form.model_fields)}"
+        form = next((_FORMS[part] for part in reversed(parents) if part in _FORMS), _Plan)
+        return f"{where}: {UnknownName('key', key, form.model_fields)}"
     return f"{where} has the wrong type, got {mistake['input']!r}: {mistake['msg'].lower()}"
 
 
-def _planned(plan: _Plan, name: str, catalogue: Catalogue) -> LadderPlan:
-    operation = catalogue.operation(plan.operation)
-    problems = _problems(operation, plan.shapes, plan.dtype, plan.layout)
-    kernels = {kernel.name: kernel for kernel in catalogue.of(operation.name, plan.target)}
-    steps = tuple(_step(step, plan, operation, kernels) for step in plan.steps)
-    sweeps = tuple(_sweep(sweep, plan, operation, kernels) for sweep in plan.sweeps)
-    if not problems or not (steps or sweeps):
-        raise InputError("a ladder has a shape, and a step or a sweep; add them")
-    return LadderPlan(
-        plan.title or name, problems, steps, sweeps, plan.target, plan.classic, plan.source, plan.hardware,
-        tuple(plan.notes),
-    )  # fmt: skip
+class _PlanReader:
+    """Turns the tables of a plan into what is climbed, by the declarations that they name."""
 
+    def __init__(self, plan: _Plan, catalogue: Catalogue) -> None:
+        self._plan = plan
+        self._operation: Operation = catalogue.operation(plan.operation)
+        self._kernels = {kernel.name: kernel for kernel in catalogue.of(plan.operation, plan.target)}
 
-def _problems(
-    operation: Operation, shapes: Iterable[list[int]], dtype: str = "", layout: str = ""
-) -> tuple[Problem, ...]:
-    problems = []
-    for shape in shapes:
-        if len(shape) != len(operation.dims):
-            raise InputError(f"a shape is a list of {len(operation.dims)} dims, got {shape!r}")
-        problems.append(operation.problem(dict(zip(operation.dims, shape, strict=True)), dtype, layout))
-    return tuple(problems)
+    def read(self, name: str) -> LadderPlan:
+        """The plan; its file's name is its title if it has none."""
+        plan, problems = self._plan, self._problems(self._plan.shapes)
+        steps, sweeps = tuple(map(self._step, plan.steps)), tuple(map(self._sweep, plan.sweeps))
+        if not problems or not (steps or sweeps):
+            raise InputError("a ladder has a shape, and a step or a sweep; add them")
+        reproduces = [f"Reproduces: {plan.source} ({plan.hardware})"] if plan.source else []
+        remarks = (*reproduces, *plan.notes)
+        return LadderPlan(plan.title or name, problems, steps, sweeps, plan.target, plan.classic, remarks)
 
+    def _problems(self, shapes: Iterable[list[int]]) -> tuple[Problem, ...]:
+        operation, problems = self._operation, []
+        for shape in shapes:
+            if len(shape) != len(operation.dims):
+                raise InputError(f"a shape is a list of {len(operation.dims)} dims, got {shape!r}")
+            dims = dict(zip(operation.dims, shape, strict=True))
+            problems.append(operation.problem(dims, self._plan.dtype, self._plan.layout))
+        return tuple(problems)
 
-def _pinned(kernels: Mapping[str, Kernel], name: str, config: Mapping[str, Value]) -> Kernel:
-    """The kernel of a name, which has the values of a config."""
-    if name not in kernels:
-        raise UnknownName("kernel", name, kernels)
-    known = {parameter.name: parameter.values for parameter in kernels[name].parameters}
-    for parameter, value in config.items():
-        if value not in known.get(parameter, ()):
+    def _kernel(self, name: str, config: Mapping[str, Value]) -> Kernel:
+        """The kernel of a name, which has the values of a config."""
+        if name not in self._kernels:
+            raise UnknownName("kernel", name, self._kernels)
+        known = {parameter.name: parameter.values for parameter in self._kernels[name].parameters}
+        for parameter, value in config.items():
+            if value not in known.get(parameter, ()):
+                raise InputError(
+                    f"step {name}: a config names a parameter and one of its values, got {parameter} = "
+                    f"{value!r}; choose among {known.get(parameter, tuple(known))}"
+                )
+        return self._kernels[name]
+
+    def _step(self, table: _Step) -> LadderStep:
+        kernel, layouts = self._kernel(table.kernel, table.config), self._operation.layouts
+        if table.layout and table.layout not in layouts:
+            raise UnknownName(f"layout of {self._operation.name}", table.layout, layouts)
+        self._problems(figures.shape for figures in table.published)
+        report = {"hardware": self._plan.hardware, "source": self._plan.source}
+        published = tuple(report | figures.model_dump(exclude_unset=True) for figures in table.published)
+        return LadderStep(kernel, table.label or kernel.name, table.config, table.layout, published)
+
+    def _sweep(self, table: _Sweep) -> Sweep:
+        kernel = self._kernel(table.kernel, table.config)
+        for value in table.values:
+            self._kernel(table.kernel, dict.fromkeys(table.parameter.split(), value))
+        widths = [len(row) for row in table.published_ms]
+        if widths and widths != [len(table.values)] * len(table.shapes):
             raise InputError(
-                f"step {name}: a config names a parameter and one of its values, got {parameter} = {value!r}; "
-                f"choose among {known.get(parameter, tuple(known))}"
+                f"sweep of {kernel.name}: published_ms has a row for each shape, with a figure for each value, "
+                f"got {widths} for {len(table.shapes)} x {len(table.values)}"
             )
-    return kernels[name]
-
-
-def _step(table: _Step, plan: _Plan, operation: Operation, kernels: Mapping[str, Kernel]) -> LadderStep:
-    kernel = _pinned(kernels, table.kernel, table.config)
-    if table.layout and table.layout not in operation.layouts:
-        raise UnknownName(f"layout of {operation.name}", table.layout, operation.layouts)
-    problems = _problems(operation, (figures.shape for figures in table.published))
-    published = tuple(
-        ReportedFigures(
-            plan.hardware,
-            plan.source,
-            tuple(size for _, size in problem.shape),
-            figures.model_dump(exclude_unset=True, exclude={"shape"}),
-        )
-        for problem, figures in zip(problems, table.published, strict=True)
-    )
-    return LadderStep(kernel, table.label or kernel.name, table.config, table.layout, published)
-
-
-def _sweep(table: _Sweep, plan: _Plan, operation: Operation, kernels: Mapping[str, Kernel]) -> Sweep:
-    for value in table.values:
-        _pinned(kernels, table.kernel, dict.fromkeys(table.parameter.split(), value))
-    kernel = _pinned(kernels, table.kernel, table.config)
-    problems = _problems(operation, table.shapes, plan.dtype, plan.layout)
-    rows, widths = table.published_ms, [len(row) for row in table.published_ms]
-    if rows and widths != [len(table.values)] * len(problems):
-        raise InputError(
-            f"sweep of {kernel.name}: published_ms has a row for each shape, with a figure for each value, got "
-            f"{widths} for {len(problems)} x {len(table.values)}"
-        )
-    published_ms = {
-        (tuple(size for _, size in problem.shape), value): figure
-        for problem, row in zip(problems, rows, strict=False)
-        for value, figure in zip(table.values, row, strict=True)
-    }
-    label = table.label or kernel.name
-    return Sweep(kernel, label, table.parameter, tuple(table.values), problems, table.config, published_ms)
+        published_ms = {
+            (tuple(shape), value): ms
+            for shape, row in zip(table.shapes, table.published_ms, strict=False)
+            for value, ms in zip(table.values, row, strict=True)
+        }
+        label, problems = table.label or kernel.name, self._problems(table.shapes)
+        return Sweep(kernel, label, table.parameter, tuple(table.values), problems, table.config, published_ms)
 
 
 # ---- the ladder of an operation
@@ -327,45 +289,42 @@ def ladder_of(
         UnknownName: There is no such kernel.
         InputError: The operation has no kernel for the target.
     """
-    name = problem.operation.name
+    operation = problem.operation
     kernels = _kernels(catalogue, problem, target, tuple(only))
     if not kernels:
-        raise InputError(f"{name} has no kernel for {target}; choose another --device")
-    reports: list[LadderStep] = []
-    for path in [] if problem.operation.origin else sorted(configs_folder().glob("ladder-*.toml")):
-        plan = read_ladder_plan(path, catalogue)
-        if (plan.target, plan.problems[0].operation.name) == (target, name):
-            reports += plan.steps
-    steps = []
-    for kernel in kernels:
-        published = (
-            figures for step in reports if step.kernel.name == kernel.name for figures in step.published
-        )
-        steps.append(LadderStep(kernel, kernel.name, published=tuple(published)))
+        raise InputError(f"{operation.name} has no kernel for {target}; choose another --device")
+    published: dict[str, list[Mapping[str, Any]]] = {}
+    for path in [] if operation.origin else sorted(configs_folder().glob("ladder-*.toml")):
+        for step in read_ladder_plan(path, catalogue).steps:
+            if (step.kernel.operation, step.kernel.target) == (operation.name, target):
+                published.setdefault(step.kernel.name, []).extend(step.published)
+    steps = [
+        LadderStep(kernel, kernel.name, published=tuple(published.get(kernel.name, ()))) for kernel in kernels
+    ]
     swept = [_lesson_sweep(kernel, problem) for kernel in kernels] if sweeps else []
     return LadderPlan(f"The ladder of {problem}", (problem,), tuple(steps), tuple(filter(None, swept)), target)
 
 
-def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str, ...]) -> tuple[Kernel, ...]:
+def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str, ...]) -> list[Kernel]:
     """The kernels of a ladder; beyond ``ieee``, those of the precision, after what only ladders show."""
     name, precision = problem.operation.name, problem.precision
     shown = [
         kernel
         for kernel in catalogue.shown
-        if (kernel.operation, kernel.target) == (name, target) and kernel.serves(precision)
+        if (kernel.operation, kernel.target) == (name, target)
+        and kernel.serves(precision)
+        and (not only or kernel.name in only)
     ]
-    usual: tuple[Kernel, ...] = ()
-    kept = tuple(one for one in only if one not in {kernel.name for kernel in shown})
-    if kept or not only:
-        usual = catalogue.of(name, target, kept, precision, problem.dtype, problem.epilogue)
-    if precision != IEEE and not only:
-        usual = tuple(kernel for kernel in usual if not kernel.serves(IEEE))
-    return (*(kernel for kernel in shown if not only or kernel.name in only), *usual)
+    usual = tuple(kernel for kernel in only if kernel not in {each.name for each in shown})
+    if only and not usual:
+        return shown
+    kernels = catalogue.serving(problem, target, usual)
+    return [*shown, *(kernel for kernel in kernels if only or precision == IEEE or not kernel.serves(IEEE))]
 
 
 def _lesson_sweep(kernel: Kernel, problem: Problem) -> Sweep | None:
     """Returns the sweep that a kernel's lesson names, over problems up to this one."""
-    names = lesson_of(kernel).get("sweep", "").split()
+    names = lesson_of(kernel, "sweep").split()
     values_of = {parameter.name: parameter.values for parameter in kernel.parameters}
     if not names or not values_of.keys() >= set(names):
         return None

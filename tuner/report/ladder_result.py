@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Value
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep
+from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, lesson_of
 from tuner.results.measurement import Measurement, Outcome, compare, headline
 from tuner.results.record import utc_now
-from tuner.results.units import answer_speed, config_text, duration, speed
+from tuner.results.units import answer_speed, config_text, duration
 from tuner.workers.bench import CompiledConfig
 
 #: A problem is limited by reading if its outputs are less than this share of its bytes, else by copying.
@@ -45,6 +45,14 @@ class DeviceLimits:
         computing = work.flops / (self.tflops * 1e12) if self.tflops else 0.0
         return max(moving, computing)
 
+    def __str__(self) -> str:
+        parts = [
+            f"reading {self.read_gbps:.0f} GB/s" if self.read_gbps else "",
+            f"copying {self.copy_gbps:.0f} GB/s" if self.copy_gbps else "",
+            f"multiply-adds {self.tflops:.3g} TFLOPS" if self.tflops else "",
+        ]
+        return f"Limits measured here: {', '.join(filter(None, parts))}" if any(parts) else ""
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -65,11 +73,6 @@ class Rung:
     measurement: Measurement
     trials: int = 1
     code: CompiledConfig | None = None
-
-    @property
-    def time_s(self) -> float | None:
-        """Median in seconds; None if it was not measured."""
-        return self.measurement.time_s if self.measurement.outcome is Outcome.MEASURED else None
 
 
 @dataclass(frozen=True)
@@ -132,112 +135,122 @@ class Ladder:
         """The problems of the rungs, in order."""
         return list(dict.fromkeys(rung.problem for rung in self.rungs))
 
-    def library_of(self, problem: Problem) -> Library | None:
-        """Returns the operation's baseline for a problem."""
-        return next((one for one in self.libraries if one.main and one.problem == problem), None)
+    def libraries_of(self, problem: Problem) -> list[tuple[Library, float]]:
+        """The libraries that were timed for a problem, with their seconds, the operation's baseline first."""
+        timed = [
+            (library, library.measurement.time_s)
+            for library in self.libraries
+            if library.problem == problem and library.measurement.time_s
+        ]
+        return sorted(timed, key=lambda pair: not pair[0].main)
 
     def rows(self, problem: Problem | None = None) -> list[dict[str, Any]]:
         """Returns a JSON object for each rung, in order; only those of a problem, if one is named."""
         rows: list[dict[str, Any]] = []
-        before: dict[Any, Rung] = {}
-        first: dict[Any, Rung] = {}
+        before: dict[Any, Measurement] = {}
+        first: dict[Any, Measurement] = {}
         for rung in self.rungs:
-            shape = rung.problem.shape
+            shape, measurement = rung.problem.shape, rung.measurement
+            timed = measurement.outcome is Outcome.MEASURED
+            row = self._row(rung, before.get(shape, measurement), first.get(shape, measurement))
             if problem in (None, rung.problem):
-                rows.append(self._row(rung, before.get(shape), first.get(shape)))
-            if rung.time_s is not None:
-                before[shape] = rung
-                first.setdefault(shape, rung)
+                rows.append(row)
+            if timed:
+                before[shape] = measurement
+                first.setdefault(shape, measurement)
         return rows
 
-    def _row(self, rung: Rung, before: Rung | None, first: Rung | None) -> dict[str, Any]:
-        measurement, time_s = rung.measurement, rung.time_s
-        work, error, library = rung.problem.work, rung.measurement.error, self.library_of(rung.problem)
-        published = rung.step.published_near([size for _, size in rung.problem.shape])
-        least_s = self.limits.least_s(rung.problem)
-        row: dict[str, Any] = {
+    def _row(self, rung: Rung, before: Measurement, first: Measurement) -> dict[str, Any]:
+        problem, measurement = rung.problem, rung.measurement
+        main = next((each for each, _ in self.libraries_of(problem) if each.main), None)
+        published = rung.step.published_near([size for _, size in problem.shape])
+        row = {
             "kernel": rung.step.kernel.name, "label": rung.step.label, "config": dict(rung.config),
-            "problem": rung.problem.to_json(), "time_s": time_s,
-            "tflops": work.flops / time_s / 1e12 if time_s else None,
-            "gbps": work.bytes / time_s / 1e9 if time_s else None,
-            "step_speedup": _speedup(rung, (before or rung).measurement),
-            "total_speedup": _speedup(rung, (first or rung).measurement),
-            "of_library": _speedup(rung, library.measurement) if library else None,
-            "of_limit": least_s / time_s if time_s and least_s else None,
-            "noise": measurement.noise if time_s else None,
-            "error": None if error is None else {
-                "max_rel": error.max_rel, "mean_rel": error.mean_rel, "rms_rel": error.rms_rel,
-            },
+            "problem": problem.to_json(), **self._figures(problem, measurement),
+            "step_speedup": _speedup(measurement, before), "total_speedup": _speedup(measurement, first),
+            "of_library": _speedup(measurement, main.measurement) if main else None,
             "outcome": measurement.outcome.value, "reason": measurement.reason, "trials": rung.trials,
-            "published": None if published is None else {
-                "shape": list(published.shape), "hardware": published.hardware, "source": published.source,
-                **published.figures,
-            },
+            "published": None if published is None else dict(published),
         }  # fmt: skip
-        transfers = self.transfers_s.get(rung.problem)
-        if transfers and time_s:
-            row["end_to_end"] = {**transfers, "kernel": time_s, "total": time_s + sum(transfers.values())}
+        transfers = self.transfers_s.get(problem)
+        if transfers and row["time_s"]:
+            total = row["time_s"] + sum(transfers.values())
+            row["end_to_end"] = {**transfers, "kernel": row["time_s"], "total": total}
         return row
 
+    def _figures(self, problem: Problem, measurement: Measurement) -> dict[str, Any]:
+        """What is known of a time and a result, whoever computed it; None without a time."""
+        time_s = measurement.time_s if measurement.outcome is Outcome.MEASURED else None
+        error, least_s = measurement.error, self.limits.least_s(problem)
+        return {
+            "time_s": time_s,
+            "tflops": problem.work.flops / time_s / 1e12 if time_s else None,
+            "gbps": problem.work.bytes / time_s / 1e9 if time_s else None,
+            "of_limit": least_s / time_s if time_s and least_s else None,
+            "noise": measurement.noise if time_s else None,
+            "error": error and {name: getattr(error, name) for name in ("max_rel", "mean_rel", "rms_rel")},
+        }
 
-def _speedup(rung: Rung, other: Measurement) -> float | None:
-    """Returns the time of another over that of a rung; the median over rounds if they share rounds."""
-    if rung.time_s is None or not other.time_s:
+    # ---- in the words that terminals and pages share
+
+    def table(self, problem: Problem) -> tuple[list[str], list[list[str]]]:
+        """Columns and rows of a problem's steps, then of the libraries."""
+        rows, libraries = self.rows(problem), self.libraries_of(problem)
+        optional = {"end_to_end": _end_to_end, "published": _published}
+        optional = {name: text for name, text in optional.items() if any(row.get(name) for row in rows)}
+        library = libraries[0][0].name if libraries else "library"
+        columns = [
+            "step", "time", "speed", "step x", "total x", f"of {library}", "of limit", "noise",
+            "error: max, mean", *(name.replace("_", " ") for name in optional),
+        ]  # fmt: skip
+        rows += [
+            {"label": library.name, **self._figures(problem, library.measurement)} for library, _ in libraries
+        ]
+        return columns, [
+            [*_cells(row), *(text(row[name]) if row.get(name) else "" for name, text in optional.items())]
+            for row in rows
+        ]
+
+    def slower_texts(self, problem: Problem) -> list[str]:
+        """A sentence for each step that is slower than the one before beyond noise, with the known reason."""
+        texts = []
+        for row in self.rows(problem):
+            if (row["step_speedup"] or 1.0) < 1 - 2 * max(row["noise"] or 0.0, 0.005):
+                step = next(rung.step for rung in self.rungs if rung.step.label == row["label"])
+                why = lesson_of(step.kernel, "slower")
+                texts.append(f"{step.label} is slower than the step before{f': {why}' if why else ''}")
+        return texts
+
+
+def _speedup(own: Measurement, other: Measurement) -> float | None:
+    """Returns another's time over the own; the median over rounds if they share rounds."""
+    if own.outcome is not Outcome.MEASURED or not own.time_s or not other.time_s:
         return None
-    own = rung.measurement.samples_s
-    if len(own) == len(other.samples_s):
-        return compare(own, other.samples_s).ratio
-    return other.time_s / rung.time_s
-
-
-# ---- tables, in the words that terminals and pages share
-
-
-def rung_table(ladder: Ladder, problem: Problem) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of a problem's steps, then of the libraries."""
-    rows, library = ladder.rows(problem), ladder.library_of(problem)
-    columns = ["step", "time", "speed", "step x", "total x", f"of {library.name if library else 'library'}"]
-    columns += ["of limit", "noise", "error: max, mean"]
-    optional = {"end_to_end": _end_to_end, "published": _published}
-    optional = {name: text for name, text in optional.items() if any(row.get(name) for row in rows)}
-    shown = [
-        [*_cells(row), *(text(row[name]) if row.get(name) else "" for name, text in optional.items())]
-        for row in rows
-    ]
-    for one in ladder.libraries:
-        if one.problem == problem and one.measurement.time_s:
-            shown.append([*_library_cells(one, one.measurement.time_s, ladder.limits), *[""] * len(optional)])
-    return [*columns, *(name.replace("_", " ") for name in optional)], shown
+    if len(own.samples_s) == len(other.samples_s):
+        return compare(own.samples_s, other.samples_s).ratio
+    return other.time_s / own.time_s
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    label = f"{row['label']}\n  {config_text(row['config'])}"
+    label = f"{row['label']}\n  {config_text(row['config'])}" if "config" in row else row["label"]
     if row["time_s"] is None:
         return [label, f"{row['outcome']}: {headline(row['reason'])[:80]}", *[""] * 7]
+    error = row["error"]
     return [
         label, duration(row["time_s"]), answer_speed(row),
-        *(f"{row[key]:.2f}" if row[key] else "" for key in ("step_speedup", "total_speedup")),
-        *(f"{row[key]:.1%}" if row[key] else "" for key in ("of_library", "of_limit")),
-        f"{row['noise']:.1%}", _errors(row["error"]),
+        *(f"{row[key]:.2f}" if row.get(key) else "" for key in ("step_speedup", "total_speedup")),
+        *(f"{row[key]:.1%}" if row.get(key) else "" for key in ("of_library", "of_limit")),
+        f"{row['noise']:.1%}", f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else "",
     ]  # fmt: skip
-
-
-def _library_cells(library: Library, time_s: float, limits: DeviceLimits) -> list[str]:
-    work, measurement = library.problem.work, library.measurement
-    limit = limits.least_s(library.problem) / time_s
-    cells = [library.name, duration(time_s), speed(work.flops, work.bytes, time_s), "", "", ""]
-    error = vars(measurement.error) if measurement.error else None
-    return [*cells, f"{limit:.1%}" if limit else "", f"{measurement.noise:.1%}", _errors(error)]
-
-
-def _errors(error: Mapping[str, float] | None) -> str:
-    return f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else ""
 
 
 def _end_to_end(whole: Mapping[str, float]) -> str:
     """Time of a run from the host's memory and back, and its parts."""
-    parts = [f"{name.replace('_', ' ')} {duration(whole[name])}" for name in whole]
-    parts = [part for name, part in zip(whole, parts, strict=True) if name not in ("kernel", "total")]
+    parts = [
+        f"{name.replace('_', ' ')} {duration(seconds)}"
+        for name, seconds in whole.items()
+        if name not in ("kernel", "total")
+    ]
     return f"{duration(whole['total'])}\n  {', '.join(parts)}"
 
 
@@ -253,32 +266,3 @@ def _published(published: Mapping[str, Any]) -> str:
     shape = "x".join(str(size) for size in published["shape"])
     parts = [text.format(published[name]) for name, text in REPORTED.items() if published.get(name)]
     return f"{', '.join(parts)} ({shape}, {published['hardware']})"
-
-
-def slower_steps(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the numbers of rows that are slower than the previous one by more than their noise."""
-    return [
-        number
-        for number, row in enumerate(rows)
-        if row["step_speedup"] is not None and row["step_speedup"] < 1 - 2 * max(row["noise"] or 0.0, 0.005)
-    ]
-
-
-def slower_texts(ladder: Ladder, problem: Problem) -> list[str]:
-    """A sentence for each step that is slower than the one before, with the reason where it is known."""
-    rows, texts = ladder.rows(problem), []
-    for number in slower_steps(rows):
-        label = rows[number]["label"]
-        why = next(rung.step.slower for rung in ladder.rungs if rung.step.label == label)
-        texts.append(f"{label} is slower than the step before{f': {why}' if why else ''}")
-    return texts
-
-
-def limits_text(limits: DeviceLimits) -> str:
-    """The device's limits in one line; empty if none was measured."""
-    parts = [
-        f"reading {limits.read_gbps:.0f} GB/s" if limits.read_gbps else "",
-        f"copying {limits.copy_gbps:.0f} GB/s" if limits.copy_gbps else "",
-        f"multiply-adds {limits.tflops:.3g} TFLOPS" if limits.tflops else "",
-    ]
-    return f"Limits measured here: {', '.join(filter(None, parts))}" if any(parts) else ""

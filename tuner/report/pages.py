@@ -1,4 +1,4 @@
-"""Pages that need no other file, with live figures; beside them the figures as PNG."""
+"""``tuner show``; pages that need no other file, with live figures; beside them the figures as PNG."""
 
 from __future__ import annotations
 
@@ -6,16 +6,37 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from tuner.errors import EnvironmentTrouble, InputError, UnknownName
+import click
+
+from tuner.cli.formatting import pairs, table
+from tuner.cli.options import (
+    OPERATION,
+    database_option,
+    device_option,
+    folder_option,
+    parse_problem,
+    writable_folder,
+)
+from tuner.errors import EnvironmentTrouble, InputError
 from tuner.python.tuned import Tuned
-from tuner.report.ladder_result import Ladder, limits_text, rung_table, slower_texts
-from tuner.report.study_view import ShowOptions, StudyView, reasons, recorded_study, view_of
+from tuner.report.ladder_plan import lesson_of
+from tuner.report.ladder_result import Ladder
+from tuner.report.study_view import (
+    StudyView,
+    ended,
+    importance,
+    reasons,
+    recorded_study,
+    seconds_by_stage,
+    time_of,
+    view_of,
+)
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
-from tuner.results.record import Champion, Record, Role
-from tuner.results.units import config_text, duration
+from tuner.results.record import Champion, Record
+from tuner.results.units import config_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -67,13 +88,7 @@ class FigureWriter:
     @staticmethod
     def of_records(title: str, records: Sequence[Record], champion: Champion | None) -> list[dict[str, Any]]:
         """Figures of a problem's records, for a page that draws them; see `for_page`."""
-        trials = [record for record in records if record.role is not Role.BASELINE]
-        libraries = [record for record in records if record.role is Role.BASELINE]
-        library = champion.baseline if champion is not None else None
-        best = champion.record if champion is not None else None
-        return for_page(
-            study_figures(StudyView(title, trials, library or next(reversed(libraries), None), best))
-        )
+        return for_page(study_figures(StudyView.of(title, records, champion)))
 
     @staticmethod
     def of_champions(champions: Sequence[Champion], limits: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -99,26 +114,27 @@ class FigureWriter:
         return path
 
 
-def show(what: object, **options: Unpack[ShowOptions]) -> dict[str, Any]:
+def show(
+    what: object, *, device: str = "", regime: str = "", folder: str | Path = "", db: str = ""
+) -> dict[str, Any]:
     """Figures of a study: history, importance, pairs, parallel, failures, time.
 
     Args:
         what: What `tuner.tune` returned, a problem in words, a `tuner.Problem`, or a study's name.
-        options: See `ShowOptions`.
+        device: Name or uuid of the device, where a problem has several studies; by default of the latest.
+        regime: How times were taken; by default that of the latest study.
+        folder: Where to write ``study.html`` and PNGs; by default nothing is written.
+        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
 
     Returns:
         Figures of Plotly by name; each can be shown in a notebook.
 
     Raises:
         NothingFound: Nothing is recorded of it.
-        UnknownName: There is no such option.
     """
-    for name in options:
-        if name not in ShowOptions.__annotations__:
-            raise UnknownName("option", name, ShowOptions.__annotations__)
-    study = view_of(what) if isinstance(what, Tuned) else recorded_study(what, options)
-    if options.get("folder"):
-        write_study(study, Path(options["folder"]))
+    study = view_of(what) if isinstance(what, Tuned) else recorded_study(what, device, regime, db)
+    if folder:
+        write_study(study, Path(folder))
     return study_figures(study)
 
 
@@ -144,23 +160,10 @@ def write_study(study: StudyView, folder: Path) -> list[Path]:
 def write_ladder(ladder: Ladder, folder: Path) -> list[Path]:
     """Writes ``index.html`` and its figures as PNG; see `written`."""
     with written(folder):
-        from tuner.report.ladder_figures import ladder_figures
+        from tuner.report.figures import ladder_figures
 
         figures = ladder_figures(ladder)
         return _with_images(folder / "index.html", ladder_page(ladder, figures), figures)
-
-
-def write_comparison(compared: Mapping[str, Any], folder: Path) -> Path:
-    """Writes ``compare.html``; see `written`.
-
-    Args:
-        compared: `tuner.report.comparing.Compared.to_json`.
-        folder: Is made where it does not exist.
-    """
-    with written(folder):
-        path = folder / "compare.html"
-        path.write_text(comparison_page(compared), encoding="utf-8")
-    return path
 
 
 @contextlib.contextmanager
@@ -189,11 +192,10 @@ def _with_images(path: Path, html: str, figures: Mapping[str, go.Figure]) -> lis
     from tuner.report.images import png
 
     path.write_text(html, encoding="utf-8")
-    paths = [path]
-    for name, figure in figures.items():
-        paths.append(path.with_name(f"{name}.png"))
-        paths[-1].write_bytes(png(figure))
-    return paths
+    images = {path.with_name(f"{name}.png"): figure for name, figure in figures.items()}
+    for image, figure in images.items():
+        image.write_bytes(png(figure))
+    return [path, *images]
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
@@ -221,7 +223,7 @@ def _untitled(figure: go.Figure) -> go.Figure:
     return go.Figure(figure).update_layout(title_text="", margin_t=50)
 
 
-def _figure_block(figure: go.Figure, name: str) -> Block:
+def figure_block(figure: go.Figure, name: str) -> Block:
     """A figure under its title, which becomes a heading; it scrolls where the screen is narrower."""
     config = {"responsive": True, "displaylogo": False}
     html = _untitled(figure).to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config)
@@ -234,62 +236,18 @@ def study_page(study: StudyView, figures: Mapping[str, go.Figure]) -> str:
     """A study's tables and figures as HTML."""
     timed = [record for record in study.of_kernel if record.measurement.outcome is Outcome.MEASURED]
     fastest = [
-        (
-            study.speed(record.measurement.time_s or 1), (record.measurement.time_s or 0) * 1e6,
-            record.measurement.noise * 100, config_text(record.config),
-        )
-        for record in sorted(timed, key=lambda record: record.measurement.time_s or 0.0)[:FASTEST]
-    ]  # fmt: skip
-    failed = [(count, outcome, why) for (outcome, why), count in reasons(study).items() if why]
-    blocks: list[Block] = [{"lines": _summary(study)}]
-    if fastest:
-        table: Block = {"columns": (study.unit, "time, us", "noise, %", "config"), "rows": fastest}
-        blocks.append({"heading": f"The fastest trials of {study.kernel}", **table})
-    if failed:
-        table = {"columns": ("trials", "outcome", "reason"), "rows": failed}
-        blocks.append({"heading": "What failed, and why", **table})
-    return page(study.title, [*blocks, *(_figure_block(figure, name) for name, figure in figures.items())])
-
-
-def _summary(study: StudyView) -> list[str]:
-    lines = [f"{len(study.trials)} trials"]
-    if study.trials:
-        first = study.trials[0]
-        lines.append(f"{first.device.name}, timed {first.regime}, {first.measured_at[:10]}")
-    for name, record in (("champion", study.champion), ("library", study.baseline)):
-        if record is not None:
-            time_s = record.measurement.time_s or 0.0
-            speed = f"{study.speed(time_s):.4g} {study.unit}, " if time_s else ""
-            lines.append(f"{name}: {record.kernel} {config_text(record.config)}: {speed}{duration(time_s)}")
-    return lines
-
-
-def comparison_page(compared: Mapping[str, Any]) -> str:
-    """Two sides compared, as HTML."""
-    from tuner.report.figures import comparison
-
-    rows = [
-        (
-            f"{row['problem']}, {row['regime']}", row["ratio"], row["low"], row["high"], row["verdict"],
-            row["one_s"] * 1e6, row["other_s"] * 1e6, row["library_ratio"] or "",
-            row["one"], "the same" if row["same_config"] else row["other"],
-        )
-        for row in compared["problems"]
-    ]  # fmt: skip
-    columns = ("problem", "speed, B over A", "low", "high", "verdict", "A, us", "B, us", "library", "A", "B")
-    counts = ", ".join(f"{count} {name}" for name, count in compared["counts"].items() if count)
-    about = (
-        f"A is {compared['one']}, B is {compared['other']}. A ratio above 1 says that B is faster; intervals "
-        f"are of 95 %. Geometric mean {compared['mean_ratio']:.3f}: {counts}."
-    )
-    alone = [
-        {"lines": [f"Only {compared[side]}: {'; '.join(compared[f'only_{side}'])}"]}
-        for side in ("one", "other")
-        if compared[f"only_{side}"]
+        (study.speed(record), time_of(record) * 1e6, record.measurement.noise * 100, config_text(record.config))
+        for record in sorted(timed, key=time_of)[:FASTEST]
     ]
-    ratios = _figure_block(comparison(compared), "ratios")
-    blocks = [{"lines": [about]}, ratios, {"columns": columns, "rows": rows}, *alone]
-    return page(f"{compared['other']} against {compared['one']}", blocks)
+    failed = [(count, outcome, why) for (outcome, why), count in reasons(study).items() if why]
+    columns = (study.unit, "time, us", "noise, %", "config")
+    blocks: list[Block] = [
+        {"lines": [f"{name}: {text}" for name, text in study.summary()]},
+        {"heading": f"The fastest trials of {study.kernel}", "columns": columns, "rows": fastest},
+        {"heading": "What failed, and why", "columns": ("trials", "outcome", "reason"), "rows": failed},
+        *(figure_block(figure, name) for name, figure in figures.items()),
+    ]
+    return page(study.title, [block for block in blocks if block.get("rows", True)])
 
 
 def ladder_page(ladder: Ladder, figures: Mapping[str, go.Figure]) -> str:
@@ -305,15 +263,67 @@ def ladder_page(ladder: Ladder, figures: Mapping[str, go.Figure]) -> str:
         f"{device.name}, driver {device.driver or 'unknown'}",
         ", ".join(versions),
         f"{ladder.regime} caches, {ladder.measured_at[:19].replace('T', ' ')} UTC",
-        limits_text(ladder.limits),
-        f"Reproduces: {plan.source} ({plan.hardware})" if plan.source else "",
+        str(ladder.limits),
+        *plan.remarks,
     ]
-    blocks: list[Block] = [{"lines": [*filter(None, about)]}, *({"lines": [note]} for note in plan.notes)]
+    blocks: list[Block] = [{"lines": [*filter(None, about)]}]
     for problem in ladder.problems:
-        columns, rows = rung_table(ladder, problem)
+        columns, rows = ladder.table(problem)
         blocks.append({"heading": str(problem), "columns": columns, "rows": rows})
-        blocks += [{"lines": [text]} for text in slower_texts(ladder, problem)]
-    blocks += [_figure_block(figure, name) for name, figure in figures.items()]
-    lessons = {rung.step.kernel.name: rung.step.lesson or rung.step.kernel.idea for rung in ladder.rungs}
+        blocks += [{"lines": [text]} for text in ladder.slower_texts(problem)]
+    blocks += [figure_block(figure, name) for name, figure in figures.items()]
+    kernels = [rung.step.kernel for rung in ladder.rungs]
+    lessons = {kernel.name: lesson_of(kernel, "lesson") or kernel.idea for kernel in kernels}
     blocks.append({"heading": "What each step is about", "meanings": lessons})
     return page(plan.title, [*blocks, {"heading": "What the columns mean", "meanings": COLUMNS}])
+
+
+# ---- the command
+
+
+@click.command("show")
+@click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=OPERATION)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of FILE.py by name.")
+@device_option("Name or uuid of the device; default: of the latest study.")
+@click.option("--regime", default="", help="How times were taken; default: of the latest study.")
+@folder_option("Write study.html and PNGs to this folder.")
+@database_option
+def show_command(
+    what: tuple[str, ...], sets: tuple[str, ...], device: str, regime: str, folder: Path | None, db: str
+) -> None:
+    """Show what a study saw: speed by trial, what matters, what failed, where the time went.
+
+    PROBLEM is e.g. "gemm 1024 1024 1024", or FILE.py with --set; STUDY is a study's name as records have it.
+    With -o, one page that can be hovered and zoomed, and a PNG of each figure. No device is touched.
+    """
+    if folder is not None:
+        writable_folder(folder)
+    named: object = " ".join(what)
+    if what[0].endswith(".py"):
+        named = parse_problem(what[0], what[1:], sets, "", "")[1]
+    elif sets:
+        raise InputError(f"--set goes with FILE.py, got it with {named!r}; write sizes in order")
+    study = recorded_study(named, device, regime, db)
+    if folder is None:
+        _print_tables(study)
+        return
+    for path in write_study(study, folder):
+        click.echo(str(path))
+
+
+def _print_tables(study: StudyView) -> None:
+    pairs(study.title, study.summary())
+    tables = {
+        (f"What matters in {study.kernel}", "parameter", "share of variance it explains alone"): [
+            (name, f"{share:.1%}") for name, share in importance(study).items()
+        ],
+        ("What was not measured, and why", "trials", "why"): [
+            (str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(study).items()
+        ],
+        ("Where the time of trials went", "stage", "seconds"): [
+            (name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()
+        ],
+    }
+    for (title, *columns), rows in tables.items():
+        if rows:
+            table(title, columns, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import statistics
@@ -9,19 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup.asking import parse_key
 from tuner.python.tuned import Tuned
 from tuner.results.measurement import Outcome, headline
-from tuner.results.record import ProblemKey, Record, Role, rank_in_time
-from tuner.results.units import is_compute_bound
+from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time
+from tuner.results.units import config_text, duration, is_compute_bound
+from tuner.store import Store
 from tuner.study.requests import database_url
-
-if TYPE_CHECKING:
-    from tuner.store import Store
 
 #: Heatmaps of at most so many pairs: those of the parameters that matter most.
 PAIRS = 6
@@ -49,55 +47,75 @@ class StudyView:
     champion: Record | None = None
     spent_s: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, title: str, records: Sequence[Record], champion: Champion | None) -> StudyView:
+        """The view of a study's or a problem's records, of which one may be the champion's."""
+        trials = [record for record in records if record.role is not Role.BASELINE]
+        libraries = [record for record in records if record.role is Role.BASELINE]
+        library = champion.baseline if champion is not None else None
+        library = library or (libraries[-1] if libraries else None)
+        return cls(title, trials, library, champion.record if champion is not None else None)
+
     @cached_property
     def timed(self) -> list[Record]:
         """Trials that have a time, pruned ones too."""
-        return [each for each in self.trials if each.measurement.time_s and not each.measurement.outcome.failed]
+        return [
+            trial for trial in self.trials if trial.measurement.time_s and not trial.measurement.outcome.failed
+        ]
 
-    @property
-    def work(self) -> Mapping[str, float]:
-        """Flops and bytes of a run."""
-        return self.trials[0].work if self.trials else {"flops": 0.0, "bytes": 0.0}
-
-    @property
+    @cached_property
     def unit(self) -> str:
-        """In which speed is told."""
-        flops, moved = self.work["flops"], self.work["bytes"]
-        if flops and is_compute_bound(flops, moved):
-            best_s = min((each.measurement.time_s or math.inf for each in self.timed), default=math.inf)
-            return "TFLOPS" if flops / best_s >= 1e12 else "GFLOPS"
-        return "GB/s" if moved else "runs/s"
+        """The unit of `speed`."""
+        work = self.trials[0].work if self.trials else {"flops": 0.0, "bytes": 0.0}
+        if work["flops"] and is_compute_bound(work["flops"], work["bytes"]):
+            best_s = min((time_of(trial) for trial in self.timed), default=math.inf)
+            return "TFLOPS" if work["flops"] / best_s >= 1e12 else "GFLOPS"
+        return "GB/s" if work["bytes"] else "runs/s"
 
-    def speed(self, time_s: float) -> float:
-        """A time as a speed in `unit`."""
-        amount = {
-            "TFLOPS": self.work["flops"] / 1e12, "GFLOPS": self.work["flops"] / 1e9,
-            "GB/s": self.work["bytes"] / 1e9, "runs/s": 1.0,
-        }  # fmt: skip
-        return amount[self.unit] / time_s
+    def speed(self, record: Record) -> float:
+        """The speed of a record's run in `unit`."""
+        work = record.work
+        amounts = {"TFLOPS": work["flops"] / 1e12, "GFLOPS": work["flops"] / 1e9, "GB/s": work["bytes"] / 1e9}
+        return amounts.get(self.unit, 1.0) / time_of(record)
 
     @cached_property
     def kernel(self) -> str:
         """The kernel whose parameters are looked at: the champion's, else that of the fastest trial."""
-        if self.champion is not None:
-            return self.champion.kernel
-        best = min(self.timed, key=lambda each: each.measurement.time_s or math.inf, default=None)
+        best = self.champion or min(self.timed, key=time_of, default=None)
         return best.kernel if best is not None else ""
 
     @cached_property
     def of_kernel(self) -> list[Record]:
         """Timed trials of `kernel`."""
-        return [each for each in self.timed if each.kernel == self.kernel]
+        return [trial for trial in self.timed if trial.kernel == self.kernel]
 
     @cached_property
     def parameters(self) -> dict[str, list[Any]]:
         """Parameter of `kernel` -> its values that were tried, in order; those with several alone."""
-        found: dict[str, list[Any]] = {}
+        tried: dict[str, list[Any]] = {}
         for name in self.of_kernel[0].config if self.of_kernel else ():
-            values = {each.config[name] for each in self.of_kernel if name in each.config}
+            values = {trial.config[name] for trial in self.of_kernel if name in trial.config}
             if len(values) > 1:
-                found[name] = sorted(values, key=lambda value: (isinstance(value, str), value))
-        return found
+                tried[name] = sorted(values, key=lambda value: (isinstance(value, str), value))
+        return tried
+
+    def summary(self) -> list[tuple[str, str]]:
+        """What is said of the whole, as names and values: its trials, the champion, the library."""
+        rows = [("trials", f"{len(self.trials)}, {len(self.timed)} with a time")]
+        if self.trials:
+            first = self.trials[0]
+            rows.append(("device", f"{first.device.name}, timed {first.regime}, {first.measured_at[:10]}"))
+        for name, record in (("champion", self.champion), ("library", self.baseline)):
+            if record is not None and record.measurement.time_s:
+                config = f" {config_text(record.config)}" if record.config else ""
+                speed = f"{self.speed(record):.4g} {self.unit}"
+                rows.append((name, f"{record.kernel}{config}: {speed}, {duration(time_of(record))}"))
+        return rows
+
+
+def time_of(record: Record) -> float:
+    """A record's median time in seconds; infinite without one."""
+    return record.measurement.time_s or math.inf
 
 
 def importance(study: StudyView) -> dict[str, float]:
@@ -110,30 +128,29 @@ def importance(study: StudyView) -> dict[str, float]:
     trials = study.of_kernel
     if len(trials) < LEAST:
         return {}
-    logs = [math.log(each.measurement.time_s or 1.0) for each in trials]
+    logs = [math.log(time_of(trial)) for trial in trials]
     mean = statistics.fmean(logs)
-    total = sum((each - mean) ** 2 for each in logs)
+    total = sum((log - mean) ** 2 for log in logs)
     if total == 0:
         return dict.fromkeys(study.parameters, 0.0)
-    found = {}
+    shares = {}
     for name, values in study.parameters.items():
-        groups = [
-            [log for log, each in zip(logs, trials, strict=True) if each.config[name] == v] for v in values
-        ]
-        between = sum(len(group) * (statistics.fmean(group) - mean) ** 2 for group in groups if group)
-        freedom = len(values) - 1
+        groups: dict[Any, list[float]] = {}
+        for log, trial in zip(logs, trials, strict=True):
+            groups.setdefault(trial.config[name], []).append(log)
+        between = sum(len(group) * (statistics.fmean(group) - mean) ** 2 for group in groups.values())
         left = len(trials) - len(values)
         noise = (total - between) / left if left > 0 else total / len(trials)
-        found[name] = max(0.0, (between - freedom * noise) / (total + noise))
-    return dict(sorted(found.items(), key=lambda each: -each[1]))
+        shares[name] = max(0.0, (between - (len(values) - 1) * noise) / (total + noise))
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def best_by_pair(study: StudyView, one: str, other: str) -> list[list[float | None]]:
     """Best speed for each pair of values: a row for each of `other`'s, a column for each of `one`'s."""
     best: dict[tuple[Any, Any], float] = {}
-    for each in study.of_kernel:
-        place = each.config[one], each.config[other]
-        best[place] = max(best.get(place, 0.0), study.speed(each.measurement.time_s or math.inf))
+    for trial in study.of_kernel:
+        place = trial.config[one], trial.config[other]
+        best[place] = max(best.get(place, 0.0), study.speed(trial))
     rows, columns = study.parameters[other], study.parameters[one]
     return [[best.get((column, row)) for column in columns] for row in rows]
 
@@ -146,19 +163,21 @@ def pairs_shown(study: StudyView) -> list[tuple[str, str]]:
 
 def reasons(study: StudyView) -> dict[tuple[str, str], int]:
     """Outcome and first line of its reason -> trials, the most frequent first; pruned trials too."""
-    found: dict[tuple[str, str], int] = {}
-    for each in study.trials:
-        if each.measurement.outcome is not Outcome.MEASURED:
-            reason = headline(each.measurement.reason)[:160]
-            key = each.measurement.outcome.value, "" if each.measurement.outcome is Outcome.PRUNED else reason
-            found[key] = found.get(key, 0) + 1
-    return dict(sorted(found.items(), key=lambda each: -each[1]))
+    ends = [
+        (
+            measurement.outcome.value,
+            "" if measurement.outcome is Outcome.PRUNED else headline(measurement.reason),
+        )
+        for measurement in (trial.measurement for trial in study.trials)
+        if measurement.outcome is not Outcome.MEASURED
+    ]
+    return dict(collections.Counter((outcome, why[:160]) for outcome, why in ends).most_common())
 
 
 def ended(outcome: str, why: str, most: int = 60) -> str:
     """An outcome with the beginning of its reason."""
-    told = why if len(why) <= most else f"{why[: most - 3].rstrip()}..."
-    return outcome.lower().replace("_", " ") + (f": {told}" if told else "")
+    why = why if len(why) <= most else f"{why[: most - 3].rstrip()}..."
+    return outcome.lower().replace("_", " ") + (f": {why}" if why else "")
 
 
 def seconds_by_stage(study: StudyView) -> dict[str, float]:
@@ -167,22 +186,21 @@ def seconds_by_stage(study: StudyView) -> dict[str, float]:
     Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
     records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
     """
-    found = {stage: sum(each.measurement.stages_s.get(stage, 0.0) for each in study.trials) for stage in STAGES}
-    beside = {name: study.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
-    if not study.spent_s:
-        beside = {"between trials": _between(study.trials)}
-    return {name: seconds for name, seconds in {**found, **beside}.items() if seconds > 0}
+    spent = {stage: sum(t.measurement.stages_s.get(stage, 0.0) for t in study.trials) for stage in STAGES}
+    if study.spent_s:
+        spent |= {name: study.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
+    else:
+        spent["between trials"] = sum(itertools.starmap(_idle_s, itertools.pairwise(study.trials)))
+    return {name: seconds for name, seconds in spent.items() if seconds > 0}
 
 
-def _between(trials: Sequence[Record]) -> float:
+def _idle_s(before: Record, after: Record) -> float:
     """Seconds between trials of the same run: the search thinks, or compilers are waited for."""
-    total = 0.0
-    for before, after in itertools.pairwise(trials):
-        if before.session == after.session:
-            passed = datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)
-            busy = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
-            total += max(passed.total_seconds() - busy, 0.0)
-    return total
+    if before.session != after.session:
+        return 0.0
+    passed = datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)
+    busy_s = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
+    return max(passed.total_seconds() - busy_s, 0.0)
 
 
 def view_of(tuned: Tuned) -> StudyView:
@@ -192,61 +210,40 @@ def view_of(tuned: Tuned) -> StudyView:
     return StudyView(title, tuned.trials, tuned.baseline, best, tuned.progress.spent_s)
 
 
-class ShowOptions(TypedDict, total=False):
-    """Which study `show` shows, where a problem has several.
+def recorded_study(what: object, device: str = "", regime: str = "", db: str = "") -> StudyView:
+    """A study of the database, as figures take it; the latest of a problem that has several.
 
-    Attributes:
-        device: Name or uuid of the device; by default that of the latest study.
-        regime: How times were taken; by default that of the latest study.
-        folder: Where to write ``study.html`` and PNGs; by default nothing is written.
-        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
-    """
-
-    device: str
-    regime: str
-    folder: str | Path
-    db: str
-
-
-def recorded_study(what: object, options: ShowOptions) -> StudyView:
-    """A study of the database, as figures take it.
+    Args:
+        what: A study's name, or a problem.
+        device: Name or uuid of the device; any if empty.
+        regime: How times were taken; any if empty.
+        db: URL of the database.
 
     Raises:
         NothingFound: Nothing is recorded of it; the message lists studies that there are.
     """
-    from tuner.store import Store
-
-    with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
-        name, records = _by_name(store, what) or _of_problem(store, what, options)
-        champion = None
+    with Store.open(database_url(db), read_only=True) as store:
+        named = store.records(study=what) if isinstance(what, str) else []
+        records = named or _latest_study(store, _key(store, what), device, regime)
         trials = [record for record in records if record.role is Role.TRIAL]
-        if trials:
-            champion = store.champion(trials[-1].problem, trials[-1].device, trials[-1].regime)
+        last = trials[-1] if trials else None
+        champion = store.champion(last.problem, last.device, last.regime) if last else None
     if champion is not None and champion.record.id not in {record.id for record in records}:
         champion = None
-    baselines = [record for record in records if record.role is Role.BASELINE]
-    baseline = champion.baseline if champion is not None else None
-    record = champion.record if champion is not None else None
-    return StudyView(name, trials, baseline or (baselines[-1] if baselines else None), record)
+    shown = [record for record in records if record.role in (Role.TRIAL, Role.BASELINE)]
+    return StudyView.of(records[0].study, shown, champion)
 
 
-def _by_name(store: Store, what: object) -> tuple[str, Sequence[Record]] | None:
-    records = store.records(study=what) if isinstance(what, str) else []
-    return (str(what), records) if records else None
-
-
-def _of_problem(store: Store, what: object, options: ShowOptions) -> tuple[str, Sequence[Record]]:
-    """The name and the records of the latest study of a problem that has a trial."""
-    key = _key(store, what)
-    regime, device = options.get("regime"), options.get("device")
+def _latest_study(store: Store, key: ProblemKey, device: str, regime: str) -> list[Record]:
+    """The records of the latest study of a problem that has a trial."""
     by_name: dict[str, list[Record]] = {}
     for record in store.records(problem=key, device=device or None):
-        if record.study and regime in (None, "", record.regime):
+        if record.study and regime in ("", record.regime):
             by_name.setdefault(record.study, []).append(record)
-    with_trials = [one for one in by_name.items() if any(record.role is Role.TRIAL for record in one[1])]
+    with_trials = [own for own in by_name.values() if any(record.role is Role.TRIAL for record in own)]
     if not with_trials:
         raise NothingFound(f"no trial of {key} is recorded here; tune it first, or name another by --db")
-    return max(with_trials, key=lambda one: max(rank_in_time(record.measured_at) for record in one[1]))
+    return max(with_trials, key=lambda own: max(rank_in_time(record.measured_at) for record in own))
 
 
 def _key(store: Store, what: object) -> ProblemKey:
@@ -255,13 +252,11 @@ def _key(store: Store, what: object) -> ProblemKey:
     Raises:
         NothingFound: It is neither.
     """
-    if not isinstance(what, str):
-        return parse_key(what)  # type: ignore[arg-type]
     try:
-        return parse_key(what)
+        return parse_key(what)  # type: ignore[arg-type]
     except TunerError as error:
-        words = what.split()
-        for champion in store.champions(words[0] if words else ""):
+        words = what.split() if isinstance(what, str) else []
+        for champion in store.champions(words[0]) if words else ():
             key = champion.record.problem
             sizes = [str(size) for _, size in key.shape]
             if words[1 : 1 + len(sizes)] == sizes:

@@ -23,8 +23,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
 from tuner.errors import NothingFound
 from tuner.lookup.tuned import Subject, TunedProblem, gather
-from tuner.report.distil import Distilled, TreeRows, cover, distilled, grow, ranking, shapes_of
-from tuner.report.distil_text import python_text
+from tuner.report.distil import Distilled, cover, distilled, grow, ranking, shapes_of
+from tuner.report.distil_command import python_text
 from tuner.results.record import Role
 from tuner.store import Store
 
@@ -64,18 +64,18 @@ def test_a_cover_is_never_worse_than_a_smaller_one(rows: int, columns: int, coun
 def test_the_tree_asks_what_tells_the_rows_apart() -> None:
     dims = [{"m": m, "n": 64} for m in (8, 16, 32, 1024, 2048, 4096)]
     losses = np.array([[0.0, 0.3]] * 3 + [[0.4, 0.0]] * 3)
-    tree = grow(TreeRows(dims, [""] * 6, losses))
+    tree = grow(dims, [""] * 6, losses)
     assert [ranking(tree, each, "")[0] for each in dims] == [0, 0, 0, 1, 1, 1]
     assert ranking(tree, {"m": 24, "n": 64}, "") == (0, 1)
-    assert grow(TreeRows(dims, [""] * 6, np.zeros((6, 2)))) == (0, 1)
+    assert grow(dims, [""] * 6, np.zeros((6, 2))) == (0, 1)
 
 
 def test_the_tree_may_ask_for_the_layout_and_for_divisors() -> None:
     dims = [{"m": m} for m in (64, 65, 66, 67)]
     odd = np.array([[0.0, 0.5] if each["m"] % 2 == 0 else [0.5, 0.0] for each in dims])
-    tree = grow(TreeRows(dims, ["n"] * 4, odd))
+    tree = grow(dims, ["n"] * 4, odd)
     assert [ranking(tree, each, "n")[0] for each in dims] == [0, 1, 0, 1]
-    turned = grow(TreeRows([{"m": 64}] * 4, ["n", "t"] * 2, np.array([[0.0, 0.5], [0.5, 0.0]] * 2)))
+    turned = grow([{"m": 64}] * 4, ["n", "t"] * 2, np.array([[0.0, 0.5], [0.5, 0.0]] * 2))
     assert (ranking(turned, {"m": 5}, "n")[0], ranking(turned, {"m": 5}, "t")[0]) == (0, 1)
 
 
@@ -118,11 +118,11 @@ def choose(found: Distilled) -> Choose:
 
 def test_few_configs_are_chosen_and_what_they_cost_is_told(found: Distilled) -> None:
     assert 1 <= len(found.chosen) <= 4
-    assert 0 <= found.best.mean <= found.decided.mean <= 1
-    assert found.best.worst >= found.best.mean
-    assert {losses.shapes for losses in (found.best, found.decided, found.left_out)} == {len(SHAPES)}
+    assert 0 <= found.losses["best"].mean <= found.losses["decided"].mean <= 1
+    assert found.losses["best"].worst >= found.losses["best"].mean
+    assert {losses.shapes for losses in found.losses.values()} == {len(SHAPES)}
     every = distilled(found.shapes, 100)
-    assert every.best.mean == pytest.approx(0.0, abs=1e-6)
+    assert every.losses["best"].mean == pytest.approx(0.0, abs=1e-6)
 
 
 def test_what_is_missing_is_what_the_chosen_lack(found: Distilled) -> None:
@@ -164,7 +164,7 @@ def test_the_library_may_be_among_the_chosen(data: list[TunedProblem]) -> None:
     found = distilled(shapes, 3)
     if len(shapes.columns) - 1 in found.chosen:
         assert "(None, {})" in python_text(found)
-    assert found.best.mean <= 1
+    assert found.losses["best"].mean <= 1
 
 
 def test_too_few_shapes_are_told() -> None:

@@ -18,8 +18,8 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.report.ladder import array_bytes, declared_config
-from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lessons, read_ladder_plan
-from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung, slower_steps
+from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lesson_of, lessons, read_ladder_plan
+from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.measurement import Error, Measurement, Outcome
 
 CATALOGUE = builtin()
@@ -68,9 +68,9 @@ def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() 
 def test_a_step_shows_the_reports_figure_for_the_nearest_shape() -> None:
     plan = ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ("naive",))
     (step,) = plan.steps
-    assert step.published_near((200, 200, 200)).figures == {"ms": 39.48}
-    assert step.published_near((3000, 3000, 3000)).figures == {"ms": 91657}
-    assert step.lesson
+    assert step.published_near((200, 200, 200))["ms"] == 39.48
+    assert step.published_near((3000, 3000, 3000))["ms"] == 91657
+    assert lesson_of(step.kernel, "lesson")
     own = from_file(TOY)
     (step,) = ladder_of(own, own.operation("toy").problem({"n": 9}), "cuda", ()).steps
     assert step.published_near((9,)) is None
@@ -197,8 +197,9 @@ def test_rows_compare_with_the_step_before_the_first_the_library_and_the_limit()
 
 
 def test_a_slower_step_is_found() -> None:
-    rows = climbed(4e-3, 5e-3, 4.99e-3).rows()
-    assert slower_steps(rows) == [1]
+    ladder = climbed(4e-3, 5e-3, 4.99e-3)
+    (text,) = ladder.slower_texts(ladder.problems[0])
+    assert text.startswith("shared_tile is slower than the step before: ")
 
 
 def test_the_roof_is_the_slower_of_moving_and_computing() -> None:

@@ -11,7 +11,7 @@ from fixtures.fake_device import TOY, rule, study, write_device
 
 import tuner
 from tuner.cli.main import run
-from tuner.errors import NothingFound, UnknownName
+from tuner.errors import NothingFound
 from tuner.report.pages import study_figures, study_page, write_study
 from tuner.report.study_view import (
     StudyView,
@@ -40,18 +40,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StudyView:
     monkeypatch.chdir(folder)
-    return recorded_study("toy 1000", {})
+    return recorded_study("toy 1000")
 
 
 def test_a_problem_of_anyones_is_found_and_so_is_its_study(seen: StudyView) -> None:
     assert seen.title.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
-    assert recorded_study(seen.title, {}).trials == seen.trials
+    assert recorded_study(seen.title).trials == seen.trials
     assert (len(seen.trials), seen.kernel) == (58, "blocks")
     assert seen.baseline is not None
     assert seen.champion is not None
     for wrong in ("nothing like it", "toy 1001", "toy 1000 elsewhere"):
         with pytest.raises(NothingFound, match=r"neither a study nor a problem|no trial of"):
-            recorded_study(wrong, {"device": "another"} if "elsewhere" in wrong else {})
+            recorded_study(wrong, "another" if "elsewhere" in wrong else "")
 
 
 def test_its_numbers_add_up(seen: StudyView) -> None:
@@ -62,7 +62,7 @@ def test_its_numbers_add_up(seen: StudyView) -> None:
     assert shares.keys() == {"BLOCK", "ITEMS", "ORDER"}
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
     assert all(0 <= share <= 1 for share in shares.values())
-    best = max(seen.speed(each.measurement.time_s or 1) for each in seen.timed)
+    best = max(seen.speed(each) for each in seen.timed)
     for one, other in pairs_shown(seen):
         cells = [cell for row in best_by_pair(seen, one, other) for cell in row if cell is not None]
         assert max(cells) == best
@@ -72,14 +72,12 @@ def test_its_numbers_add_up(seen: StudyView) -> None:
     assert "finals" not in spent
 
 
-def test_in_python_it_is_figures(seen: StudyView, tmp_path: Path) -> None:
+def test_in_python_it_is_figures(seen: StudyView) -> None:
     found = tuner.show("toy 1000")
     assert list(found) == FIGURES
     assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
     points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
     assert points == len(seen.timed)
-    with pytest.raises(UnknownName, match="unknown option 'dir'"):
-        tuner.show("toy 1000", dir=tmp_path)  # type: ignore[call-arg]
 
 
 @pytest.mark.usefixtures("seen")
