@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.night.sentinels import Pass, SentinelCode, Watched, by_nvcc, of_before, watched_of
 from tuner.results.record import ProblemKey, new_id
 from tuner.results.sentinel import LIBRARY, Sentinel, Terms

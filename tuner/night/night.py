@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError, NothingFound
 from tuner.night.plan import Plan
-from tuner.night.plan.items import PlanItem, asks_for
+from tuner.night.plan_items import PlanItem, asks_for
 from tuner.night.scheduler import Lane, NightItem, NightRules, play
 from tuner.night.standing import Standing
 from tuner.night.work import Done, Finished, Part, Place, Work

@@ -15,7 +15,7 @@ from tuner.study import job_files
 from tuner.study.reporting import Events
 
 if TYPE_CHECKING:
-    from tuner.night.plan.items import PlanItem
+    from tuner.night.plan_items import PlanItem
     from tuner.night.scheduler import NightItem
 
 #: Problems not reached that are listed one by one; a plan may have thousands.

@@ -14,7 +14,7 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.errors import InputError
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.night.slices import LEAST_SLICE_S, Share, Slices
 from tuner.night.standing import Standing, kernels_of
 from tuner.night.work import Done, Place, Runner, Work

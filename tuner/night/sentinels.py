@@ -21,7 +21,7 @@ from tuner.devices.cuda.nvrtc import CubinCache, read_report
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of
@@ -210,7 +210,7 @@ class Pass:
         """
         machine = MachineWatch([found])
         # How busy others keep a board can be told only before this process uses it, too.
-        before = {name: value for name, value in machine.load().seen.items() if name == OTHERS_GPU}
+        before = {name: value for name, value in machine.load().circumstances.items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
             with Crew([found]) as crew:
@@ -246,7 +246,7 @@ class Pass:
         return Sentinel(
             ProblemKey.of(watched.problem), worker.info, watched.regime, self.night, self.process,
             tuple(_players(watched, dict(named), turns)), self.terms.bound, turns.circumstances,
-            machine.load().seen, dict(worker.versions), time.monotonic() - begun_s,
+            machine.load().circumstances, dict(worker.versions), time.monotonic() - begun_s,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.errors import InputError
 from tuner.lookup.stale import installed_compiler, staleness
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.results.objectives import ErrorLimit
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store, demand

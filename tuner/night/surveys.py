@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tuner.declare.catalogue import Catalogue, builtin
-from tuner.devices.cuda.process import gpu_of
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.lookup.demand import most_wanted
-from tuner.model.fitting import refit_if_possible
-from tuner.model.survey import run_survey
-from tuner.model.survey_design import CONFIGS, PER_PROBLEM, SurveyRequest
+from tuner.model.survey import refit_if_possible, run_survey
+from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
 from tuner.night.plan import PlanItem
-from tuner.night.plan.items import Plan, SurveyItem
+from tuner.night.plan_items import Plan, SurveyItem
 from tuner.results.objectives import limit_for
 from tuner.results.record import Wanted
 from tuner.store import Store
@@ -47,8 +45,7 @@ def run_surveys(plan: Plan, store: Store, found: DetectedDevice, deadline_s: flo
         progress = run_survey(request, store)
         told = f"{progress.timings} timings at {progress.problems} problems"
         if progress.problems:
-            asked = item.operation, request.kernels, found.info, request.regime, request.limits.dtype
-            told = f"{told}; {refit_if_possible(store, *asked, gpu_of(found))}"
+            told = f"{told}; {refit_if_possible(store, request)}"
         yield f"survey of {item.operation.name}: {told}"
 
 
@@ -58,12 +55,11 @@ def _request(item: SurveyItem, found: DetectedDevice, seconds: float) -> SurveyR
         operation.name, found.target, tuple(table.kernels), dtype=table.dtype or operation.dtypes[0]
     )
     regime = item.regime or kind_of(found.target).survey.regime
-    plain = SurveyRequest(
-        operation, tuple(kernels), found, seconds, regime, table.seed, problems=item.problems,
-        drawn=table.drawn, configs=table.configs or CONFIGS, per_problem=table.per_problem or PER_PROBLEM,
+    ranges = Ranges.on(found.target, most=table.most, layouts=tuple(table.layouts), dtype=table.dtype)
+    return SurveyRequest(
+        operation, tuple(kernels), found, seconds, regime, table.seed, ranges, item.problems, table.drawn,
+        table.configs or CONFIGS, table.per_problem or PER_PROBLEM,
     )  # fmt: skip
-    layouts = tuple(table.layouts)
-    return replace(plain, ranges=replace(plain.limits, most=table.most, layouts=layouts, dtype=table.dtype))
 
 
 def with_wanted(plan: Plan, store: Store, found: DetectedDevice) -> Plan:

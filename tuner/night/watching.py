@@ -13,7 +13,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.night.causes import Alert, ProblemNight, alerts_of
 from tuner.night.detecting import REPEATS, history_of, last_changes
-from tuner.night.plan.items import Plan, PlanItem
+from tuner.night.plan_items import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, Boards, LocalBoards, Pass, Watched, choose
 from tuner.results.record import Champion, new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel, Terms
@@ -21,7 +21,7 @@ from tuner.store import Store, demand, watched
 from tuner.study import crowns
 
 if TYPE_CHECKING:
-    from tuner.night.plan.schema import WatchTable
+    from tuner.night.plan_schema import WatchTable
 
 #: A night goes back by itself only from a champion that is slower by this share in each of its passes.
 GO_BACK_BEYOND = 0.02

@@ -9,7 +9,7 @@ from typing import Protocol
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.devices.detect import DetectedDevice
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import Front
 from tuner.results.record import Champion

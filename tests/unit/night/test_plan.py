@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError, PlanError
-from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
-from tuner.night.plan.reading import SEVERAL, KeyPath, key_lines, line_of
+from tuner.night.plan import (
+    DEFAULT_SECONDS,
+    SEVERAL,
+    KeyPath,
+    Plan,
+    clock_time,
+    key_lines,
+    line_of,
+    read_plan,
+    seconds_until,
+)
 from tuner.search import SAMPLERS
 from tuner.search.optuna_bridge import OPTUNA_SAMPLERS
 

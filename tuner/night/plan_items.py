@@ -18,7 +18,7 @@ from tuner.results.objectives import TIME
 from tuner.results.record import Wanted
 
 if TYPE_CHECKING:
-    from tuner.night.plan.schema import SurveyTable, WatchTable
+    from tuner.night.plan_schema import SurveyTable, WatchTable
 
 #: A path in a parsed document: keys of tables, and numbers of elements of arrays.
 KeyPath = tuple[str | int, ...]
@@ -83,6 +83,11 @@ class SurveyItem:
     problems: tuple[Problem, ...]
     table: SurveyTable
     regime: str
+
+    @property
+    def seconds(self) -> float:
+        """Its budget in each night."""
+        return self.table.seconds
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class DefaultsTable(SharedKeys):
 
 
 class ProblemTable(SharedKeys):
-    """One [[problems]] table. The operation's dims may be keys too; `reading` checks those."""
+    """One [[problems]] table. The operation's dims may be keys too; `tuner.night.plan` checks those."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, Any]
@@ -126,3 +126,9 @@ class PlanTable(Table):
     problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
     watch: WatchTable = Field(default=WatchTable(), description="a table: [watch]")
     surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")
+
+
+#: Key of a plan -> what its tables are.
+TABLES: dict[str, type[Table]] = {
+    "problems": ProblemTable, "surveys": SurveyTable, "defaults": DefaultsTable, "watch": WatchTable,
+}  # fmt: skip
