@@ -1,17 +1,13 @@
-"""Prints what ``--dry-run`` tells of a study, a night or a survey."""
+"""Prints what ``--dry-run`` tells of a study or a night."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
-
-if TYPE_CHECKING:
-    from tuner.devices.detect import DetectedDevice
-    from tuner.model.survey_design import SurveyRequest
 
 
 def show_study(told: Mapping[str, Any], as_json: bool) -> None:
@@ -76,39 +72,3 @@ def _budget(item: Mapping[str, Any]) -> str:
         f"{item['trials']} trials" if item["trials"] else "",
     ]
     return " and ".join(filter(None, parts))
-
-
-def previewed_survey(
-    db: str, device: str, asked: Callable[[DetectedDevice], SurveyRequest], as_json: bool
-) -> None:
-    """Prints what a survey would time.
-
-    Args:
-        db: URL of the database.
-        device: As the command line names it.
-        asked: Device -> what is asked.
-        as_json: True for JSON.
-    """
-    from tuner.model.surveying import survey_preview
-    from tuner.study import dry_run
-
-    with dry_run.database(db) as store:
-        show_survey(survey_preview(asked(dry_run.detected(device, store)), store), as_json)
-
-
-def show_survey(told: Mapping[str, Any], as_json: bool) -> None:
-    """The pool of configs, the problems, and what is known already."""
-    if as_json:
-        print_json(told)
-        return
-    drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
-    kernels = ", ".join(told["kernels"])
-    rows = [
-        ("device", told["device"]), ("regime", told["regime"]),
-        ("configs", f"up to {told['configs']} of {kernels}"),
-        ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
-        ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
-    ]  # fmt: skip
-    pairs(f"A survey of {told['operation']}", rows)
-    shown = [(each["problem"], str(each["configs"])) for each in told["first"]]
-    table("The first problems", ("problem", "configs"), shown)

@@ -1,19 +1,28 @@
-"""``tuner model``: fits models of times to surveys, and shows them."""
+"""``tuner model``: fits models of times to surveys, sets right what they say, and shows them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import DEVICE, database_option, json_option, usual_regime_option, writable_file
-from tuner.errors import InputError
+from tuner.cli.options import (
+    database_option,
+    device_option,
+    json_option,
+    usual_regime_option,
+    writable_file,
+)
+from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
+    from tuner.declare.kernel import Kernel
+    from tuner.declare.problem import Operation
     from tuner.model.calibrate import LossSummary
-    from tuner.model.fitted import Model
+    from tuner.model.predict import Model
 
 
 dtype_option = click.option(
@@ -24,6 +33,7 @@ output_option = click.option(
     help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
     "or OPERATION-DTYPE.json.",
 )  # fmt: skip
+known_device = device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
 
 
 @click.group()
@@ -33,10 +43,7 @@ def model() -> None:
 
 @model.command()
 @click.argument("operation")
-@click.option(
-    "--device", shell_complete=DEVICE, default="",
-    help='Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".',
-)  # fmt: skip
+@device_option('Where the survey was made: cpu, cuda:N, or e.g. "NVIDIA H200".')
 @click.option(
     "--survey", type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Timings as arrays, FILE.npz (docs/lookup.md), in place of the database's surveys.",
@@ -47,63 +54,85 @@ def model() -> None:
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
 @output_option
 @database_option
-def fit(operation: str, device: str, output: Path | None, db: str, **options: Any) -> None:
+def fit(
+    operation: str, device: str, survey: Path | None, dtype: str, regime: str | None, measured_at: str,
+    seed: int, output: Path | None, db: str,
+) -> None:  # fmt: skip
     """Fit a model to the database's surveys, store it there, and publish it.
 
     Needs LightGBM: pip install 'tile-tuner[model]'. With --device cuda:N that GPU trains the networks, in
     tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
     """
     from tuner.declare.folders import in_checkout
-    from tuner.model.fitting import fitted
+    from tuner.devices.cuda.process import held_gpu
+    from tuner.devices.detect import kind_of
+    from tuner.lookup.asking import device_in_full
+    from tuner.lookup.stale import builtin_now
+    from tuner.model.fit import fit as fitted
+    from tuner.model.fitting import circumstances, read_survey, refit
+    from tuner.store import Store
 
     writable_file(output)
-    if options["survey"] is not None and output is None and not in_checkout():
+    if survey is not None and output is None and not in_checkout():
         raise InputError("an installed package's own results are not written; name a file by -o")
-    found = fitted(operation, device, db, **options)
-    pairs(f"Model of {operation} on {found.device.name}", _rows(found))
-    _publish(found, operation, options["dtype"], output)
-
-
-device_option = click.option(
-    "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
-)
+    catalogue, where = builtin_now(), device_in_full(device, db)
+    declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
+    kernels = {kernel.name: kernel for kernel in catalogue.of(operation, where.kind)}
+    with held_gpu(device, f"model fit {operation}") as gpu:
+        if survey is None:
+            with Store.open(db) as store:
+                made = refit(store, declared, kernels.values(), where, regime, seed, dtype, gpu)
+        else:
+            origin = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
+            made = fitted(read_survey(survey, declared, dtype, origin), kernels, where, seed, gpu=gpu)
+    _show(made, _rows(made))
+    _publish(made, dtype, output)
 
 
 @model.command()
 @click.argument("operation")
 @click.argument("pages", nargs=-1, required=True, metavar="PAGE.json...", type=click.Path(path_type=Path))
-@device_option
+@known_device
 @dtype_option
 @usual_regime_option
 @output_option
 @database_option
 def calibrate(
-    operation: str, pages: tuple[Path, ...], device: str, output: Path | None, db: str, **of: Any
-) -> None:
+    operation: str, pages: tuple[Path, ...], device: str, dtype: str, regime: str | None, output: Path | None,
+    db: str,
+) -> None:  # fmt: skip
     """Set what a model says of its losses right, by drawn problems.
 
     PAGE.json is what `tuner lookup-quality OPERATION --drawn N --measure -o PAGE.md` wrote beside its page, at
     problems drawn after the model was fitted. The answers stay the same; the losses and intervals that are said
     become those seen there. Draw anew to see whether they hold.
     """
-    from tuner.model.judging import calibrated_by
+    from tuner.model.judging import calibrated, read_page
+    from tuner.results.record import utc_now
 
     writable_file(output)
-    found, before, now = calibrated_by(operation, pages, device, db, **of)
+    known, declared, kernels = _known(operation, device, dtype, regime, db)
+    drawn = [read_page(page, declared, known) for page in pages]
+    answers = [answer for _, some in drawn for answer in some]
+    found, before, now = calibrated(known, kernels, answers)
+    origin = {"calibrated_at": utc_now(), "drawn_seeds": [seed for seed, _ in drawn]}
+    found = _store(found, dtype, db, origin)
     rows = [("drawn problems that count", str(now.cases)), ("before", _figures(before)), ("now", _figures(now))]
-    pairs(f"Model of {operation} on {found.device.name}", rows)
-    _publish(found, operation, of["dtype"], output)
+    _show(found, rows)
+    _publish(found, dtype, output)
 
 
 @model.command()
 @click.argument("operation")
-@device_option
+@known_device
 @click.option("--choose", is_flag=True, help="Choose by these problems when a kernel is answered; store that.")
 @dtype_option
 @usual_regime_option
 @output_option
 @database_option
-def check(operation: str, device: str, choose: bool, output: Path | None, db: str, **of: Any) -> None:
+def check(
+    operation: str, device: str, choose: bool, dtype: str, regime: str | None, output: Path | None, db: str
+) -> None:
     """Compare what a model says with surveys that it was not fitted to.
 
     A survey made after the fit, for a minute or two, tells how the model does on this board, at those of its
@@ -111,35 +140,75 @@ def check(operation: str, device: str, choose: bool, output: Path | None, db: st
     decide by how much a kernel must be predicted to be faster than the library before it is answered, and how
     much of what was timed near by counts against a prediction.
     """
-    from tuner.model.judging import checked
+    from tuner.model.fitting import timings
+    from tuner.model.judging import judged, later_answers, trusted
+    from tuner.model.stored import regime_of
+    from tuner.results.record import utc_now
+    from tuner.store import Store
 
     writable_file(output)
-    found = checked(operation, device, db, choose, **of)
-    trust = found.model.calibration
-    rows = [
-        ("problems", f"{found.before.cases}, none of which it was fitted to"),
-        ("it", _figures(found.before)),
-    ]
-    if choose:
-        rows += [
-            ("library unless faster by", f"{trust.margin:.0%}"),
-            ("doubted by what is near", f"{trust.doubt:.0%}"),
-            ("now", _figures(found.now)),
-        ]
-    pairs(f"Model of {operation} on {found.model.device.name}", rows)
-    if choose:
-        _publish(found.model, operation, of["dtype"], output)
+    known, declared, kernels = _known(operation, device, dtype, regime, db)
+    with Store.open(db, read_only=True) as store:
+        surveyed = timings(store, declared, kernels.values(), known.device.name, regime_of(known), dtype)
+    answers = later_answers(known, kernels, surveyed)
+    if not answers:
+        raise NothingFound(
+            f"the database's surveys of {operation} time nothing that the model answers at problems that it "
+            "was not fitted to; survey more"
+        )
+    before = judged(known, kernels, answers)
+    rows = [("problems", f"{before.cases}, none of which it was fitted to"), ("it", _figures(before))]
+    if not choose:
+        _show(known, rows)
+        return
+    found = trusted(known, kernels, answers)
+    found = _store(found, dtype, db, {"trusted_at": utc_now(), "trusted_by": len(answers)})
+    _show(found, [*rows, *_trust(found), ("now", _figures(judged(found, kernels, answers)))])
+    _publish(found, dtype, output)
 
 
-def _figures(of: LossSummary) -> str:
-    held = f"80 % intervals of loss and time hold {of.loss_held:.0%} and {of.time_held:.0%}"
-    slower = f"{of.slower / of.cases:.1%} more than 3 % slower than the library"
-    return f"said {of.said:.1%}, true {of.true:.1%}; {held}; {slower}"
+def _known(
+    operation: str, device: str, dtype: str, regime: str | None, db: str
+) -> tuple[Model, Operation, dict[str, Kernel]]:
+    """The model that answers, and its operation and kernels as they are declared now."""
+    from tuner.lookup.stale import builtin_now
+    from tuner.model.fitting import known_model
+
+    catalogue, found = builtin_now(), known_model(operation, device, dtype, regime, db)
+    kernels = {kernel.name: kernel for kernel in catalogue.of(operation, found.device.kind)}
+    return found, catalogue.operation(operation), kernels
+
+
+def _store(found: Model, dtype: str, db: str, origin: dict[str, Any]) -> Model:
+    """Stores a model that tells more of its provenance in the database."""
+    from tuner.lookup.stale import builtin_now
+    from tuner.model.stored import name_of, regime_of, to_bytes
+    from tuner.store import Store, models
+
+    found = replace(found, provenance={**found.provenance, **origin})
+    name = name_of(builtin_now().operation(found.operation), dtype)
+    with Store.open(db) as store:
+        models.add(store, name, found.device.name, regime_of(found), to_bytes(found))
+    return found
+
+
+def _publish(found: Model, dtype: str, output: Path | None) -> None:
+    """Writes a model where lookups read it in a checkout, or where it is asked for."""
+    from tuner.declare.folders import in_checkout
+    from tuner.lookup.stale import builtin_now
+    from tuner.model.stored import name_of, path_of, to_bytes
+
+    name = name_of(builtin_now().operation(found.operation), dtype)
+    path = output or (path_of(name, found.device.name) if in_checkout() else None)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(to_bytes(found) + b"\n")
+        click.echo(str(path), err=True)
 
 
 @model.command()
 @click.argument("operation")
-@device_option
+@known_device
 @dtype_option
 @usual_regime_option
 @database_option
@@ -151,47 +220,47 @@ def show(operation: str, device: str, dtype: str, regime: str | None, db: str, a
 
     found = known_model(operation, device, dtype, regime, db)
     if as_json:
+        trust = found.calibration
         print_json({
             "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
-            "margin": found.calibration.margin, "doubt": found.calibration.doubt,
-            "loss": spread_of(found.calibration.losses),
-            "drawn": {"problems": found.calibration.drawn, "scale": found.calibration.scale},
+            "margin": trust.margin, "doubt": trust.doubt, "loss": spread_of(trust.losses),
+            "drawn": {"problems": trust.drawn, "scale": trust.scale},
         })  # fmt: skip
     else:
-        pairs(f"Model of {operation} on {found.device.name}", _rows(found))
+        _show(found, _rows(found))
 
 
-def _publish(found: Model, operation: str, dtype: str, output: Path | None) -> None:
-    """Writes a model where lookups read it in a checkout, or where it is asked for."""
-    from tuner.declare.folders import in_checkout
-    from tuner.lookup.stale import builtin_now
-    from tuner.model.stored import name_of, path_of, to_bytes
-
-    name = name_of(builtin_now().operation(operation), dtype)
-    path = output or (path_of(name, found.device.name) if in_checkout() else None)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(to_bytes(found) + b"\n")
-        click.echo(str(path), err=True)
+def _show(found: Model, rows: list[tuple[str, str]]) -> None:
+    pairs(f"Model of {found.operation} on {found.device.name}", rows)
 
 
-def _rows(found: Model) -> list[tuple[str, Any]]:
+def _figures(of: LossSummary) -> str:
+    held = f"80 % intervals of loss and time hold {of.loss_held:.0%} and {of.time_held:.0%}"
+    slower = f"{of.slower / of.cases:.1%} more than 3 % slower than the library"
+    return f"said {of.said:.1%}, true {of.true:.1%}; {held}; {slower}"
+
+
+def _trust(found: Model) -> list[tuple[str, str]]:
+    trust = found.calibration
+    return [
+        ("library unless faster by", f"{trust.margin:.0%}"), ("doubted by what is near", f"{trust.doubt:.0%}")
+    ]  # fmt: skip
+
+
+def _rows(found: Model) -> list[tuple[str, str]]:
     from tuner.model.calibrate import spread_of
 
-    told, all_losses = found.provenance, found.calibration.losses
-    losses = ", ".join(f"{name} {value:.1%}" for name, value in spread_of(all_losses).items())
-    drawn = (
-        f"{found.calibration.scale:.2f} of that, as {found.calibration.drawn} problems drawn after the fit tell"
-    )
+    origin, trust = found.provenance, found.calibration
+    drawn = f"{trust.scale:.2f} of that, as {trust.drawn} problems drawn after the fit tell"
+    counts = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"
     return [
-        ("device", found.device.name),
-        ("fitted to", f"{told['timings']} timings of {told['configs']} configs at {told['problems']} problems"),
-        ("survey", f"{told.get('survey', '')} {told.get('measured_at', '')}".strip()),
-        ("regime", str(told.get("regime", ""))),
-        ("kernels", ", ".join(told.get("sources", {}))),
+        ("device", found.device.name), ("fitted to", counts),
+        ("survey", f"{origin.get('survey', '')} {origin.get('measured_at', '')}".strip()),
+        ("regime", str(origin.get("regime", ""))), ("kernels", ", ".join(origin.get("sources", {}))),
         ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in found.traits)),
-        ("lost at problems left out", losses),
-        *([("said of it", drawn)] if found.calibration.drawn else []),
-        ("library unless faster by", f"{found.calibration.margin:.0%}"),
-        ("doubted by what is near", f"{found.calibration.doubt:.0%}"),
-    ]
+        (
+            "lost at problems left out",
+            ", ".join(f"{name} {value:.1%}" for name, value in spread_of(trust.losses).items()),
+        ),
+        *([("said of it", drawn)] if trust.drawn else []), *_trust(found),
+    ]  # fmt: skip

@@ -150,25 +150,15 @@ class Evidence:
         return behind, np.divide(gains, weights, out=np.full(count, -np.inf), where=weights > 0)
 
 
-def evidence(
-    problems: Sequence[Problem],
-    kinds: Sequence[tuple[str, str]],
-    data: FeatureRows,
-    numbers: Numbers,
-    shortlist: Numbers,
-) -> Evidence:
+def evidence(data: FeatureRows, numbers: Numbers, shortlist: Numbers) -> Evidence:
     """The evidence of some problems.
 
     Args:
-        problems: All problems of a survey.
-        kinds: The model's dtypes and layouts, in order.
-        data: The survey.
+        data: A survey.
         numbers: Of the problems that may speak.
         shortlist: Numbers of the configs that may be answered, in order.
     """
-    place = np.full(data.parameters.shape[1], -1)
-    place[shortlist] = np.arange(len(shortlist))
-    ends = np.searchsorted(data.problem, np.arange(len(problems) + 1))
+    place, ends = _places(data, shortlist), data.ends
     timed = [number for number in numbers.tolist() if ends[number] < ends[number + 1]]
     library, starts, configs, behind = [], [0], [], []
     for number in timed:
@@ -183,16 +173,22 @@ def evidence(
         step = np.where(lost > GOOD, COARSE_STEP, STEP)
         behind.append(np.minimum(np.round(lost / step) * step, FURTHEST))
         starts.append(starts[-1] + len(configs[-1]))
-    some = [problems[number] for number in timed]
     return Evidence(
-        np.array([log_dims(each.shape) for each in some]),
-        np.array([kinds.index((each.dtype, each.layout)) for each in some], np.int32), np.array(library),
+        np.array([log_dims(data.problems[number].shape) for number in timed]),
+        np.array([data.kind(number) for number in timed], np.int32), np.array(library),
         np.array(starts, np.int32), np.concatenate(configs).astype(np.int32), np.concatenate(behind),
     )  # fmt: skip
 
 
+def _places(data: FeatureRows, shortlist: Numbers) -> Numbers:
+    """The place of each config of a survey in a shortlist; -1 for those that are not on it."""
+    place = np.full(data.parameters.shape[1], -1)
+    place[shortlist] = np.arange(len(shortlist))
+    return place
+
+
 def standing_near(
-    problems: Sequence[Problem], data: FeatureRows, known: Evidence, kept: Numbers, rows: Numbers
+    data: FeatureRows, known: Evidence, shortlist: Numbers, rows: Numbers
 ) -> tuple[Floats, Floats]:
     """Per row: how far behind a config is by what was timed near by, and log(library / config) there.
 
@@ -200,26 +196,22 @@ def standing_near(
     known: a predictor would make some. Others are infinitely far behind.
 
     Args:
-        problems: All problems of a survey.
-        data: The survey.
-        known: The evidence of some of them.
-        kept: Numbers of the configs that it is of, in order.
+        data: A survey.
+        known: The evidence of some of its problems.
+        shortlist: Numbers of the configs that it is of, in order.
         rows: Of the survey, whose configs are asked about.
     """
-    place = np.full(data.parameters.shape[1], -1)
-    place[kept] = np.arange(len(kept))
-    kinds, kernel = list(data.traits), data.parameters[0].astype(np.int64)
-    of_kept = kernel[kept]
+    place, kernel = _places(data, shortlist), data.parameters[0].astype(np.int64)
     behind, gain = np.full(len(rows), np.inf), np.full(len(rows), -np.inf)
     for number in np.unique(data.problem[rows]):
-        mine, problem = np.flatnonzero(data.problem[rows] == number), problems[number]
-        near = known.around(problem, kinds.index((problem.dtype, problem.layout)), len(kept))
+        mine = np.flatnonzero(data.problem[rows] == number)
+        near = known.around(data.problems[number], data.kind(number), len(shortlist))
         configs = data.config[rows[mine]]
         at = place[configs]
         behind[mine[at >= 0]], gain[mine[at >= 0]] = near[0][at[at >= 0]], near[1][at[at >= 0]]
         is_known = np.isfinite(behind[mine])
-        for each in np.unique(kernel[configs[~is_known]]):
-            of_kernel, theirs = kernel[configs] == each, np.flatnonzero(of_kept == each)
+        for name in np.unique(kernel[configs[~is_known]]):
+            of_kernel, theirs = kernel[configs] == name, np.flatnonzero(kernel[shortlist] == name)
             best = theirs[np.argmin(near[0][theirs])] if len(theirs) else -1
             if (is_known & of_kernel).sum() < ENOUGH and best >= 0 and np.isfinite(near[0][best]):
                 made = mine[of_kernel & ~is_known]

@@ -8,7 +8,7 @@ EXTRA = Extra(
             "tuner.model.survey_command:survey", "Time many configs at many problems, for a model.", "Tune"
         ),
         "lookup-quality": Command(
-            "tuner.model.quality_command:lookup_quality",
+            "tuner.model.quality:lookup_quality",
             "Measure what answers for unknown problems cost.",
             "Answer",
         ),

@@ -2,115 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
 from tuner.devices.cuda.process import Gpu
-from tuner.errors import InputError, TunerError
+from tuner.errors import InputError
 from tuner.model.calibrate import Cases, calibrate
 from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, evidence, standing_near
-from tuner.model.fitted import Model
-from tuner.model.forest import MOST_LEAVES, Forest, joined
-from tuner.model.network import Network
+from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
+from tuner.model.network import TRAINING, Network, Training, share_of, trained
+from tuner.model.predict import Model
 from tuner.model.table import FeatureRows, Timings, table
-from tuner.model.training import TRAINING, Training, share_of, trained
 from tuner.results.distance import Floats, Numbers
-
-#: Log of time to which leaves are rounded: sums are far more precise than times are, and files smaller.
-LEAF_STEP = 2.0**-14
-
-
-@dataclass(frozen=True)
-class Growth:
-    """How trees are grown.
-
-    Attributes:
-        trees: How many.
-        leaves: Of a tree, at the most.
-        rate: Learning rate.
-        least: Rows of a leaf at the least.
-        share: Of the features that a tree may ask for.
-    """
-
-    trees: int
-    leaves: int
-    rate: float
-    least: int
-    share: float
-
-
-def no_trees(features: int) -> Forest:
-    """A forest that says nothing of so many features."""
-    return Forest(
-        np.zeros((0, 5), np.int32), np.zeros(0), np.zeros(features + 1, np.int32), np.zeros((0, MOST_LEAVES))
-    )
-
-
-def grow(rows: Floats, target: Floats, weight: Floats, how: Growth, seed: int) -> Forest:
-    """Gradient-boosted trees for a squared error, the same with any number of threads (``OMP_NUM_THREADS``).
-
-    Args:
-        rows: Shape (rows, features).
-        target: Shape (rows,).
-        weight: Shape (rows,).
-        how: How.
-        seed: Of the samples.
-
-    Raises:
-        TunerError: LightGBM is not installed.
-    """
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise TunerError(
-            "fitting a model needs LightGBM, which is not installed; pip install 'tile-tuner[model]'"
-        ) from error
-    settings = {
-        "objective": "regression", "num_leaves": how.leaves, "learning_rate": how.rate,
-        "min_data_in_leaf": how.least, "bagging_fraction": 0.8, "bagging_freq": 1,
-        "feature_fraction": how.share, "max_bin": 127, "seed": seed,
-        "verbose": -1, "deterministic": True, "force_row_wise": True,
-    }  # fmt: skip
-    booster = lightgbm.train(settings, lightgbm.Dataset(rows, target, weight=weight), how.trees)
-    return _arrays([each["tree_structure"] for each in booster.dump_model()["tree_info"]], rows.shape[1])
-
-
-def _arrays(trees: Sequence[Mapping[str, Any]], features: int) -> Forest:
-    """LightGBM's trees as arrays; it goes left where a value is at most the threshold."""
-    leaves = np.zeros((len(trees), MOST_LEAVES))
-    asked: list[tuple[int, int, float, int, int]] = []
-
-    def walk(tree: int, node: Mapping[str, Any], first: int) -> int:
-        """Numbers the leaves from `first` on; returns the number after the last."""
-        if "split_feature" not in node:
-            leaves[tree, first] = round(node["leaf_value"] / LEAF_STEP) * LEAF_STEP
-            return first + 1
-        middle = walk(tree, node["left_child"], first)
-        asked.append((tree, node["split_feature"], node["threshold"], first, middle))
-        return walk(tree, node["right_child"], middle)
-
-    for number, tree in enumerate(trees):
-        walk(number, tree, 0)
-    thresholds = [sorted({each[2] for each in asked if each[1] == number}) for number in range(features)]
-    places = [{value: at for at, value in enumerate(some)} for some in thresholds]
-    nodes = [(tree, feature, places[feature][value], low, high) for tree, feature, value, low, high in asked]
-    starts = np.cumsum([0, *map(len, thresholds)]).astype(np.int32)
-    return Forest(
-        np.array(nodes, np.int32).reshape(-1, 5),
-        np.array(list(chain.from_iterable(thresholds))),
-        starts,
-        leaves,
-    )
-
 
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
@@ -165,16 +74,14 @@ def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe,
         network = trained(rows, data.target[at], weight, recipe.networks, seed, gpu)
     how = recipe.configs if network is None else recipe.beside
     # Errors of forests with different references differ, and their mean errs less than one as large.
-    forest = joined([
-        grow(rows, target[at], weight, how, seed + number) for number, target in enumerate(data.targets)
-    ])  # fmt: skip
+    forest = grow(rows, list(data.targets[:, at]), weight, how, seed)
     timed = problems[np.isfinite(data.library_target[problems])]
     if not len(timed):
-        return Learners(forest, network, no_trees(data.library_rows.shape[1]))
-    of_library, target = data.library_rows[timed], data.library_target[timed]
-    ones = np.ones(len(timed))
-    some = [grow(of_library, target, ones, recipe.library, seed + each) for each in range(LIBRARY_FORESTS)]
-    return Learners(forest, network, joined(some))
+        return Learners(forest, network, forest_of([], data.library_rows.shape[1]))
+    targets = [data.library_target[timed]] * LIBRARY_FORESTS
+    return Learners(
+        forest, network, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed)
+    )
 
 
 #: Configs of a shortlist.
@@ -222,64 +129,58 @@ def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SH
 FOLDS, CASES = 5, 400
 
 
-def left_out(
-    problems: Sequence[Problem], data: FeatureRows, seed: int, recipe: Recipe, gpu: Gpu | None
-) -> tuple[Cases, float]:
+def left_out(data: FeatureRows, seed: int, recipe: Recipe, gpu: Gpu | None) -> tuple[Cases, float]:
     """Problems as cases, each predicted by a model that was fitted to others, and the networks' share.
 
     A fifth of the problems is left out, and then another, until there are enough cases.
     """
-    timed = np.unique(data.problem)
+    count, timed = len(data.problems), np.unique(data.problem)
     has_library = np.isfinite(data.library_s)
     order = np.random.default_rng(seed).permutation(timed[has_library[timed] | ~has_library.any()])
-    behind, gain = (np.full(len(data.problem), np.inf) for _ in range(2))
+    behind, near = (np.full(len(data.problem), np.inf) for _ in range(2))
     of_trees, of_network = (np.zeros(len(data.problem)) for _ in range(2))
-    of_library, seen = np.full(len(problems), np.inf), np.zeros(len(problems), bool)
+    library_log_s, is_case = np.full(count, np.inf), np.zeros(count, bool)
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
-        rest = np.setdiff1d(np.arange(len(problems)), fresh)
+        rest = np.setdiff1d(np.arange(count), fresh)
         learners = learners_of(data, rest, seed, recipe, gpu)
         inside = np.isin(data.problem, rest)
         kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
-        known = evidence(problems, list(data.traits), data, rest, kept)
         at = np.flatnonzero(np.isin(data.problem, fresh))
         of_trees[at] = of_network[at] = learners.forest.predict(data.rows[at])
         if learners.network is not None:
             of_network[at] = learners.network.predict(data.rows[at])
-        behind[at], gain[at] = standing_near(problems, data, known, kept, at)
+        behind[at], near[at] = standing_near(data, evidence(data, rest, kept), kept, at)
         if len(learners.library.leaves):
-            of_library[fresh] = learners.library.predict(data.library_rows[fresh]) + data.roofline[fresh]
-        seen[fresh] = True
-        if seen.sum() >= CASES:
+            library_log_s[fresh] = learners.library.predict(data.library_rows[fresh]) + data.roofline[fresh]
+        is_case[fresh] = True
+        if is_case.sum() >= CASES:
             break
-    rows = seen[data.problem]
+    rows = is_case[data.problem]
     share = share_of(of_trees[rows], of_network[rows], data.target[rows], data.weight[rows])
     log_s = (1 - share) * of_trees + share * of_network + data.reference
-    weight = WEIGHT if learners.network is None else BESIDE_NETWORKS
     log_s[~np.isfinite(behind) | ~rows] = np.inf  # what could not be answered
-    dims = np.log([[size for _, size in each.shape] for each in problems])
-    return _cases(np.flatnonzero(seen), dims, data, (log_s, log_s + weight * behind, gain, of_library)), share
+    score = log_s + (WEIGHT if learners.network is None else BESIDE_NETWORKS) * behind
+    return _cases(data, np.flatnonzero(is_case), log_s, score, near, library_log_s), share
 
 
 def _cases(
-    numbers: Numbers, dims: Floats, data: FeatureRows, said: tuple[Floats, Floats, Floats, Floats]
+    data: FeatureRows, numbers: Numbers, log_s: Floats, score: Floats, near: Floats, library_log_s: Floats
 ) -> Cases:
     """Problems as cases.
 
     Args:
-        numbers: Of the problems.
-        dims: Logs of all problems' dims, shape (problems, dims).
         data: The survey.
-        said: Per timing: log of predicted seconds, infinite where the config could not be answered; what
-            answers are chosen by, the least first; log(library / config) near by. Per problem: log of the
-            library's predicted seconds, infinite where there is none.
+        numbers: Of the problems.
+        log_s: Per timing: log of predicted seconds, infinite where the config could not be answered.
+        score: Per timing: what answers are chosen by, the least first.
+        near: Per timing: log(library / config) near by.
+        library_log_s: Per problem: log of the library's predicted seconds, infinite where there is none.
     """
-    log_s, score, near, library_log_s = said
     left, searched = still_to_find(data)
-    true = np.append(data.time_s, np.inf)
+    true, ends = np.append(data.time_s, np.inf), data.ends
     # The last of all stands for no config.
     log_s, score, near = np.append(log_s, np.inf), np.append(score, np.inf), np.append(near, -np.inf)
-    ends = np.searchsorted(data.problem, np.arange(len(dims) + 1))
     chosen = np.array([
         begin + int(np.argmin(score[begin:end])) if np.isfinite(score[begin:end]).any() else -1
         for begin, end in zip(ends[numbers], ends[numbers + 1], strict=True)
@@ -290,8 +191,9 @@ def _cases(
     with np.errstate(invalid="ignore"):
         error = np.log([kernel_s, library_s]) - np.array([foreseen, library_log_s])
         gain = np.where(np.isfinite(foreseen), library_log_s - foreseen, -np.inf)
+    dims = np.log([[size for _, size in data.problems[at].shape] for at in numbers])
     found = Cases(
-        dims[numbers], gain, near[chosen], np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, library_s,
+        dims, gain, near[chosen], np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, library_s,
         np.minimum(fastest_s, library_s) * np.exp(-left[numbers]), searched,
     )  # fmt: skip
     return found.some(np.isfinite(np.minimum(kernel_s, library_s)))
@@ -312,9 +214,7 @@ def still_to_find(data: FeatureRows) -> tuple[Floats, int]:
     Returns:
         Per problem: log of the time that is still to be gained. And at how many the survey went on.
     """
-    ends = np.searchsorted(data.problem, np.arange(len(data.library_s) + 1))
-    counts = np.diff(ends)
-    missed = []
+    ends, counts, missed = data.ends, np.diff(data.ends), []
     for at in np.flatnonzero(counts >= LEAST_TRIED):
         log_s, library = np.log(data.time_s[ends[at] : ends[at + 1]]), math.log(data.library_s[at])
         halves = [np.fmin(log_s[first::2].min(), library) for first in (0, 1)]
@@ -359,16 +259,16 @@ def fit(
         )
     recipe = recipe or Recipe()
     data = table(timings, kernels, device)
-    known, share = left_out(timings.problems, data, seed, recipe, gpu)
+    known, share = left_out(data, seed, recipe, gpu)
     every = np.arange(len(timings.problems))
     learners = learners_of(data, every, seed, recipe, gpu)
     chosen = shortlist(data.problem, data.config, data.time_s)
     return Model(
         timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
         data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, learners.forest,
-        learners.library, calibrate(known), evidence(timings.problems, list(data.traits), data, every, chosen),
+        learners.library, calibrate(known), evidence(data, every, chosen),
         {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
-        learners.network and dataclasses.replace(learners.network, share=share),
+        learners.network and replace(learners.network, share=share),
     )  # fmt: skip
 
 

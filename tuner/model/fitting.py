@@ -1,11 +1,18 @@
-"""Models that are fitted to surveys, of a file or of a database, and the one that answers."""
+"""From surveys, in a file or in a database, to a model; and the model that answers.
+
+A survey's file is a NumPy file of ``shape``, ``config`` and ``time_s``, one value a timing: the number of its
+problem, of its config (-1: the library), and seconds. ``shapes`` is a JSON text of lists of dims, each followed
+by the layout, ``configs`` one of pairs of a kernel's name and its config. ``provenance``, a JSON object, may
+tell where it was made.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,62 +22,20 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
-from tuner.devices.cuda.process import Gpu, held_gpu
+from tuner.devices.cuda.process import Gpu
 from tuner.devices.detect import kind_of
-from tuner.errors import InputError, NothingFound
+from tuner.errors import InputError, NothingFound, TunerError
 from tuner.lookup.asking import device_in_full
-from tuner.lookup.legality import completed
 from tuner.lookup.stale import builtin_now
 from tuner.model.fit import fit
-from tuner.model.fitted import Model
+from tuner.model.predict import Model
 from tuner.model.stored import models, name_of, to_bytes
-from tuner.model.survey_file import read_survey
-from tuner.model.surveyed import joined
 from tuner.model.table import Timings
-from tuner.results.survey import LIBRARY
+from tuner.results.record import ProblemKey, latest_hash, utc_now
+from tuner.results.survey import LIBRARY, SurveyPart, Timing
 from tuner.store import Store
 from tuner.store import models as stored_models
 from tuner.store.reading import Reader
-
-
-def fitted(
-    operation: str,
-    device: str,
-    db: str,
-    *,
-    survey: Path | None = None,
-    dtype: str = "",
-    regime: str | None = None,
-    measured_at: str = "",
-    seed: int = 0,
-) -> Model:
-    """The model of a file of timings, or of the database's surveys, which is stored there.
-
-    Args:
-        operation: Name of what is predicted.
-        device: Where timings were taken; ``cuda:N`` has that GPU train the networks, and holds it.
-        db: URL of the database.
-        survey: File of timings; None for the database's surveys.
-        dtype: Of what is predicted; the operation's first unless given.
-        regime: How times were taken; as is usual on the device unless given.
-        measured_at: When, where the file does not tell.
-        seed: Of folds and samples.
-
-    Raises:
-        NothingFound: Nothing of it was surveyed.
-        InputError: Too few problems were, or the file is none of timings.
-        TunerError: LightGBM is not installed.
-        EnvironmentTrouble: The device or the database cannot be used, or another process has the GPU.
-    """
-    catalogue, where = builtin_now(), device_in_full(device, db)
-    declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
-    kernels = {each.name: each for each in catalogue.of(operation, where.kind)}
-    with held_gpu(device, f"model fit {operation}") as gpu:
-        if survey is None:
-            with Store.open(db) as store:
-                return refit(store, declared, kernels.values(), where, regime, seed, dtype, gpu)
-        told = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-        return fit(read_survey(survey, declared, dtype, told), kernels, where, seed, gpu=gpu)
 
 
 def known_model(operation: str, device: str, dtype: str, regime: str | None, db: str) -> Model:
@@ -96,14 +61,47 @@ def known_model(operation: str, device: str, dtype: str, regime: str | None, db:
             every = models(operation, regime, store=store, dtype=dtype)
     except NothingFound:
         every = models(operation, regime, dtype=dtype)
-    known = [each for each in every if any(kind[0] == dtype for kind in each.traits)]
-    found = next((each for each in known if each.device.name == where.name), None)
-    if found is None:
-        raise NothingFound(
-            f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
-            f"`tuner model fit {operation} --dtype {dtype}`"
-        )
-    return found
+    for model in every:
+        if model.device.name == where.name and any(of == dtype for of, _ in model.traits):
+            return model
+    raise NothingFound(
+        f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
+        f"`tuner model fit {operation} --dtype {dtype}`"
+    )
+
+
+def read_survey(path: Path, operation: Operation, dtype: str, provenance: Mapping[str, Any]) -> Timings:
+    """Reads the file of a survey.
+
+    Args:
+        path: The file.
+        operation: What was timed.
+        dtype: Of all problems; the operation's first when empty.
+        provenance: Is added to the file's own, with its name and hash.
+
+    Raises:
+        InputError: It is not of this form.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            problems = [
+                operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout)
+                for *sizes, layout in json.loads(str(data["shapes"]))
+            ]
+            configs = [(kernel, Config(config)) for kernel, config in json.loads(str(data["configs"]))]
+            problem, config = (np.asarray(data[name], dtype=np.int64) for name in ("shape", "config"))
+            time_s = np.asarray(data["time_s"], dtype=np.float64)
+            own = json.loads(str(data["provenance"])) if "provenance" in data else {}
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except TunerError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"a survey is a NumPy file of shape, config, time_s, shapes and configs, {path} is not: {error}; "
+            "name another one"
+        ) from error
+    origin = {**own, **provenance, "survey": path.name, "survey_sha256": digest}
+    return Timings(problems, configs, problem, config, time_s, provenance=origin)
 
 
 def timings(
@@ -128,25 +126,67 @@ def timings(
         NothingFound: Nothing of it was surveyed.
     """
     dtype = dtype or operation.dtypes[0]
-    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
-    found = joined(store.survey_parts(operation.name, device, regime), hashes)
-    asked = np.array([each.dtype == dtype for each in found.problems], bool)
-    rows = asked[found.problem] if len(asked) else np.zeros(0, bool)
-    if not rows.any():
+    found = joined(store.survey_parts(operation.name, device, regime), operation, kernels, dtype)
+    if found is None:
         raise NothingFound(
             f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on "
             f"{device if isinstance(device, str) else device.name}; run `tuner survey {operation.name}`"
         )
-    problems, problem = np.unique(found.problem[rows], return_inverse=True)
-    configs, config = np.unique(found.config[rows], return_inverse=True)
-    library = int(configs[0] == LIBRARY)  # it has no place among the configs
-    chosen = [found.configs[at] for at in configs[library:].tolist()]
-    named = [found.problems[at] for at in problems.tolist()]
+    return found
+
+
+def joined(
+    parts: Sequence[SurveyPart], operation: Operation, kernels: Iterable[Kernel], dtype: str = ""
+) -> Timings | None:
+    """Parts of surveys as arrays; of a config timed twice at a problem the last time counts.
+
+    Args:
+        parts: Of one operation, regime and kind of device, in the order measured.
+        operation: What was timed.
+        kernels: Configs of other sources than theirs are left out.
+        dtype: Of the problems; any when empty.
+
+    Returns:
+        None where nothing was timed.
+    """
+    sources = {kernel.name: latest_hash(kernel.source_hash) for kernel in kernels}
+    registers: dict[tuple[str, Config], int] = {}
+    times: dict[tuple[ProblemKey, tuple[str, Config] | None], Timing] = {}
+    for part in parts:
+        configs = [(config.kernel, Config(dict(config.config))) for config in part.configs]
+        current = [sources.get(config.kernel) == latest_hash(config.source_hash) for config in part.configs]
+        for named, config in zip(configs, part.configs, strict=True):
+            registers.setdefault(named, config.registers)
+        for timing in part.timings:
+            problem, is_library = part.problems[timing.problem], timing.config == LIBRARY
+            if dtype in ("", problem.dtype) and (is_library or current[timing.config]):
+                times[problem, None if is_library else configs[timing.config]] = timing
+    times = {at: timing for at, timing in times.items() if not timing.outcome.failed}
+    if not times:
+        return None
+    problems = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in times))}
+    numbers = {
+        named: number
+        for number, named in enumerate(dict.fromkeys(named for _, named in times if named is not None))
+    }
     return Timings(
-        [operation.problem(each.dims, each.dtype, each.layout) for each in named],
-        [(kernel, Config(dict(values))) for kernel, values in chosen], problem, config - library,
-        found.time_s[rows], found.registers[configs[library:]], found.provenance,
+        [operation.problem(key.dims, key.dtype, key.layout) for key in problems], list(numbers),
+        np.array([problems[key] for key, _ in times], np.int64),
+        np.array([LIBRARY if named is None else numbers[named] for _, named in times], np.int64),
+        np.array([timing.time_s for timing in times.values()]),
+        np.array([registers[named] for named in numbers], float), _provenance(parts),
     )  # fmt: skip
+
+
+def _provenance(parts: Sequence[SurveyPart]) -> dict[str, Any]:
+    """Where the timings of some parts come from."""
+    measured = [part.measured_at for part in parts]
+    return {
+        "devices": sorted({part.device.name for part in parts}),
+        "regimes": sorted({part.regime for part in parts}),
+        "versions": {name: text for part in parts for name, text in part.versions.items()},
+        "measured_at": max(measured), "first": min(measured), "parts": len(parts),
+    }  # fmt: skip
 
 
 def refit(
@@ -177,47 +217,14 @@ def refit(
         TunerError: LightGBM is not installed.
         StoreTrouble: The database cannot be read or written.
     """
-    by_name = {each.name: each for each in kernels}
-    found = timings(store, operation, by_name.values(), device, regime, dtype)
-    told = {**found.provenance, **circumstances(regime)}
-    model = fit(replace(found, provenance=told), by_name, device, seed, gpu=gpu)
+    by_name = {kernel.name: kernel for kernel in kernels}
+    surveyed = timings(store, operation, by_name.values(), device, regime, dtype)
+    surveyed = replace(surveyed, provenance={**surveyed.provenance, **circumstances(regime)})
+    model = fit(surveyed, by_name, device, seed, gpu=gpu)
     stored_models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model
 
 
-def refit_if_possible(
-    store: Store,
-    operation: Operation,
-    kernels: Iterable[Kernel],
-    device: DeviceInfo,
-    regime: str,
-    dtype: str = "",
-    gpu: Gpu | None = None,
-) -> str:
-    """The same at the end of a survey; returns what came of it, for people.
-
-    Args:
-        store: Where surveys are, and the model goes.
-        operation: What is predicted.
-        kernels: The kernels as they are now.
-        device: Where, with its limits or without.
-        regime: How the times were taken.
-        dtype: Of what was surveyed; the operation's first unless given.
-        gpu: Where networks are trained, which nothing else uses now; None for the CPU.
-
-    Raises:
-        StoreTrouble: The database cannot be read or written.
-    """
-    if importlib.util.find_spec("lightgbm") is None:
-        return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
-    try:
-        where = completed(device, store.devices())
-        refit(store, operation, kernels, where, regime, dtype=dtype, gpu=gpu)
-    except (InputError, NothingFound) as error:
-        return f"no model was fitted: {error}"
-    return "a model was fitted; lookups answer by it"
-
-
 def circumstances(regime: str) -> dict[str, Any]:
     """What a model says of how it was made."""
-    return {"regime": regime, "fitted_at": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {"regime": regime, "fitted_at": utc_now()}

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,18 +21,13 @@ import numpy as np
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
-from tuner.errors import InputError, NothingFound, TunerError
+from tuner.errors import InputError, TunerError
 from tuner.lookup.answers import PREDICTED
-from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import Cases, LossSummary, choice
-from tuner.model.fitted import Model
-from tuner.model.fitting import known_model, timings
-from tuner.model.predict import Predictor
-from tuner.model.stored import name_of, regime_of, to_bytes
+from tuner.model.predict import Model, Predictor
+from tuner.model.stored import regime_of
 from tuner.model.table import Timings
 from tuner.results.survey import LIBRARY
-from tuner.store import Store
-from tuner.store import models as stored_models
 
 Kernels = Mapping[str, Kernel]
 
@@ -161,40 +155,6 @@ def later_answers(model: Model, kernels: Kernels, surveyed: Timings) -> list[Tim
     return answers
 
 
-def calibrated_by(
-    operation: str,
-    pages: Sequence[Path],
-    device: str,
-    db: str,
-    *,
-    dtype: str = "",
-    regime: str | None = None,
-) -> tuple[Model, LossSummary, LossSummary]:
-    """The model that answers, with losses as files of drawn problems tell them; it is stored in the database.
-
-    Args:
-        operation: Name of what is predicted.
-        pages: Files that `tuner lookup-quality --drawn --measure` left beside its pages, drawn after the fit.
-        device: Name, or as commands take it.
-        db: URL of the database.
-        dtype: Of what is predicted; the operation's first unless given.
-        regime: How times were taken; as is usual on the device unless given.
-
-    Returns:
-        The model, and what it says at the drawn problems: before, and now.
-
-    Raises:
-        NothingFound: There is no such model.
-        InputError: A file is none of drawn problems, or of other ones; or too few count.
-        StoreTrouble: The database cannot be read or written.
-    """
-    model, declared, kernels = _known(operation, device, dtype, regime, db)
-    drawn = [read_page(page, declared, model) for page in pages]
-    found, before, now = calibrated(model, kernels, [answer for _, answers in drawn for answer in answers])
-    told = {"calibrated_at": _now(), "drawn_seeds": [seed for seed, _ in drawn]}
-    return _stored(found, declared, dtype, db, told), before, now
-
-
 def read_page(path: Path, operation: Operation, model: Model) -> tuple[int, list[TimedAnswer]]:
     """Reads a file of drawn problems: the seed of the draw, and those that were answered by prediction.
 
@@ -207,9 +167,9 @@ def read_page(path: Path, operation: Operation, model: Model) -> tuple[int, list
         InputError: The file is none of drawn problems, is of another device or regime, or has no such problem.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        where, seed, cases = (told["device"], told["regime"]), int(told["seed"]), told["cases"]
-        found = [_answer(case, operation) for case in cases if case["match"] == PREDICTED]
+        page = json.loads(path.read_text(encoding="utf-8"))
+        where, seed, cases = (page["device"], page["regime"]), int(page["seed"]), page["cases"]
+        answers = [_answer(case, operation) for case in cases if case["match"] == PREDICTED]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
         raise InputError(
             f"{path}: drawn problems are in the .json that `tuner lookup-quality --drawn --measure -o` writes, "
@@ -220,91 +180,17 @@ def read_page(path: Path, operation: Operation, model: Model) -> tuple[int, list
             f"{path}: drawn problems are to be of {model.device.name}, {regime_of(model)}, "
             f"got {', '.join(where)}"
         )
-    if not found:
+    if not answers:
         raise InputError(
             f"{path}: drawn problems are to be answered by prediction, got {len(cases)} others; name the file "
             "of `--on-miss predict`"
         )
-    return seed, found
+    return seed, answers
 
 
-def _answer(told: dict[str, Any], operation: Operation) -> TimedAnswer:
+def _answer(case: dict[str, Any], operation: Operation) -> TimedAnswer:
     problem = operation.problem(
-        told["shape"], told["dtype"], told["layout"], told.get("precision", ""), told.get("epilogue", "")
+        case["shape"], case["dtype"], case["layout"], case.get("precision", ""), case.get("epilogue", "")
     )
-    times = (told[name] or math.inf for name in ("kernel_time_s", "library_time_s", "champion_time_s"))
-    return TimedAnswer(problem, told["kernel"], Config(told["config"]), *times)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What came of it.
-
-    Attributes:
-        model: With the margin and doubt chosen, if that was asked for.
-        before: What the model said, and what was true.
-        now: The same with what was chosen.
-    """
-
-    model: Model
-    before: LossSummary
-    now: LossSummary
-
-
-def checked(
-    operation: str, device: str, db: str, choose: bool, *, dtype: str = "", regime: str | None = None
-) -> Checked:
-    """What the model that answers says of problems of the database's surveys that it was not fitted to.
-
-    Args:
-        operation: Name of what is predicted.
-        device: Name, or as commands take it.
-        db: URL of the database.
-        choose: True to choose by these problems when a kernel is answered, and to store the model.
-        dtype: Of what is predicted; the operation's first unless given.
-        regime: How times were taken; as is usual on the device unless given.
-
-    Raises:
-        NothingFound: There is no such model, no survey, or no such problem.
-        InputError: There are too few to choose by.
-        StoreTrouble: The database cannot be read or written.
-    """
-    model, declared, kernels = _known(operation, device, dtype, regime, db)
-    with Store.open(db, read_only=True) as store:
-        surveyed = timings(
-            store, declared, kernels.values(), model.device.name, regime_of(model), dtype or declared.dtypes[0]
-        )
-    answers = later_answers(model, kernels, surveyed)
-    if not answers:
-        raise NothingFound(
-            f"the database's surveys of {operation} time nothing that the model answers at problems that it "
-            "was not fitted to; survey more"
-        )
-    before = judged(model, kernels, answers)
-    if not choose:
-        return Checked(model, before, before)
-    found = trusted(model, kernels, answers)
-    told = {"trusted_at": _now(), "trusted_by": len(answers)}
-    return Checked(_stored(found, declared, dtype, db, told), before, judged(found, kernels, answers))
-
-
-def _known(
-    operation: str, device: str, dtype: str, regime: str | None, db: str
-) -> tuple[Model, Operation, Kernels]:
-    """The model that answers, and its operation and kernels as they are declared now."""
-    catalogue, model = builtin_now(), known_model(operation, device, dtype, regime, db)
-    kernels = {kernel.name: kernel for kernel in catalogue.of(operation, model.device.kind)}
-    return model, catalogue.operation(operation), kernels
-
-
-def _stored(model: Model, operation: Operation, dtype: str, db: str, told: dict[str, Any]) -> Model:
-    """A model that tells more of its provenance; it is stored in the database."""
-    found = replace(model, provenance={**model.provenance, **told})
-    with Store.open(db) as store:
-        name = name_of(operation, dtype)
-        stored_models.add(store, name, model.device.name, regime_of(model), to_bytes(found))
-    return found
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    times = (case[name] or math.inf for name in ("kernel_time_s", "library_time_s", "champion_time_s"))
+    return TimedAnswer(problem, case["kernel"], Config(case["config"]), *times)

@@ -1,33 +1,182 @@
-"""Answers of a fitted model, by NumPy alone."""
+"""A fitted model, and its answers by NumPy alone: times of a shortlist of configs, and of the library."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.legality import Choices
-from tuner.model.calibrate import doubted
-from tuner.model.evidence import CHANGED, WEIGHT, AdaptedConfigs, adapted
-from tuner.model.fitted import Model, ModelAt
+from tuner.model.calibrate import Calibration, doubted
+from tuner.model.evidence import BESIDE_NETWORKS, CHANGED, WEIGHT, AdaptedConfigs, Evidence, adapted
+from tuner.model.forest import Bits, Forest
+from tuner.model.network import Network
+from tuner.model.physics import (
+    TRAIT_FEATURES,
+    DeviceRates,
+    Traits,
+    config_features,
+    fixed_features,
+    library_features,
+    problem_features,
+    traits,
+)
+from tuner.model.table import ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
+#: Trees that tell which configs are worth the others, and so many configs that are.
+SCREEN_TREES, SCREENED = 60, 160
 #: Configs that a first use times.
 FIRST = 8
-#: Kernel and config.
-Named = tuple[str, Config]
-#: Configs that the first trees find worth the others.
-SCREENED = 160
 #: Pairs of changes to a config that are looked at; of more, so many are drawn.
 PAIRS = 20_000
+#: Kernel and config.
+Named = tuple[str, Config]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Predicts times of a shortlist of configs, and of the library, on one device.
+
+    Attributes:
+        operation: Name of the operation.
+        device: The device.
+        limits: What it reached in the survey.
+        configs: The shortlist: kernel and config.
+        parameters: Their parameters as numbers, shape (parameters, configs).
+        traits: Their traits by dtype and layout.
+        forest: Log of a config's time over the geometric mean of first estimate and roofline.
+        library: Log of the library's time over the roofline.
+        calibration: What predictions cost.
+        evidence: How configs stood at the surveyed problems.
+        provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
+        network: Says the same as the forest; None for a model of few timings.
+        predictors: Those of the model, by device and kernels.
+    """
+
+    operation: str
+    device: DeviceInfo
+    limits: DeviceRates
+    configs: Sequence[Named]
+    parameters: Floats
+    traits: Mapping[tuple[str, str], Traits]
+    forest: Forest
+    library: Forest
+    calibration: Calibration
+    evidence: Evidence
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    network: Network | None = None
+    predictors: dict[Any, Predictor] = field(default_factory=dict, init=False, repr=False)
+
+    def knows(self, problem: Problem) -> bool:
+        """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
+        named = problem.operation.name, problem.precision, problem.epilogue
+        return named == (self.operation, IEEE, "") and (problem.dtype, problem.layout) in self.traits
+
+    @cached_property
+    def screen(self) -> Forest:
+        """The trees that tell which configs are worth the others."""
+        return self.forest.first(SCREEN_TREES)
+
+    @cached_property
+    def columns(self) -> ParameterOrder | None:
+        """What the numbers of parameters stand for; None where the shortlist misses a surveyed kernel."""
+        order = ParameterOrder.of(self.configs)
+        kernels = [order.kernels.index(kernel) for kernel, _ in self.configs]
+        known = len(self.parameters) == 1 + len(order.parameters)
+        return order if known and np.array_equal(self.parameters[0], kernels) else None
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Configs that a model is asked about.
+
+    Attributes:
+        traits: Their traits.
+        bits: What their own features leave of all trees, shape (configs, trees).
+        features: Features of their own, shape (features, configs).
+    """
+
+    traits: Traits
+    bits: Bits
+    features: Floats
+
+    @classmethod
+    def of(cls, model: Model, parameters: Floats, traits: Traits, device: DeviceInfo) -> Lot:
+        """Configs with some parameters, as numbers, and traits."""
+        features = fixed_features(parameters, device, traits)
+        return cls(traits, model.forest.bits(0, features), features)
+
+    def some(self, numbers: Numbers) -> Lot:
+        """Those with some numbers."""
+        return Lot(self.traits.some(numbers), self.bits[numbers], self.features[:, numbers])
+
+    def and_(self, more: Lot) -> Lot:
+        """These, and more of them."""
+        values = np.hstack([self.traits.values, more.traits.values])
+        return Lot(
+            Traits(values, self.traits.inputs, self.traits.summed), np.vstack([self.bits, more.bits]),
+            np.hstack([self.features, more.features]),
+        )  # fmt: skip
+
+
+class ModelAt:
+    """A model at one problem."""
+
+    def __init__(self, model: Model, problem: Problem, device: DeviceInfo, lot: Lot) -> None:
+        """Computes the features.
+
+        Args:
+            model: One that knows the problem.
+            problem: The problem.
+            device: Where.
+            lot: The configs that are asked about.
+        """
+        self._model, self._problem, self._device, self._lot = model, problem, device, lot
+        self._roofline = math.log(model.limits.roofline_s(problem))
+        self._shared = problem_features(problem, model.limits)
+        self._mixed, estimate = config_features(problem, device, lot.traits, model.limits)
+        self._reference = (estimate + self._roofline) / 2
+        first = len(model.parameters) + TRAIT_FEATURES
+        after = first + len(self._shared)
+        # A model of an earlier version knows fewer.
+        self._places = model.forest.places(after, self._mixed[: model.forest.features - after])
+        self._left = model.forest.bits_of_one(first, self._shared)
+
+    def coarse(self) -> Floats:
+        """Logs of seconds of the configs by the first trees."""
+        screen = self._model.screen
+        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self._lot.bits[:, :SCREEN_TREES]
+        found: Floats = screen.sums(bits) + self._reference
+        return found
+
+    def log_s(self, places: Numbers | slice = slice(None)) -> Floats:
+        """Logs of predicted seconds of the configs, or of those at some places among them."""
+        model = self._model
+        bits = model.forest.bits_at(self._places[:, places]) & self._left & self._lot.bits[places]
+        found = model.forest.sums(bits)
+        if model.network is not None:
+            own = self._lot.features[:, places]
+            shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
+            found = model.network.joined(found, np.vstack([own, shared, self._mixed[:, places]]).T)
+        return found + self._reference[places]
+
+    def library_log_s(self) -> float:
+        """Log of predicted seconds of the library; infinite where there is none."""
+        model = self._model
+        if not len(model.library.leaves):
+            return math.inf
+        row = library_features(self._problem, self._device, model.limits, self._shared)
+        return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
 
 
 class PredictedTime(NamedTuple):
@@ -73,12 +222,14 @@ class _Known:
     """The configs that an answer is chosen among.
 
     Attributes:
+        at: The model at the problem, asked about them.
         numbers: Of those of the shortlist.
         made: Those that are not of it, which follow.
         behind: How far behind the fastest each is expected to be by what was timed near by.
         gain: log(library / config) near by.
     """
 
+    at: ModelAt
     numbers: Numbers
     made: AdaptedConfigs
     behind: Floats
@@ -99,6 +250,7 @@ class Predictor:
         """
         self.model, self._device, self._kernels = model, device or model.device, kernels
         self._choices = Choices(model.configs, kernels.values())
+        self._lots: dict[tuple[str, str], Lot] = {}
 
     def answer(self, problem: Problem) -> Prediction:
         """What to run for a problem.
@@ -106,22 +258,19 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        here, known = self._known(problem)
-        fastest = self._fastest(here, known, 1)
-        found = self._candidate(known, *fastest[0]) if fastest else None
-        library = here.library_log_s()
-        kernel = math.log(found.time_s) if found else math.inf
-        calibration = self.model.calibration
+        known, calibration = self._known(problem), self.model.calibration
+        library, kernel, near, best = known.at.library_log_s(), math.inf, -math.inf, None
+        for at, kernel in self._fastest(known, 1):
+            best, near = self._candidate(known, at, kernel), float(known.gain[at])
         # What was timed near by may cast doubt on what is predicted: trees extrapolate.
-        near = float(known.gain[fastest[0][0]]) if fastest else -math.inf
-        foreseen = library - kernel if fastest else -math.inf
-        gain = float(doubted(foreseen, near, calibration.doubt)) if fastest else -math.inf
+        foreseen = library - kernel if best else -math.inf
+        gain = float(doubted(foreseen, near, calibration.doubt)) if best else -math.inf
         by_library = not gain > calibration.margin and math.isfinite(library)
         dims = np.log([size for _, size in problem.shape])
         expected, most, spread = calibration.figures(dims, gain)
         answered = library if by_library else kernel
         return Prediction(
-            found, math.exp(library), gain, by_library, expected, (0.0, min(most, 1.0)),
+            best, math.exp(library), gain, by_library, expected, (0.0, min(most, 1.0)),
             (math.exp(answered + spread[0]), math.exp(answered + spread[1])), foreseen, near,
         )  # fmt: skip
 
@@ -131,9 +280,9 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        here, known = self._known(problem)
-        fastest = self._fastest(here, known, len(self.model.configs) if count is None else count)
-        return [self._candidate(known, *config) for config in fastest]
+        known = self._known(problem)
+        fastest = self._fastest(known, len(self.model.configs) if count is None else count)
+        return [self._candidate(known, at, log_s) for at, log_s in fastest]
 
     def beside(
         self, problem: Problem, timed: Mapping[Named, float], parents: int, count: int = FIRST
@@ -154,12 +303,9 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        if not self.model.knows(problem):
-            raise InputError(
-                f"a model tells of what it was fitted to, which {problem} is not; survey that, too"
-            )
+        self._check(problem)
         expected: dict[Named, float] = {}
-        for (name, config), time_s in sorted(timed.items(), key=lambda each: each[1])[:parents]:
+        for (name, config), time_s in sorted(timed.items(), key=lambda item: item[1])[:parents]:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
             if self.model.columns is None or kernel is None or numbers is None or not kernel.parameters:
                 continue
@@ -168,7 +314,9 @@ class Predictor:
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             around = (space[at] for at in space.beside(0, PAIRS).tolist())
             here = [config, *(other for other in around if (name, other) not in timed)]
-            log_s = self._log_s(problem, name, here, self._most_like(numbers, config))
+            origins = np.full(len(here), self._most_like(numbers, config))
+            lot = self._made(AdaptedConfigs([(name, each) for each in here], origins), problem)
+            log_s = ModelAt(self.model, problem, self._device, lot).log_s()
             for other, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
                 log_time = math.log(time_s) + behind
                 expected[name, other] = min(expected.get((name, other), math.inf), log_time)
@@ -178,51 +326,62 @@ class Predictor:
     def _most_like(self, numbers: Numbers, config: Config) -> int:
         """Of configs of the shortlist the one that has most of another's values."""
         every = [self.model.configs[at][1] for at in numbers.tolist()]
-        shared = [sum(each[name] == value for name, value in config.items()) for each in every]
+        shared = [sum(other[name] == value for name, value in config.items()) for other in every]
         return int(numbers[int(np.argmax(shared))])
 
-    def _log_s(self, problem: Problem, name: str, configs: Sequence[Config], origin: int) -> Floats:
-        """Logs of predicted seconds of configs of a kernel that are like one of the shortlist."""
-        made = AdaptedConfigs([(name, config) for config in configs], np.full(len(configs), origin))
-        lot = self.model.made(made, self._kernels, problem, self._device)
-        return ModelAt(self.model, problem, self._device, lot).log_s()
+    def _check(self, problem: Problem) -> None:
+        if not self.model.knows(problem):
+            raise InputError(
+                f"a model answers for what was surveyed, {self.model.operation} of "
+                f"{sorted(self.model.traits)}, got {problem}; survey that, too"
+            )
 
-    def _known(self, problem: Problem) -> tuple[ModelAt, _Known]:
+    def _lot(self, problem: Problem) -> Lot:
+        """All configs of the shortlist."""
+        key, model = (problem.dtype, problem.layout), self.model
+        if key not in self._lots:
+            self._lots[key] = Lot.of(model, model.parameters, model.traits[key], self._device)
+        return self._lots[key]
+
+    def _made(self, made: AdaptedConfigs, problem: Problem) -> Lot:
+        """Configs that are not of the shortlist; registers, which are not known, are those of their origins."""
+        columns, known = self.model.columns, self.model.traits[problem.dtype, problem.layout]
+        assert columns is not None, "asked only of models whose shortlist tells its columns"
+        of = traits(self._kernels, made.configs, problem, known.row(4)[made.origins])
+        return Lot.of(self.model, parameter_table(self._kernels, made.configs, columns), of, self._device)
+
+    def _known(self, problem: Problem) -> _Known:
         """What to choose among: legal configs that were good near by, or are like these, else all."""
-        model, device = self.model, self._device
-        lot = model.lot(problem, device)
+        self._check(problem)
+        model, lot = self.model, self._lot(problem)
         count, kind = len(model.configs), list(model.traits).index((problem.dtype, problem.layout))
         behind, gains = model.evidence.around(problem, kind, count)
         if not np.isfinite(model.evidence.library).any():  # there is no library
             gains = np.full(count, np.inf)
-        good = self._choices.legal(problem, device, np.isfinite(behind))
-        made = self._adapted(problem, behind, good)
+        good = self._choices.legal(problem, self._device, np.isfinite(behind))
+        made = AdaptedConfigs([], np.zeros(0, np.int64))
+        if model.columns is not None:
+            # Good configs that are not legal here are made legal, of the kernels that have few good ones.
+            about = self._kernels, model.configs, self._choices.points
+            made = adapted(problem, self._device, about, behind, np.isin(np.arange(count), good))
         if not len(good) and not made.configs:
-            good, behind = self._choices.legal(problem, device), np.zeros(count)
+            good, behind = self._choices.legal(problem, self._device), np.zeros(count)
         lot = lot.some(good)
         if made.configs:
-            lot = lot.and_(model.made(made, self._kernels, problem, device))
-        known = _Known(
-            good, made, np.append(behind[good], behind[made.origins] + CHANGED),
+            lot = lot.and_(self._made(made, problem))
+        return _Known(
+            ModelAt(model, problem, self._device, lot), good, made,
+            np.append(behind[good], behind[made.origins] + CHANGED),
             np.append(gains[good], gains[made.origins]),
         )  # fmt: skip
-        return ModelAt(model, problem, device, lot), known
 
-    def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> AdaptedConfigs:
-        """Good configs that are not legal here, made legal, of the kernels that have few good ones."""
-        if self.model.columns is None:
-            return AdaptedConfigs([], np.zeros(0, np.int64))
-        legal = np.zeros(len(behind), bool)
-        legal[good] = True
-        about = self._kernels, self.model.configs, self._choices.points
-        return adapted(problem, self._device, about, behind, legal)
-
-    def _fastest(self, here: ModelAt, known: _Known, count: int) -> list[tuple[int, float]]:
+    def _fastest(self, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        coarse, most = here.coarse() + WEIGHT * known.behind, max(SCREENED, count)
+        coarse, most = known.at.coarse() + WEIGHT * known.behind, max(SCREENED, count)
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
-        log_s = here.log_s(screened)
-        best = np.argsort(log_s + self.model.weight * known.behind[screened], kind="stable")[:count]
+        log_s = known.at.log_s(screened)
+        weight = WEIGHT if self.model.network is None else BESIDE_NETWORKS
+        best = np.argsort(log_s + weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
     def _candidate(self, known: _Known, at: int, log_s: float) -> PredictedTime:
@@ -234,7 +393,6 @@ class Predictor:
 def predictor_for(model: Model, kernels: Sequence[Kernel], device: DeviceInfo) -> Predictor:
     """The predictor of a model with these kernels on a device, which is kept with the model."""
     key = (device, *map(id, kernels))  # the predictor keeps the kernels, so that nothing else has their ids
-    if key not in model.kept:
-        model.kept[key] = Predictor(model, {kernel.name: kernel for kernel in kernels}, device)
-    found: Predictor = model.kept[key]
-    return found
+    if key not in model.predictors:
+        model.predictors[key] = Predictor(model, {kernel.name: kernel for kernel in kernels}, device)
+    return model.predictors[key]

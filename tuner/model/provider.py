@@ -1,11 +1,14 @@
-"""Answers of a model of times, for the extension point "predictor" (`tuner.lookup.snapshot`)."""
+"""Answers of a model, or of tuned problems: the extension point "predictor" (`tuner.lookup.snapshot`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -21,10 +24,13 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.model.fitted import Model
-from tuner.model.near import TunedNear
-from tuner.model.predict import Prediction, Predictor, predictor_for
+from tuner.lookup.legality import Choices
+from tuner.lookup.tuned import TunedProblem
+from tuner.model.evidence import Evidence
+from tuner.model.physics import limits
+from tuner.model.predict import Model, Prediction, Predictor, predictor_for
 from tuner.model.stored import models
+from tuner.results.distance import distances, log_dims
 from tuner.results.record import latest_hash
 
 if TYPE_CHECKING:
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Leads that differ by less look the same when they are printed.
 NOTICEABLE = 0.005
+#: How many times as fast as the library a config must be where nobody measured how far such figures are off.
+LEAD = 1 / (1 - RECKONED)
 
 
 def from_model(
@@ -54,68 +62,59 @@ def from_model(
     baseline = problem.operation.baselines.get(question.device.kind)
     name = baseline.named(problem) if baseline else "the library"
     library_s = found.library_s if math.isfinite(found.library_s) else None
-    told = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
-    lead, least = math.exp(found.gain), _least_lead(model, question.device, bool(alike))
+    predicted = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
+    lead, least = math.exp(found.gain), math.exp(model.calibration.margin)
+    if alike:  # none is trusted from another CPU: their libraries, cores and caches differ more
+        least = math.inf if kind_of(question.device.kind).is_host else LEAD
     by_library = library_s is not None and not lead > least
     stale, why = staleness_of(model, question.device, kernels)
     return Answer(
         None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, found, alike), stale=stale, stale_reason=why,
         question=question, default=(found.best.kernel, found.best.config), library=name if by_library else "",
-        reasons=(*([alike] if alike else []), _reason(model, found, told, name, least)),
-        predicted=told,
+        reasons=(*([alike] if alike else []), _reason(model, predicted, found.best.kernel, lead, least, name)),
+        predicted=predicted,
     )  # fmt: skip
-
-
-def _least_lead(model: Model, device: DeviceInfo, alike: bool) -> float:
-    """How many times as fast as the library a kernel must be predicted to be.
-
-    Nobody has measured how far predictions are off on a device that is only alike; none is
-    trusted from another CPU: their libraries, cores and caches differ more.
-    """
-    if not alike:
-        return math.exp(model.calibration.margin)
-    return math.inf if kind_of(device.kind).is_host else 1 / (1 - RECKONED)
 
 
 def _loss(model: Model, found: Prediction, alike: str) -> Loss:
     if alike:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
-    cases, (low, high) = len(model.calibration.losses), found.loss_interval
-    searched = model.calibration.searched
+    trust, (low, high) = model.calibration, found.loss_interval
     against = "what a study is likely to find, extrapolated from fewer tries there"
-    if searched:
-        against = f"a longer search, which {searched} of them had; at the others {against}"
+    if trust.searched:
+        against = f"a longer search, which {trust.searched} of them had; at the others {against}"
     said = (
-        f"measured at {cases} surveyed problems, each predicted without its own times, against {against}; the "
-        "nearest ones count more"
+        f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times, against "
+        f"{against}; the nearest ones count more"
     )
-    if drawn := model.calibration.drawn:
-        told = f"what {drawn} problems drawn after the fit lost against studies"
-        said = f"{model.calibration.scale:.2f} of what was {said}: it is scaled to {told}"
+    if trust.drawn:
+        drawn = f"what {trust.drawn} problems drawn after the fit lost against studies"
+        said = f"{trust.scale:.2f} of what was {said}: it is scaled to {drawn}"
     said += f"; four of five lose {low:.1%} to {high:.1%}"
-    return Loss(found.expected_loss, cases, said, found.loss_interval)
+    return Loss(found.expected_loss, len(trust.losses), said, found.loss_interval)
 
 
-def _reason(model: Model, found: Prediction, told: Predicted, library: str, least: float) -> str:
-    assert found.best is not None, "a config is answered"
-    counts, kernel, lead = model.provenance, found.best.kernel, math.exp(found.gain)
+def _reason(model: Model, predicted: Predicted, kernel: str, lead: float, least: float, library: str) -> str:
+    counts = model.provenance
     rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
-    if told.library_s is None:
+    if predicted.library_s is None:
         return rests
     if lead > least:
-        return f"{rests}: {kernel} is {told.speedup:.2f} x as fast as {library}"
+        return f"{rests}: {kernel} is {predicted.speedup:.2f} x as fast as {library}"
     why = f"below {least:.2f} x" if math.isfinite(least) else "on another CPU"
     # Where what was timed near by says less than the prediction, that is what was too little.
-    near = f" and {lead:.2f} x with what was timed near by" if lead < told.speedup * (1 - NOTICEABLE) else ""
-    return f"{rests}: {library} is the safer choice, {kernel} is {told.speedup:.2f} x as fast{near}, {why}"
+    near = ""
+    if lead < predicted.speedup * (1 - NOTICEABLE):
+        near = f" and {lead:.2f} x with what was timed near by"
+    return f"{rests}: {library} is the safer choice, {kernel} is {predicted.speedup:.2f} x as fast{near}, {why}"
 
 
 def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:
     """Whether kernels, or the driver of the device, have changed since the survey; and what."""
     sources = model.provenance.get("sources", {})
     changed = sorted(  # a hash takes milliseconds, so those that were not surveyed are not asked for theirs
-        each.name for each in kernels
-        if each.name in sources and latest_hash(sources[each.name]) != each.source_hash
+        kernel.name for kernel in kernels
+        if kernel.name in sources and latest_hash(sources[kernel.name]) != kernel.source_hash
     )  # fmt: skip
     if changed:
         return True, f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
@@ -134,8 +133,102 @@ def search(
     if model is None or not model.knows(problem):
         return None
     sources = model.provenance.get("sources", {})
-    surveyed = [each for each in kernels if latest_hash(sources.get(each.name, "")) == each.source_hash]
+    surveyed = [kernel for kernel in kernels if latest_hash(sources.get(kernel.name, "")) == kernel.source_hash]
     return predictor_for(model, surveyed, device) if surveyed else None
+
+
+#: A problem is near another one if no dim differs by a larger factor.
+NEAR = 4.0
+#: Near problems with the library's time that must speak for a kernel.
+LEAST_NEAR = 3
+
+
+class TunedNear:
+    """Answers from the tuned problems of one operation, dtype and regime on one device, without a survey."""
+
+    def __init__(self, tuned: Sequence[TunedProblem], kernels: Iterable[Kernel]) -> None:
+        """Takes what was tuned.
+
+        Args:
+            tuned: At least one problem.
+            kernels: The kernels that may answer, as they are now.
+        """
+        self._tuned, self._sources = tuned, {kernel.name: kernel.source_hash for kernel in kernels}
+        self._columns = list(dict.fromkeys(column for each in tuned for column in each.times))
+        number = {column: at for at, column in enumerate(self._columns)}
+        self._choices = Choices(self._columns, kernels)
+        self._kinds = list(dict.fromkeys(each.problem.layout for each in tuned))
+        best_s = np.array([each.best_s for each in tuned])
+        self._rates = limits([each.problem for each in tuned], best_s)
+        self._places = np.array([log_dims(each.problem.shape) for each in tuned])
+        library_s = np.array([each.library_s for each in tuned])
+        self._has_library = library_s > 0
+        behind = [np.log([time.time_s / each.best_s for time in each.times.values()]) for each in tuned]
+        self._evidence = Evidence(
+            self._places, np.array([self._kinds.index(each.problem.layout) for each in tuned], np.int32),
+            np.log(library_s / best_s), np.cumsum([0, *map(len, behind)]).astype(np.int32),
+            np.array([number[column] for each in tuned for column in each.times], np.int32),
+            np.maximum(np.concatenate(behind), 0.0),
+        )  # fmt: skip
+        self._standing = replace(self._evidence, library=np.zeros(len(tuned)))
+
+    def answer(self, question: Question, problem: Problem, alike: str = "") -> Answer | None:
+        """What tuned problems answer; None where no legal config was good near by.
+
+        The library is to be used unless the config is expected to be faster by more than a figure that nobody
+        has measured may be off; on another CPU always.
+
+        Args:
+            question: What is asked.
+            problem: The same as it is declared now.
+            alike: In what the device of the problems is like the question's; empty where it is the same.
+        """
+        best, host = self._best(problem, question.device), kind_of(question.device.kind).is_host
+        if best is None:
+            return None
+        (kernel, config), gain = self._choices.named(best[0]), best[1]
+        apart = distances(self._places, log_dims(problem.shape))
+        timed = [at for at, tuned in enumerate(self._tuned) if (kernel, config) in tuned.times]
+        near = self._tuned[min(timed, key=apart.__getitem__)]
+        time = near.times[kernel, config]
+        kernel_s = time.time_s * self._rates.roofline_s(problem) / self._rates.roofline_s(near.problem)
+        predicted = Predicted(kernel_s, kernel_s * math.exp(gain) if math.isfinite(gain) else None, None)
+        close = (np.abs(self._places - log_dims(problem.shape)) <= math.log2(NEAR)).all(axis=1)
+        speak = int((close & self._has_library).sum())
+        baseline = problem.operation.baselines.get(question.device.kind)
+        library = baseline.named(problem) if baseline else ""
+        if predicted.speedup > LEAD and speak >= LEAST_NEAR and not (alike and host):
+            library = ""
+        behind = time.time_s / near.best_s
+        slower = "the best" if behind < 1.0005 else f"{behind - 1:.1%} slower than the best"
+        rests = f"no survey was made, but {len(self._tuned)} problems were tuned"
+        reasons = [f"{rests}: {kernel} was {slower} at {near.problem} on {near.device.name}"]
+        if library:
+            reasons.append(
+                f"{library} is the safer choice: what such answers lose was not measured, and a lead "
+                f"of {LEAD:.2f} x is not known from {LEAST_NEAR} problems with all dims within {NEAR:g} x"
+            )
+        stale = time.source_hash != self._sources[kernel]
+        said = "not measured: it would take a survey of the operation on this device"
+        return Answer(
+            None, SIMILAR_DEVICE if alike else PREDICTED, Loss(UNMEASURED, 0, said), stale=stale,
+            stale_reason=f"kernel {kernel!r} has changed since; tune again" if stale else "", question=question,
+            default=(kernel, config), library=library, reasons=(*([alike] if alike else []), *reasons),
+            predicted=predicted,
+        )  # fmt: skip
+
+    def _best(self, problem: Problem, device: DeviceInfo) -> tuple[int, float] | None:
+        """Number of the legal config that is expected to lose least, and log(library / config) near by."""
+        kind = self._kinds.index(problem.layout) if problem.layout in self._kinds else -1
+        behind, gains = self._evidence.around(problem, kind, len(self._columns))
+        legal = self._choices.legal(problem, device)
+        legal = legal[np.isfinite(behind[legal])]
+        if not len(legal):
+            return None
+        # A config that was good at some of the near problems should not be bad at others.
+        behind -= self._standing.around(problem, kind, len(self._columns))[1]
+        at = int(legal[np.argmin(behind[legal])])
+        return at, float(gains[at])
 
 
 #: What lookups and studies ask: the models there are, what one answers, what tuned problems answer where there

@@ -1,30 +1,113 @@
-"""Measures answers at drawn problems: each is answered, tuned for a while, and timed in turn."""
+"""``tuner lookup-quality``: measures what answers cost at drawn problems.
+
+Each problem is answered, then tuned for a while; then the answers, the study's champion and the library are
+timed in turn.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
+from tuner.cli.formatting import duration, print_json, table
+from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice
-from tuner.errors import DeviceTrouble, NothingFound
-from tuner.lookup.answers import Answer
+from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.errors import DeviceTrouble, InputError, NothingFound
+from tuner.lookup import Answer, answer
+from tuner.lookup.asking import kept_open, parse_device, parse_key
+from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import LossSummary, summarized
+from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
 from tuner.store import Store
+from tuner.study.first_use import answer_at_first_use
+from tuner.study.locks import occupied
 from tuner.study.requests import StudyRequest
 from tuner.study.study import Study, open_study
 from tuner.workers.device_worker import Crew
+
+#: Ways to answer, and what a title says of them.
+WAYS = {"predict": "", "measure": ", measured at first use"}
+COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
+
+
+@click.command()
+@click.argument("operation", default="gemm")
+@click.option(
+    "--drawn", "count", type=click.IntRange(1), default=32, show_default=True, help="Problems to draw."
+)
+@click.option("--measure", is_flag=True, help="Time them: this takes the device for as long as they take.")
+@click.option("--seconds", type=float, default=13.0, show_default=True, help="Seconds of each study.")
+@click.option("--seed", type=int, default=None, help="Of problems and their studies; random unless given.")
+@click.option(
+    "--on-miss", type=click.Choice(list(WAYS)), default=("predict",), multiple=True,
+    help="Answer as tuner.on_miss has it; measure times 8 configs at each problem first. Given twice, both are "
+    "compared with the same studies, and -o names two pages. [default: predict]",
+)  # fmt: skip
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), default=None,
+    help="Write a Markdown page to this file, and its data beside it, after each problem.",
+)  # fmt: skip
+@subject_options
+@database_option
+@json_option
+def lookup_quality(
+    operation: str, count: int, measure: bool, seconds: float, seed: int | None, on_miss: tuple[str, ...],
+    output: Path | None, device: str, dtype: str, regime: str | None, db: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure what answers for unknown problems cost.
+
+    Each drawn problem is looked up and then tuned for --seconds; answer, champion and library are timed in
+    turn. What a model lost at problems left out of its survey is told by `tuner model show`.
+    """
+    writable_file(output)
+    if not measure:
+        raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
+    catalogue, found = builtin_now(), find(device)
+    regime = regime or kind_of(found.target).survey.regime
+    seed = secrets.randbits(32) if seed is None else seed
+    problems = draw(catalogue.operation(operation), Ranges.on(found.target, dtype=dtype), count, seed)
+    title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
+    where = {"device": found.info.name, "regime": regime, "seed": seed}
+    ways = list(dict.fromkeys(on_miss))
+    pages = [Page(title + WAYS[way], where) for way in ways]
+    answers = [partial(_answered, way, device, regime, db) for way in ways]
+    with occupied(db, (found,), title):
+        for cases in measured(problems, answers, catalogue, found, seconds, regime, seed):
+            for way, page, case in zip(ways, pages, cases, strict=True):
+                page.cases.append(case)
+                click.echo(f"{len(page.cases)} of {count}: {' | '.join(row(case))}", err=True)
+                if output is not None:
+                    page.write(output.with_stem(f"{output.stem}-{way}") if len(ways) > 1 else output, seconds)
+    if as_json:
+        print_json([page.to_json() for page in pages] if len(pages) > 1 else pages[0].to_json())
+        return
+    for page in pages:
+        table(page.title, COLUMNS, [row(case) for case in page.cases])
+        for line in lines(summary(page.cases)):
+            click.echo(line)
+
+
+def _answered(way: str, device: str, regime: str, db: str, problem: Problem, crew: Crew) -> Answer:
+    """What a lookup answers, as callables ask it; after a first use if that is the way."""
+    if way == "measure":
+        return answer_at_first_use(problem, crew, builtin_now(), regime, kept_open(db))
+    return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
 
 
 @dataclass(frozen=True)
@@ -43,37 +126,22 @@ class DrawnProblem:
 
     problem: Problem
     answer: dict[str, Any]
-    kernel_s: float | None
-    library_s: float | None
-    champion_s: float | None
+    kernel_s: float | None = None
+    library_s: float | None = None
+    champion_s: float | None = None
     champion: str = ""
     why: str = ""
 
     @property
-    def by_library(self) -> bool:
-        """Whether the library is to be used."""
-        return bool(self.answer["use"] != "kernel")
-
-    @property
     def answered_s(self) -> float:
         """Seconds of what is to be used; infinite where that failed."""
-        return (self.library_s if self.by_library else self.kernel_s) or math.inf
-
-    @property
-    def best_s(self) -> float:
-        """The least of all times."""
-        return min(each for each in (self.kernel_s, self.library_s, self.champion_s, math.inf) if each)
+        return (self.kernel_s if self.answer["use"] == "kernel" else self.library_s) or math.inf
 
     @property
     def loss(self) -> float:
         """Fraction of speed that the answer loses: 1 - best / answered."""
-        return 1 - self.best_s / self.answered_s if math.isfinite(self.best_s) else 1.0
-
-    @property
-    def time_interval_s(self) -> tuple[float, float]:
-        """The 80 % interval of the answer's time; NaN where none was said."""
-        low, high = (self.answer["predicted"] or {}).get("time_interval_s") or (math.nan, math.nan)
-        return low, high
+        best_s = min(time_s for time_s in (self.kernel_s, self.library_s, self.champion_s, math.inf) if time_s)
+        return 1 - best_s / self.answered_s if math.isfinite(best_s) else 1.0
 
     def over_library(self, time_s: float | None) -> float:
         """How many times as fast as the library something is; NaN without a library or a time."""
@@ -81,39 +149,37 @@ class DrawnProblem:
 
     def to_json(self) -> dict[str, Any]:
         """Seconds, fractions."""
+        named = "match", "use", "kernel", "config", "predicted", "expected_loss", "expected_loss_interval"
         return {
-            **self.problem.to_json(),
-            **{name: self.answer[name] for name in ("match", "use", "kernel", "config", "predicted")},
-            "expected_loss": self.answer["expected_loss"],
-            "expected_loss_interval": self.answer["expected_loss_interval"],
+            **self.problem.to_json(), **{name: self.answer[name] for name in named},
             "kernel_time_s": self.kernel_s, "library_time_s": self.library_s,
-            "champion_time_s": self.champion_s,
-            "champion": self.champion, "loss": self.loss, "why": self.why,
+            "champion_time_s": self.champion_s, "champion": self.champion, "loss": self.loss, "why": self.why,
         }  # fmt: skip
 
 
 def summary(cases: Sequence[DrawnProblem]) -> LossSummary:
     """What the cases tell together."""
-    lows, highs = np.array([case.time_interval_s for case in cases]).reshape(-1, 2).T
+    unknown = math.nan, math.nan
+    intervals = [(case.answer["predicted"] or {}).get("time_interval_s") or unknown for case in cases]
+    lows, highs = np.array(intervals).reshape(-1, 2).T
     answered_s = np.array([case.answered_s for case in cases])
-    within = np.where(np.isnan(lows), np.nan, (lows <= answered_s) & (answered_s <= highs))
     return summarized(
         np.array([case.loss for case in cases]),
         np.array([case.over_library(case.answered_s) for case in cases]),
         np.array([case.over_library(case.champion_s) for case in cases]),
         np.array([case.answer["expected_loss"] for case in cases]),
-        np.array([(case.answer["expected_loss_interval"] or (0, math.nan))[1] for case in cases]),
-        within,
+        np.array([(case.answer["expected_loss_interval"] or unknown)[1] for case in cases]),
+        np.where(np.isnan(lows), np.nan, (lows <= answered_s) & (answered_s <= highs)),
     )
 
 
 #: Kernel and config.
-Pick = tuple[str, Config]
+Named = tuple[str, Config]
 
 
 def timed_in_turn(
-    study: Study, rendered: Mapping[Pick, Rendered], seconds: float
-) -> tuple[dict[Pick, Measurement], Measurement | None]:
+    study: Study, rendered: Mapping[Named, Rendered], seconds: float
+) -> tuple[dict[Named, Measurement], Measurement | None]:
     """Compiles configs, and times them and the library in turn, as finals do. Nothing is stored.
 
     Args:
@@ -126,28 +192,28 @@ def timed_in_turn(
         that from before the search if it was not timed now, None without a library.
     """
     compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {pick: compiled[number] for number, pick in enumerate(rendered) if number in compiled}
+    players = {named: compiled[number] for number, named in enumerate(rendered) if number in compiled}
     if not players:
         return {}, study.library
     try:
-        found = study.session.worker.finals(list(players.values()), seconds)
+        timed = study.session.worker.finals(list(players.values()), seconds)
     except DeviceTrouble:  # it did not survive them; the next study has a worker of its own
         return {}, study.library
-    libraries = [each for each in found[len(players) :] if each.time_s]
-    best = min(libraries, key=lambda each: each.time_s or math.inf, default=study.library)
-    return dict(zip(players, found, strict=False)), best
+    libraries = [measurement for measurement in timed[len(players) :] if measurement.time_s]
+    best = min(libraries, key=lambda measurement: measurement.time_s or math.inf, default=study.library)
+    return dict(zip(players, timed, strict=False)), best
 
 
 #: Seconds in which answers, champion and library are timed in turn, after a study.
 IN_TURN_S = 1.0
 
 
-def compared(study: Study, found: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
+def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
     """Searches, plays the finals, and times answers, champion and library in turn.
 
     Args:
         study: Open, on the problem.
-        found: What lookups answered.
+        answers: What lookups answered.
 
     Returns:
         A case for each answer.
@@ -158,29 +224,29 @@ def compared(study: Study, found: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
     """
     study.search()
     champion = study.finals().champion
-    kernels = {each.name: each for each in study.request.kernels}
-    problem, picked = study.request.problem, [(each.kernel, Config(dict(each.config))) for each in found]
-    if champion is not None:
-        picked.append((champion.record.kernel, Config(dict(champion.record.config))))
-    rendered = {pick: render(kernels[pick[0]], problem, pick[1]) for pick in picked}
+    kernels = {kernel.name: kernel for kernel in study.request.kernels}
+    problem = study.request.problem
+    named = [
+        (each.kernel, Config(dict(each.config)))
+        for each in (*answers, *([champion.record] if champion else ()))
+    ]
+    rendered = {of: render(kernels[of[0]], problem, of[1]) for of in named}
     times, library = timed_in_turn(study, rendered, IN_TURN_S)
-    library_s = library.time_s if library else None
-    winner, won = (times.get(picked[-1]), f"{picked[-1][0]} {picked[-1][1]}") if champion else (None, "")
+    winner, won = (times.get(named[-1]), f"{named[-1][0]} {named[-1][1]}") if champion else (None, "")
     cases = []
-    for answer, pick in zip(found, picked, strict=False):
-        answered = times.get(pick)
-        fine = answered is not None and answered.time_s
+    for told, of in zip(answers, named, strict=False):
+        timed = times.get(of)
         cases.append(DrawnProblem(
-            problem, answer.to_json(), answered.time_s if answered else None, library_s,
-            winner.time_s if winner else None, won, "" if fine else _trouble(answered),
+            problem, told.to_json(), timed.time_s if timed else None, library.time_s if library else None,
+            winner.time_s if winner else None, won, _trouble(timed),
         ))  # fmt: skip
     return tuple(cases)
 
 
-def _trouble(answered: Measurement | None) -> str:
-    if answered is None:
+def _trouble(timed: Measurement | None) -> str:
+    if timed is None:
         return "the answer's config does not compile, or the device did not survive it"
-    return f"the answer's config failed: {answered.outcome} {answered.reason}"
+    return "" if timed.time_s else f"the answer's config failed: {timed.outcome} {timed.reason}"
 
 
 def measured(
@@ -214,19 +280,68 @@ def measured(
     """
     with tempfile.TemporaryDirectory() as folder, closing(Crew((device,))) as crew:
         for number, problem in enumerate(problems):
-            found = [answer(problem, crew) for answer in answers]
-            operation = problem.operation.name
-            request = StudyRequest(
-                problem, catalogue.of(operation, device.target, dtype=problem.dtype), (device,), regime,
-                seconds,
-                seed=seed + number,
-            )  # fmt: skip
+            told = [ask(problem, crew) for ask in answers]
+            kernels = catalogue.of(problem.operation.name, device.target, dtype=problem.dtype)
+            request = StudyRequest(problem, kernels, (device,), regime, seconds, seed=seed + number)
             with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
                 try:
                     with open_study(request, store, crew=crew) as study:
-                        yield compared(study, found)
+                        yield compared(study, told)
                 except NothingFound as error:
-                    yield tuple(
-                        DrawnProblem(problem, each.to_json(), None, None, None, why=str(error))
-                        for each in found
-                    )
+                    yield tuple(DrawnProblem(problem, each.to_json(), why=str(error)) for each in told)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is told of one way to answer."""
+
+    title: str
+    where: dict[str, Any]
+    cases: list[DrawnProblem] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary and all cases."""
+        cases = [case.to_json() for case in self.cases]
+        return {"title": self.title, **self.where, "summary": summary(self.cases).to_json(), "cases": cases}
+
+    def write(self, output: Path, seconds: float) -> None:
+        """Writes the page, and its data beside it."""
+        data = {**self.to_json(), "seconds": seconds}
+        output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        page = [
+            f"# {self.title}", "",
+            f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and library were "
+            "timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
+            "", *(f"- {line}" for line in lines(summary(self.cases))), "",
+            f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
+            *(f"| {' | '.join(row(case))} |" for case in self.cases), "",
+            *(f"{case.problem}: {case.why}" for case in self.cases if case.why),
+        ]  # fmt: skip
+        output.write_text("\n".join(page).rstrip() + "\n", encoding="utf-8")
+
+
+def row(case: DrawnProblem) -> tuple[str, ...]:
+    """A case for people."""
+    expected = case.answer["expected_loss"]
+    return (
+        str(case.problem), case.answer["match"], case.answer["use"],
+        "not known" if expected >= 1 else f"{expected:.1%}",
+        *(duration(time_s) if time_s else "-" for time_s in (case.kernel_s, case.library_s, case.champion_s)),
+        f"{case.loss:.1%}", f"{case.over_library(case.answered_s):.3f}",
+    )  # fmt: skip
+
+
+def lines(told: LossSummary) -> list[str]:
+    """The summary for people."""
+    losses = ", ".join(f"{name} {value:.1%}" for name, value in told.loss.items())
+    text = [
+        f"loss of {told.cases} answers, against the best of answer, library and champion: {losses}",
+        f"more than 3 % slower than the library: {told.slower} of {told.cases}",
+        f"geometric mean over the library: answers {told.answers:.3f}, champions {told.champions:.3f}, "
+        f"ratio {told.answers / told.champions:.3f}",
+    ]
+    if not math.isnan(told.said):
+        text.append(f"of answers that come with an expected loss: said {told.said:.1%}, true {told.true:.1%}")
+    if not math.isnan(told.loss_held):
+        text.append(f"80 % intervals hold: loss {told.loss_held:.0%}, time {told.time_held:.0%}")
+    return text

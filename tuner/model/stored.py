@@ -24,10 +24,10 @@ from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.calibrate import Calibration
 from tuner.model.evidence import Evidence
-from tuner.model.fitted import Model
 from tuner.model.forest import Forest
 from tuner.model.network import Encoding, Network
 from tuner.model.physics import DeviceRates, Traits
+from tuner.model.predict import Model
 from tuner.store.published import tuned_folder
 from tuner.store.published.form import slug
 

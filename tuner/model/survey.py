@@ -7,6 +7,7 @@ costs the worker, not the survey.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +17,13 @@ from itertools import islice
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
+from tuner.devices.cuda.process import gpu_of
 from tuner.devices.detect import kind_of
-from tuner.errors import DeclarationError, InputError
-from tuner.model.survey_design import Design, Numbered, SurveyRequest, Turn
-from tuner.model.survey_known import design
-from tuner.model.survey_timing import Code, SurveyCode, Timer
+from tuner.errors import DeclarationError, InputError, NothingFound
+from tuner.lookup.legality import completed
+from tuner.model.fitting import refit
+from tuner.model.survey_design import Design, Numbered, SurveyRequest, Turn, design
+from tuner.model.survey_timing import Request, SurveyCode, Timer
 from tuner.results.measurement import Outcome
 from tuner.results.record import VERIFICATION, VERIFICATION_NAME, ProblemKey, new_id
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
@@ -88,22 +91,19 @@ class SurveyProgress:
 PART_TIMINGS, PART_S = 400, 5.0
 
 
-class Part:
-    """Timings that are not stored yet.
+class OpenPart:
+    """Timings that are not stored yet."""
 
-    Attributes:
-        study: Name of the survey.
-    """
-
-    def __init__(self, chosen: Design, worker: DeviceWorker) -> None:
+    def __init__(self, chosen: Design, worker: DeviceWorker, store: Store) -> None:
         """Begins empty.
 
         Args:
             chosen: The survey's configs.
             worker: The device.
+            store: Where it goes.
         """
-        self.study, self._session = survey_name(chosen.request, worker.info), new_id()
-        self._design, self._worker = chosen, worker
+        self._name, self._session = survey_name(chosen.request, worker.info), new_id()
+        self._design, self._worker, self._store = chosen, worker, store
         self._clear()
 
     def _clear(self) -> None:
@@ -112,54 +112,44 @@ class Part:
         self._timings: list[Timing] = []
         self._begun_s = time.monotonic()
 
-    def known(self, store: Store) -> set[ProblemKey]:
+    def known(self) -> set[ProblemKey]:
         """Problems that earlier runs of the survey timed."""
-        asked = self._design.request
-        found = store.survey_parts(asked.operation.name, self._worker.info, asked.regime, self.study)
-        return {problem for part in found for problem in part.problems}
+        request = self._design.request
+        parts = self._store.survey_parts(request.operation.name, self._worker.info, request.regime, self._name)
+        return {problem for part in parts for problem in part.problems}
 
-    @property
-    def full(self) -> bool:
-        """Whether it is time to store it."""
-        return len(self._timings) >= PART_TIMINGS or time.monotonic() - self._begun_s > PART_S
-
-    def add(self, problem: Problem, timings: list[Timing], registers: Callable[[int], int]) -> None:
+    def add(self, problem: Problem, timings: list[Timing], registers: dict[int, int]) -> None:
         """Takes the timings of a problem, whose configs are numbered as in the design."""
-        number = len(self._problems)
-        self._problems.append(ProblemKey.of(problem))
+        origin = str(self._design.request.operation.origin or "")
         for timing in timings:
-            if timing.config != LIBRARY and timing.config not in self._configs:
-                kernel, config = self._design.pool.configs[timing.config]
-                origin = str(self._design.request.operation.origin or "")
-                self._configs[timing.config] = SurveyConfig(
-                    kernel.name, dict(config), kernel.source_hash, origin, registers(timing.config)
+            number = timing.config
+            if number != LIBRARY and number not in self._configs:
+                kernel, config = self._design.pool.configs[number]
+                self._configs[number] = SurveyConfig(
+                    kernel.name, dict(config), kernel.source_hash, origin, registers.get(number, 0)
                 )
-            self._timings.append(timing._replace(problem=number))
+            self._timings.append(timing._replace(problem=len(self._problems)))
+        self._problems.append(ProblemKey.of(problem))
+        if len(self._timings) >= PART_TIMINGS or time.monotonic() - self._begun_s > PART_S:
+            self.store()
 
-    def store(self, store: Store) -> None:
+    def store(self) -> None:
         """Stores what there is."""
         if not self._problems:
             return
         place = {config: at for at, config in enumerate(self._configs)} | {LIBRARY: LIBRARY}
-        request = self._design.request
+        request, info = self._design.request, self._worker.info
+        baseline = request.operation.baselines.get(info.kind)
         versions = {
-            "tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), "library": self._library(),
-            **self._worker.versions,
+            "tuner": __version__, VERIFICATION_NAME: str(VERIFICATION),
+            "library": baseline.name if baseline else "", **self._worker.versions,
         }  # fmt: skip
-        store.add_surveys(
-            SurveyPart(
-                self._worker.info, request.operation.name, request.regime, tuple(self._problems),
-                tuple(self._configs.values()),
-                tuple(each._replace(config=place[each.config]) for each in self._timings),
-                {name: text for name, text in versions.items() if text}, self.study, self._session,
-            )
-        )  # fmt: skip
+        self._store.add_surveys(SurveyPart(
+            info, request.operation.name, request.regime, tuple(self._problems), tuple(self._configs.values()),
+            tuple(timing._replace(config=place[timing.config]) for timing in self._timings),
+            {name: text for name, text in versions.items() if text}, self._name, self._session,
+        ))  # fmt: skip
         self._clear()
-
-    def _library(self) -> str:
-        request = self._design.request
-        baseline = request.operation.baselines.get(self._worker.info.kind)
-        return baseline.name if baseline else ""
 
 
 def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
@@ -174,10 +164,8 @@ def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
 
 #: Seconds between two looks at what has been compiled, if nothing can be timed.
 REST_S = 0.02
-#: Configs of a turn that may be new, however many wait for compile workers.
-LEAST_FRESH = 1
 #: A turn, and number and machine code of each of its configs.
-_Ready = tuple[Turn, list[tuple[int, Code]]]
+_Ready = tuple[Turn, Request]
 
 
 def _silent(progress: SurveyProgress) -> None:
@@ -205,12 +193,34 @@ def run_survey(
         kernel.check_entry()
     interruption = Interruption()
     with interruption.handled(), Crew([request.found]) as crew:
-        worker = crew.devices[0]
-        chosen = design(request, store, worker.info)
-        survey = Survey(chosen, store, worker, SurveyCode(crew, chosen.pool.configs), begun_s)
+        survey = Survey(design(request, store, crew.devices[0].info), store, crew, begun_s)
         with survey.kept(), interruption.ends(survey):
             survey.run(report)
         return survey.progress
+
+
+def refit_if_possible(store: Store, request: SurveyRequest) -> str:
+    """Fits a model at the end of a survey, by the GPU that was surveyed; returns what came of it, for people.
+
+    Raises:
+        StoreTrouble: The database cannot be read or written.
+    """
+    if importlib.util.find_spec("lightgbm") is None:
+        return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
+    device, gpu = completed(request.found.info, store.devices()), gpu_of(request.found)
+    try:
+        refit(
+            store,
+            request.operation,
+            request.kernels,
+            device,
+            request.regime,
+            dtype=request.ranges.dtype,
+            gpu=gpu,
+        )
+    except (InputError, NothingFound) as error:
+        return f"no model was fitted: {error}"
+    return "a model was fitted; lookups answer by it"
 
 
 class Survey:
@@ -221,28 +231,22 @@ class Survey:
         stop: Why it is to end; empty while it goes on.
     """
 
-    def __init__(
-        self, chosen: Design, store: Store, worker: DeviceWorker, code: SurveyCode, begun_s: float
-    ) -> None:
+    def __init__(self, chosen: Design, store: Store, crew: Crew, begun_s: float) -> None:
         """Takes what it works with.
 
         Args:
             chosen: Chooses what is timed.
             store: Where timings go.
-            worker: The device.
-            code: Compiles the configs.
+            crew: The device's workers.
             begun_s: When its time began, by `time.monotonic`.
         """
         self.progress, self.stop = SurveyProgress(), ""
-        self._design, self._store, self._worker, self._code = chosen, store, worker, code
-        self._request = chosen.request
-        self._begun_s = begun_s
-        self._until_s = begun_s + self._request.seconds
-        self._part = Part(chosen, worker)
-        self._kind = kind_of(worker.info.kind)
-        self._shared = self._kind.is_host
-        self._timer = Timer(worker, self._request.regime, self._meanwhile)
-        self._ahead: deque[Turn] = deque()
+        self._design, self._begun_s, self._worker = chosen, begun_s, crew.devices[0]
+        self._code = SurveyCode(crew, chosen.pool.configs)
+        self._part = OpenPart(chosen, self._worker, store)
+        self._kind = kind_of(self._worker.info.kind)
+        self._timer = Timer(self._worker, chosen.request.regime, self._meanwhile)
+        self._planned: deque[Turn] = deque()
         self._following: _Ready | None = None
         self._left = self._problems()
 
@@ -256,7 +260,7 @@ class Survey:
         try:
             yield
         finally:
-            self._part.store(self._store)
+            self._part.store()
 
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
         """Times until the time is up."""
@@ -265,10 +269,10 @@ class Survey:
             ready = self._following or self._next()
             if ready is not None:
                 # A GPU is told of the next turn ahead, for it takes as long to plan a turn as to time it.
-                self._following = None if self._shared else self._next()
-                self._time(ready)
+                self._following = None if self._kind.is_host else self._next()
+                self._time(*ready)
                 report(self.progress)
-            elif not self._ahead:
+            elif not self._planned:
                 return
             elif not planned:
                 time.sleep(REST_S)
@@ -276,40 +280,41 @@ class Survey:
 
     def _meanwhile(self) -> None:
         """Plans a turn while the device is busy; on a CPU compiling would take cores from what is timed."""
-        if not self._shared:
+        if not self._kind.is_host:
             self._plan()
 
     def _plan(self) -> bool:
         """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
         self._code.collect()
-        most, have = self._kind.survey.ahead, len(self._ahead)
-        wanted = (0 if have else most) if self._shared else int(have < most)
-        for each in islice(self._left, wanted):
-            self._queue(self._design.turn(*each, self._fresh))
-        return len(self._ahead) > have
+        most, have = self._kind.survey.ahead, len(self._planned)
+        wanted = (0 if have else most) if self._kind.is_host else int(have < most)
+        for number, problem in islice(self._left, wanted):
+            self._queue(self._design.turn(number, problem, self._fresh))
+        return len(self._planned) > have
 
     @property
     def _fresh(self) -> int:
-        return max(self._code.room, LEAST_FRESH)
+        """Configs of a turn that may be new: one at least, however many wait for compile workers."""
+        return max(self._code.room, 1)
 
     def _queue(self, turn: Turn) -> None:
         self._code.want(turn.problem, self.progress.sound(turn.configs))
-        self._ahead.append(turn)
+        self._planned.append(turn)
 
     def _goes_on(self) -> bool:
-        now_s = time.monotonic()
-        self.progress.elapsed_s = now_s - self._begun_s
+        self.progress.elapsed_s = time.monotonic() - self._begun_s
         self.progress.compiled, self.progress.configs = self._code.compiled, len(self._design.pool.configs)
-        return not self.stop and now_s < self._until_s
+        return not self.stop and self.progress.elapsed_s < self._design.request.seconds
 
     def _problems(self) -> Iterator[Numbered]:
         """Number and problem: those that no earlier run timed, and that fit."""
-        done = self._part.known(self._store)
+        done = self._part.known()
         self.progress.before = len(done)
         for number, problem in self._design.problems():
-            if ProblemKey.of(problem) in done:
+            key = ProblemKey.of(problem)
+            if key in done:
                 continue
-            done.add(ProblemKey.of(problem))
+            done.add(key)
             try:
                 check_fits(problem, self._worker.free_bytes, self._worker.info)
             except InputError:
@@ -322,20 +327,19 @@ class Survey:
 
         On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
         """
-        if not (self._shared and self._code.pending):
-            for at, turn in enumerate(self._ahead):
+        if not (self._kind.is_host and self._code.pending):
+            for at, turn in enumerate(self._planned):
                 sound = self.progress.sound(turn.configs)
                 if self._code.ready(turn.problem, sound):
-                    del self._ahead[at]
-                    return turn, [(number, self._code.of(turn.problem, number)) for number in sound]
+                    del self._planned[at]
+                    codes = [(number, self._code.take(turn.problem, number)) for number in sound]
+                    return turn, (turn.problem, codes)
         return None
 
-    def _time(self, ready: _Ready) -> None:
+    def _time(self, turn: Turn, request: Request) -> None:
         begun_s = time.monotonic()
-        turn, codes = ready
-        following = self._following and (self._following[0].problem, self._following[1])
         try:
-            timings = self._timer.time(turn.problem, codes, following)
+            timings = self._timer.time(request, self._following and self._following[1])
         except (InputError, DeclarationError):
             self.progress.skipped += 1
             return
@@ -348,5 +352,3 @@ class Survey:
             self._queue(more)
         self.progress.timing_s += time.monotonic() - begun_s
         self.progress.preparing_s = self._timer.preparing_s
-        if self._part.full:
-            self._part.store(self._store)

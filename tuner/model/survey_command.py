@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import clock, pairs, print_json
+from tuner.cli.formatting import clock, pairs, print_json, table
 from tuner.cli.options import (
-    DEVICE,
     KERNEL,
     database_option,
+    device_option,
     dry_run_option,
     json_option,
     output_options,
     usual_regime_option,
 )
-from tuner.cli.previews import previewed_survey
 from tuner.declare import catalogue
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import Operation
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.extras import required
-from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM
+from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM, Ranges, SurveyRequest, design
+from tuner.store import Store
+from tuner.store.listing import survey_tallies
+from tuner.study import dry_run as previews
+from tuner.study.locks import occupied
 from tuner.study.reporting import Events
 
 if TYPE_CHECKING:
     from tuner.model.survey import SurveyProgress
-    from tuner.model.survey_design import SurveyRequest
 
 #: Seconds between two lines of progress.
-TOLD_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
+#: Problems that a preview names.
+FIRST = 5
 
 
 @click.command()
 @click.argument("target", metavar="OPERATION|FILE.py")
-@click.option("--device", shell_complete=DEVICE, default="", help="cpu or cuda:N; one GPU where there is one.")
+@device_option("cpu or cuda:N; one GPU where there is one.")
 @click.option("--seconds", type=float, default=600.0, show_default=True, help="Wall time of this run.")
 @click.option("--shapes", type=click.Path(path_type=Path), help="A plan: its problems come first.")
 @click.option("--only-shapes", is_flag=True, help="No drawn problems: those of --shapes alone.")
@@ -78,25 +84,16 @@ def survey(
     Problems are drawn: dims log-uniformly from 1 to 16384 (65536 those that are summed over), half of them
     round, all layouts. The same command again goes on where the last one ended.
     """
-    from tuner.model.surveying import run
-
     if not 0 < options["seconds"] < math.inf:
         raise InputError(f"--seconds is a number above 0, got {options['seconds']}; give e.g. 600")
     if dry_run:
-        previewed_survey(db, options["device"], lambda found: _request(target, options, found), as_json)
+        with previews.database(db) as store:
+            device = previews.detected(options["device"], store)
+            show_preview(preview(_request(target, options, device), store), as_json)
         return
     request = _request(target, options, find(options["device"]))
-    told_s = time.monotonic()
-
-    def report(progress: SurveyProgress) -> None:
-        nonlocal told_s
-        if not quiet and time.monotonic() - told_s > TOLD_EVERY_S:
-            told_s = time.monotonic()
-            click.echo(f"{clock(progress.elapsed_s)}: {_line(progress)}", err=True)
-
-    say = (lambda text: click.echo(text, err=True)) if refitted else None
     with Events(log, verbose) as events:
-        progress = run(request, db, report, events, say)
+        progress = _run(request, db, events, quiet, refitted)
     if as_json:
         print_json(asdict(progress))
         return
@@ -105,88 +102,127 @@ def survey(
     pairs(f"Survey of {request.operation.name}", _rows(progress))
 
 
-def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
-    from tuner.model.survey_design import SurveyRequest
+def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted: bool) -> SurveyProgress:
+    """Runs a survey, with its device held for its database."""
+    from tuner.model.survey import refit_if_possible, run_survey
 
+    name, reported_s = request.operation.name, time.monotonic()
+
+    def report(progress: SurveyProgress) -> None:
+        nonlocal reported_s
+        events.tell("progress", **asdict(progress))
+        if not quiet and time.monotonic() - reported_s > REPORT_EVERY_S:
+            reported_s = time.monotonic()
+            rate = progress.timings / progress.timing_s if progress.timing_s else 0.0
+            counts = f"{progress.timings} timings at {progress.problems} problems"
+            click.echo(f"{clock(progress.elapsed_s)}: {counts}, {rate:.0f} a second of timing", err=True)
+
+    with Store.open(db) as store, occupied(db, [request.found], f"survey {name}"):
+        events.tell("begin", operation=name, device=request.found.info.name, seconds=request.seconds)
+        progress = run_survey(request, store, report)
+        if refitted and progress.problems:
+            click.echo(refit_if_possible(store, request), err=True)
+        events.tell("end", **asdict(progress))
+    return progress
+
+
+def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
     file = Path(target)
     known = catalogue.from_file(file) if file.suffix == ".py" else catalogue.builtin()
-    declared = sorted({each.operation for each in known.kernels}) if file.suffix == ".py" else [target]
+    declared = sorted({kernel.operation for kernel in known.kernels}) if file.suffix == ".py" else [target]
     if len(declared) > 1:
         raise InputError(
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
-    operation = known.operation(declared[0])
-    dtype = options["dtype"] or operation.dtypes[0]
-    kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype)
-    plain = SurveyRequest(
+    operation, layouts, dtype = known.operation(declared[0]), options["layouts"], options["dtype"]
+    for layout in layouts:
+        operation.problem(dict.fromkeys(operation.dims, 1), dtype, layout)
+    kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype or operation.dtypes[0])
+    # The extension point "problems of a plan" reads plans: it takes a path and an operation.
+    plan = options["shapes"]
+    problems = required("problems of a plan")(plan, operation) if plan is not None else ()
+    if options["only_shapes"] and not problems:
+        raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
+    return SurveyRequest(
         operation, tuple(kernels), found, options["seconds"],
         options["regime"] or kind_of(found.target).survey.regime, options["seed"],
-        problems=_listed(options["shapes"], operation), drawn=not options["only_shapes"],
-        configs=options["configs"], per_problem=options["per_problem"],
-        deep=options["deep"],
+        Ranges.on(found.target, most=_sizes(options["mosts"], operation), layouts=layouts, dtype=dtype),
+        problems, not options["only_shapes"], options["configs"], options["per_problem"], options["deep"],
     )  # fmt: skip
-    if options["only_shapes"] and not plain.problems:
-        raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
-    return _ranged(plain, operation, options)
-
-
-def _ranged(plain: SurveyRequest, operation: Operation, options: dict[str, Any]) -> SurveyRequest:
-    from dataclasses import replace
-
-    for layout in options["layouts"]:
-        operation.problem(dict.fromkeys(operation.dims, 1), options["dtype"], layout)
-    ranges = replace(
-        plain.limits, most=_sizes(options["mosts"], operation), layouts=options["layouts"],
-        dtype=options["dtype"],
-    )  # fmt: skip
-    return replace(plain, ranges=ranges)
 
 
 def _sizes(given: tuple[str, ...], operation: Operation) -> dict[str, int]:
-    found = {}
-    for each in given:
-        name, _, size = each.partition("=")
+    sizes = {}
+    for text in given:
+        name, _, size = text.partition("=")
         if name not in operation.dims or not size.isdecimal() or int(size) < 1:
             raise InputError(
                 f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, "
-                f"got {each!r}"
+                f"got {text!r}"
             )
-        found[name] = int(size)
-    return found
-
-
-def _listed(path: Path | None, operation: Operation) -> tuple[Problem, ...]:
-    """The problems of a plan that are of the operation.
-
-    The extension point "problems of a plan" reads plans: it takes a path and an operation.
-    """
-    if path is None:
-        return ()
-    problems: tuple[Problem, ...] = required("problems of a plan")(path, operation)
-    return problems
-
-
-def _line(progress: SurveyProgress) -> str:
-    rate = progress.timings / progress.timing_s if progress.timing_s else 0.0
-    return f"{progress.timings} timings at {progress.problems} problems, {rate:.0f} a second of timing"
+        sizes[name] = int(size)
+    return sizes
 
 
 def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
+    rate = progress.timings / max(progress.timing_s, 1e-9)
     return [
         ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}"),
         (
             "a second",
-            f"{progress.timings / max(progress.timing_s, 1e-9):.0f} while timing; {progress.preparing_s:.0f} "
-            f"of {progress.timing_s:.0f} s went into arrays and references",
+            f"{rate:.0f} while timing; {progress.preparing_s:.0f} of {progress.timing_s:.0f} s went into "
+            "arrays and references",
         ),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        (
-            "configs",
-            f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s",
-        ),
+        ("configs", f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s"),
         *(
             (name, f"{count} {progress.reasons.get(name, '')}".strip())
             for name, count in progress.outcomes.items()
         ),
     ]
+
+
+def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
+    """What a survey would time.
+
+    Args:
+        request: What is asked.
+        store: Earlier timings and champions.
+    """
+    operation, device = request.operation.name, request.found.info
+    made = design(request, store, device)
+    turns = [
+        made.turn(number, problem, request.per_problem)
+        for number, problem in itertools.islice(made.problems(), FIRST)
+    ]
+    here = operation, device.name, request.regime
+    before = [
+        tally.timings
+        for tally in survey_tallies(store)
+        if (tally.operation, tally.device, tally.regime) == here
+    ]
+    return {
+        "operation": operation, "device": device.name, "regime": request.regime,
+        "kernels": [kernel.name for kernel in request.kernels], "configs": request.configs,
+        "first": [{"problem": str(turn.problem), "configs": len(turn.configs)} for turn in turns],
+        "own_problems": len(request.problems), "drawn": request.drawn, "per_problem": request.per_problem,
+        "timings_before": sum(before), "seconds": request.seconds,
+    }  # fmt: skip
+
+
+def show_preview(told: Mapping[str, Any], as_json: bool) -> None:
+    """The pool of configs, the problems, and what is known already."""
+    if as_json:
+        print_json(told)
+        return
+    drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
+    rows = [
+        ("device", told["device"]), ("regime", told["regime"]),
+        ("configs", f"up to {told['configs']} of {', '.join(told['kernels'])}"),
+        ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
+        ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
+    ]  # fmt: skip
+    pairs(f"A survey of {told['operation']}", rows)
+    turns = [(turn["problem"], str(turn["configs"])) for turn in told["first"]]
+    table("The first problems", ("problem", "configs"), turns)

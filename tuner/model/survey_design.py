@@ -8,19 +8,102 @@ problems than configs are.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, kind_of
-from tuner.model.design import Ranges, draw
-from tuner.model.survey_pool import Named, Pool, Seen, Strangers
+from tuner.errors import InputError
+from tuner.model.fitting import joined
+from tuner.model.physics import incidence
+from tuner.model.predict import predictor_for
+from tuner.model.stored import models
+from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
+from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
+from tuner.store import Store, published
+
+#: A round size is a multiple of the largest of these that is at most an eighth of it, if it is 16 at least.
+ROUND, ROUND_LEAST = (8, 16, 32, 64, 128, 256, 512), 16
+#: Longest dim unless a survey says otherwise, and that of dims that are summed over.
+LONGEST, LONGEST_SUM = 16_384, 65_536
+#: Times that a problem is drawn anew when it is too large.
+DRAWS = 2_000
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What problems are drawn from.
+
+    Attributes:
+        most: Dim -> its longest; for those not named 16,384, or 65,536 if it is summed over. The shortest is 1.
+        layouts: Layouts; all of the operation's when empty.
+        dtype: The operation's first when empty.
+        most_bytes: A problem's tensors take no more.
+        most_flops: Its arithmetic is no more.
+    """
+
+    most: Mapping[str, int] = field(default_factory=dict)
+    layouts: tuple[str, ...] = ()
+    dtype: str = ""
+    most_bytes: float = 4e9
+    most_flops: float = 1e12
+
+    @classmethod
+    def on(cls, kind: str, **of: Mapping[str, int] | tuple[str, ...] | str) -> Ranges:
+        """Those that suit a kind of device."""
+        usual = kind_of(kind).survey
+        return cls(most_bytes=usual.most_bytes, most_flops=usual.most_flops, **of)  # type: ignore[arg-type]
+
+
+def draw(operation: Operation, ranges: Ranges, count: int, seed: int) -> list[Problem]:
+    """Draws problems: every dim log-uniform, half of them round, layouts in turn.
+
+    The same seed draws the same problems, and a larger count the same first ones, so that a survey can go on.
+
+    Raises:
+        InputError: The ranges leave no problem.
+    """
+    layouts = ranges.layouts or operation.layouts
+    like = operation.problem(dict.fromkeys(operation.dims, 1), ranges.dtype, layouts[0])
+    longest = np.where(incidence(like)[1] > 0, LONGEST_SUM, LONGEST).tolist()
+    most = dict(zip(operation.dims, longest, strict=True)) | dict(ranges.most)
+    return [
+        _drawn(operation, ranges, most, layouts[number % len(layouts)], np.random.default_rng((seed, number)))
+        for number in range(count)
+    ]
+
+
+def _drawn(
+    operation: Operation, ranges: Ranges, most: Mapping[str, int], layout: str, rng: np.random.Generator
+) -> Problem:
+    for _ in range(DRAWS):
+        sizes = {dim: math.exp(rng.uniform(0, math.log(most[dim]))) for dim in operation.dims}
+        is_round = rng.random() < 0.5
+        shape = {dim: min(_rounded(size, is_round), most[dim]) for dim, size in sizes.items()}
+        problem = operation.problem(shape, ranges.dtype, layout)
+        taken = sum(tensor.bytes for tensor in problem.tensors)
+        if problem.work.flops <= ranges.most_flops and taken <= ranges.most_bytes:
+            return problem
+    raise InputError(
+        f"a survey's ranges leave problems of {operation.name} to draw, got none in {DRAWS} draws; raise "
+        "most_bytes or most_flops, or shorten dims"
+    )
+
+
+def _rounded(size: float, is_round: bool) -> int:
+    if not is_round or size < ROUND_LEAST:
+        return max(round(size), 1)
+    unit = max([unit for unit in ROUND if 8 * unit <= size], default=ROUND[0])
+    return max(unit, round(size / unit) * unit)
+
 
 #: Configs that a survey times, and those of them timed at one problem, at the most.
 CONFIGS, PER_PROBLEM = 10_000, 40
@@ -53,7 +136,7 @@ class SurveyRequest:
         seconds: Wall time of this run.
         regime: How time is taken.
         seed: Of problems and configs; the same one goes on where an earlier run ended.
-        ranges: What problems are drawn from; what suits the device when None.
+        ranges: What problems are drawn from.
         problems: Problems of one's own, which come first.
         drawn: False to time only those.
         configs: Configs at the most.
@@ -67,25 +150,12 @@ class SurveyRequest:
     seconds: float
     regime: str = "cold"
     seed: int = 0
-    ranges: Ranges | None = None
+    ranges: Ranges = field(default_factory=Ranges)
     problems: tuple[Problem, ...] = ()
     drawn: bool = True
     configs: int = CONFIGS
     per_problem: int = PER_PROBLEM
     deep: float = DEEP
-
-    @property
-    def limits(self) -> Ranges:
-        """What problems are drawn from."""
-        usual = kind_of(self.found.target).survey
-        return self.ranges or Ranges(most_bytes=usual.most_bytes, most_flops=usual.most_flops)
-
-
-def draw_for(operation: Operation, dtype: str, kind: str, count: int, seed: int) -> list[Problem]:
-    """Draws problems as surveys on such a device do; empty dtype: the operation's first."""
-    usual = kind_of(kind).survey
-    ranges = Ranges(dtype=dtype, most_bytes=usual.most_bytes, most_flops=usual.most_flops)
-    return draw(operation, ranges, count, seed)
 
 
 @dataclass(frozen=True)
@@ -118,11 +188,11 @@ class Design:
         request: What is asked.
         device: Where.
         pool: The configs by number.
-        seen: What was timed so far.
+        times: What was timed so far.
     """
 
     def __init__(self, request: SurveyRequest, device: DeviceInfo, proposals: Proposals) -> None:
-        """Begins with nothing seen.
+        """Begins with nothing timed.
 
         Args:
             request: What is asked.
@@ -133,27 +203,27 @@ class Design:
             InputError: The ranges leave no problem.
         """
         self.request, self.device = request, device
-        self.pool, self.seen = Pool(request.kernels, request.configs), Seen()
+        self.pool, self.times = Pool(request.kernels, request.configs), KnownTimes()
         self._timings: Counter[str] = Counter()
         self._proposals = proposals
-        drawn = draw(request.operation, request.limits, DRAWN_AT_ONCE, request.seed) if request.drawn else []
-        self._strangers = Strangers(request.kernels, [*request.problems, *drawn], device, request.seed)
+        drawn = draw(request.operation, request.ranges, DRAWN_AT_ONCE, request.seed) if request.drawn else []
+        self._random = RandomConfigs(request.kernels, [*request.problems, *drawn], device, request.seed)
         self._starts = [
             (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
         ]
 
     def problems(self) -> Iterator[Numbered]:
         """Number and problem, in order: the request's own, then drawn ones without end."""
-        asked, known = self.request, 0
-        yield from enumerate(asked.problems)
-        while asked.drawn:
-            drawn = draw(asked.operation, asked.limits, max(2 * known, DRAWN_AT_ONCE), asked.seed)
+        request, known = self.request, 0
+        yield from enumerate(request.problems)
+        while request.drawn:
+            drawn = draw(request.operation, request.ranges, max(2 * known, DRAWN_AT_ONCE), request.seed)
             for number in range(known, len(drawn)):
-                yield len(asked.problems) + number, drawn[number]
+                yield len(request.problems) + number, drawn[number]
             known = len(drawn)
 
     def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
-        """What is timed at a problem, by what was seen so far.
+        """What is timed at a problem, by what was timed so far.
 
         Args:
             number: Of the problem in its order.
@@ -169,7 +239,7 @@ class Design:
             return Turn(problem, (), number)
         count = self._count(problem)
         known, fitted, new, random = self._candidates(problem, count, rng)
-        picked = _Picking(self.pool, problem, fresh, self.seen.at(problem))
+        picked = _Picking(self.pool, problem, fresh, self.times.at(ProblemKey.of(problem)))
         standing_in = FITTED if fitted else 0.0
         shares = [
             (known, 1.0 - standing_in - CHILDREN - AT_RANDOM), (fitted, standing_in), (new, CHILDREN),
@@ -190,8 +260,8 @@ class Design:
         deep = np.random.default_rng((self.request.seed, turn.number, OF_DEPTH)).random() < self.request.deep
         if not turn.configs or not deep or turn.depth >= ROUNDS:
             return None
-        found = self.turn(turn.number, turn.problem, fresh, turn.depth + 1)
-        return found if found.configs else None
+        further = self.turn(turn.number, turn.problem, fresh, turn.depth + 1)
+        return further if further.configs else None
 
     def _candidates(
         self, problem: Problem, count: int, rng: np.random.Generator
@@ -202,30 +272,29 @@ class Design:
             Known ones; what stands in for those of kernels that have no known one here; children of both; some
             at random.
         """
-        near = [self.pool.named(at) for at in self.seen.promising(problem)[: 3 * count]]
+        near = [self.pool.named(at) for at in self.times.promising(ProblemKey.of(problem))[: 3 * count]]
         proposed = self._proposals(problem, PARENTS)
         mixed = [*proposed[:PROPOSED], *near, *proposed, *self._starts]
         known = self.pool.worth_trying(mixed, problem, self.device)
         at_hand = {name for name, _ in known}
-        lost = [each for each in dict.fromkeys(mixed) if each[0] not in at_hand]
-        fitted = self._strangers.fitted(lost[:PARENTS], problem)
+        lost = [named for named in dict.fromkeys(mixed) if named[0] not in at_hand]
+        fitted = self._random.fitted(lost[:PARENTS], problem)
         children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * count), rng)
         new = self.pool.worth_trying(children, problem, self.device)
         # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
-        fitted.sort(key=lambda each: self._timings[each[0]])
-        return known, fitted, new, self._strangers.some(problem, 2 * count, rng, self._timings)
+        fitted.sort(key=lambda named: self._timings[named[0]])
+        return known, fitted, new, self._random.draw(problem, 2 * count, rng, self._timings)
 
     def _count(self, problem: Problem) -> int:
         """Configs to time at a problem: as many as its time allows."""
-        each_s = TIMING_S + RUNS * self.seen.expected_s(problem)
+        config_s = TIMING_S + RUNS * self.times.expected_s(ProblemKey.of(problem))
         usual = kind_of(self.device.kind).survey
-        count = max(round(usual.turn_s / each_s), usual.least)
-        return min(count, self.request.per_problem)
+        return min(max(round(usual.turn_s / config_s), usual.least), self.request.per_problem)
 
     def learn(self, problem: Problem, timings: list[Timing]) -> None:
         """Takes in what a turn told."""
         sound = [each for each in timings if each.config != LIBRARY and not each.outcome.failed]
-        self.seen.add(problem, {each.config: each.time_s for each in sound})
+        self.times.add(ProblemKey.of(problem), {each.config: each.time_s for each in sound})
         self._timings.update(self.pool.named(each.config)[0] for each in sound)
 
 
@@ -237,17 +306,8 @@ class _Picking:
     """
 
     def __init__(self, pool: Pool, problem: Problem, fresh: int, timed: Mapping[int, float]) -> None:
-        """Begins with none.
-
-        Args:
-            pool: Numbers them.
-            problem: Where.
-            fresh: Configs that may be compiled for it.
-            timed: Numbers of configs that were timed there.
-        """
-        self._timed = timed
+        self._pool, self._problem, self._fresh, self._timed = pool, problem, fresh, timed
         self.numbers: dict[int, None] = {}
-        self._pool, self._problem, self._fresh = pool, problem, fresh
 
     def take(self, named: Sequence[Named], count: int, fresh: int) -> None:
         """Picks the first that can be had.
@@ -258,10 +318,10 @@ class _Picking:
             fresh: Those of them that have to be compiled, at the most.
         """
         most, fresh = len(self.numbers) + count, min(fresh, self._fresh)
-        for each in named:
+        for config in named:
             if len(self.numbers) >= most:
                 return
-            at = self._pool.number(each, fresh > 0)
+            at = self._pool.number(config, fresh > 0)
             if at is None or at in self.numbers or at in self._timed:
                 continue
             key = at, self._problem.dtype, self._problem.layout
@@ -271,3 +331,60 @@ class _Picking:
                 fresh, self._fresh = fresh - 1, self._fresh - 1
                 self._pool.asked.add(key)
             self.numbers[at] = None
+
+
+def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
+    """The design of a survey that goes on from all that is known of the operation on such a device.
+
+    Raises:
+        InputError: The ranges leave no problem.
+    """
+    made = Design(request, device, proposals(request, device, store))
+    for problem, times_s in [*_tuned(request, store, device), *_surveyed(request, store, device)]:
+        numbered = {made.pool.number(named): time_s for named, time_s in times_s.items()}
+        made.times.add(problem, {at: time_s for at, time_s in numbered.items() if at is not None})
+    return made
+
+
+def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
+    """What the device's model takes for the fastest; nothing where there is none."""
+    every = models(request.operation.name, request.regime, store=store, dtype=request.ranges.dtype)
+    model = next((model for model in every if model.device.name == device.name), None)
+    predictor = predictor_for(model, request.kernels, device) if model else None
+
+    def proposed(problem: Problem, count: int) -> list[Named]:
+        if predictor is None or not predictor.model.knows(problem):
+            return []
+        return [(each.kernel, each.config) for each in predictor.candidates(problem, count)]
+
+    return proposed
+
+
+#: A problem with times of configs.
+_Times = tuple[ProblemKey, dict[Named, float]]
+
+
+def _tuned(request: SurveyRequest, store: Store, device: DeviceInfo) -> Iterator[_Times]:
+    """Problems with the times of their champions and, where published, runners-up."""
+    operation, here = request.operation.name, (device.kind, device.name)
+    for champion in store.champions(operation=operation, device=device):
+        record = champion.record
+        yield record.problem, {(record.kernel, Config(record.config)): record.measurement.time_s or math.inf}
+    for entry in published.entries(operation, None, here):
+        record = entry.champion.record
+        times = {(other.kernel, Config(other.config)): other.time_s for other in entry.runners_up}
+        times[record.kernel, Config(record.config)] = record.measurement.time_s or math.inf
+        yield record.problem, times
+
+
+def _surveyed(request: SurveyRequest, store: Store, device: DeviceInfo) -> Iterator[_Times]:
+    """Problems of earlier surveys, also of this one, with the times of configs of kernels as they are."""
+    parts = store.survey_parts(request.operation.name, device, request.regime)
+    known = joined(parts, request.operation, request.kernels)
+    if known is None:
+        return
+    times: list[dict[Named, float]] = [{} for _ in known.problems]
+    for problem, config, time_s in zip(known.problem, known.config, known.time_s.tolist(), strict=True):
+        if config != LIBRARY:
+            times[problem][known.configs[config]] = time_s
+    yield from zip(map(ProblemKey.of, known.problems), times, strict=True)

@@ -1,10 +1,9 @@
-"""The configs of a survey: they are numbered as they come up, and new ones are made from good ones."""
+"""The configs of a survey: numbered as they come up, made from good ones, and at random from the spaces."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +11,17 @@ from numpy.typing import NDArray
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Parameter, Space
+from tuner.declare.space import Config, Parameter, Space, Value
 from tuner.lookup.legality import Points, is_point
+from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
+from tuner.results.record import ProblemKey
 
 #: Kernel and config.
 Named = tuple[str, Config]
 
 #: Share of children that take parameters of two configs.
 CROSSED = 0.3
-#: Parameters that are changed in a child of one config, at the most.
-CHANGED = 2
 #: A step goes up to this share of a parameter's values.
 REACH = 0.25
 #: Problems whose spaces random configs of a kernel are from, those looked at for them, and configs of each.
@@ -38,7 +37,6 @@ class Pool:
 
     Attributes:
         configs: Kernels and configs, by number.
-        most: So many are taken.
         asked: Number, dtype and layout of what has been asked for, and is compiled or will be.
     """
 
@@ -51,21 +49,20 @@ class Pool:
         """
         self.kernels = {kernel.name: kernel for kernel in kernels}
         self.configs: list[tuple[Kernel, Config]] = []
-        self.most = most
         self.asked: set[tuple[int, str, str]] = set()
-        self._numbers: dict[Named, int] = {}
+        self._most, self._numbers = most, dict[Named, int]()
 
     def number(self, named: Named, take_in: bool = True) -> int | None:
         """Number of a config. One without is taken in if that is asked and there is room; else it has None."""
-        found = self._numbers.get(named)
-        if found is None and take_in and len(self.configs) < self.most and named[0] in self.kernels:
+        number = self._numbers.get(named)
+        if number is None and take_in and len(self.configs) < self._most and named[0] in self.kernels:
             kernel = self.kernels[named[0]]
             if not is_point(kernel.parameters, named[1]):
                 return None
             ordered = Config({each.name: named[1][each.name] for each in kernel.parameters})
-            found = self._numbers[named[0], ordered] = len(self.configs)
+            number = self._numbers[named[0], ordered] = len(self.configs)
             self.configs.append((kernel, ordered))
-        return found
+        return number
 
     def named(self, number: int) -> Named:
         """Kernel's name and config."""
@@ -77,11 +74,10 @@ class Pool:
         every = list(dict.fromkeys(named))
         legal: set[Named] = set()
         for name, kernel in self.kernels.items():
-            mine = [config for of, config in every if of == name]
-            if mine:
+            if mine := [config for of, config in every if of == name]:
                 flags = Points(kernel, mine).flags(problem, device)[1]
                 legal.update((name, config) for config, fits in zip(mine, flags, strict=True) if fits)
-        return [each for each in every if each in legal]
+        return [config for config in every if config in legal]
 
     def children(self, parents: Sequence[Named], count: int, rng: np.random.Generator) -> list[Named]:
         """Configs made from others, legal or not: of two of them, or with one or two parameters moved.
@@ -91,31 +87,27 @@ class Pool:
             count: How many.
             rng: Draws them.
         """
-        if not parents:
-            return []
-        found = []
-        like = {name: [config for of, config in parents if of == name] for name, _ in parents}
         ranks = 1 / (1 + np.arange(len(parents)))
-        for at in rng.choice(len(parents), count, p=ranks / ranks.sum()):
-            name, config = parents[at]
+        chosen = rng.choice(len(parents), count, p=ranks / ranks.sum()) if len(parents) else ()
+        return [
+            self._child(parents[at], parents, rng) for at in chosen if self.kernels[parents[at][0]].parameters
+        ]
+
+    def _child(self, parent: Named, parents: Sequence[Named], rng: np.random.Generator) -> Named:
+        name, values = parent[0], dict(parent[1])
+        like = [config for of, config in parents if of == name]
+        if len(like) > 1 and rng.random() < CROSSED:
+            other = like[int(rng.integers(len(like)))]
+            values |= {parameter: other[parameter] for parameter in values if rng.random() < 0.5}
+        else:
             parameters = self.kernels[name].parameters
-            if not parameters:
-                continue
-            values = dict(config)
-            others = like[name]
-            if len(others) > 1 and rng.random() < CROSSED:
-                other = others[int(rng.integers(len(others)))]
-                values |= {each: other[each] for each in values if rng.random() < 0.5}
-            else:
-                changed = min(int(rng.integers(1, CHANGED + 1)), len(parameters))
-                for which in rng.choice(len(parameters), changed, replace=False):
-                    each = parameters[which]
-                    values[each.name] = moved(each, values[each.name], rng)
-            found.append((name, Config(values)))
-        return found
+            changed = min(int(rng.integers(1, 3)), len(parameters))
+            for at in rng.choice(len(parameters), changed, replace=False):
+                values[parameters[at].name] = moved(parameters[at], values[parameters[at].name], rng)
+        return name, Config(values)
 
 
-def moved(parameter: Parameter, value: object, rng: np.random.Generator) -> object:
+def moved(parameter: Parameter, value: Value, rng: np.random.Generator) -> Value:
     """Another value of a parameter: a near one if they have an order, seldom one farther away."""
     values = parameter.values
     if len(values) < 2:
@@ -129,7 +121,7 @@ def moved(parameter: Parameter, value: object, rng: np.random.Generator) -> obje
     return values[to] if 0 <= to < len(values) else values[min(max(2 * at - to, 0), len(values) - 1)]
 
 
-class Strangers:
+class RandomConfigs:
     """Legal configs at random of every kernel: a model has to learn what is slow, too.
 
     A kernel's constraints may tie a config to the shape: its tile covers a side, its copies are as wide as
@@ -150,16 +142,17 @@ class Strangers:
         """
         rng = np.random.default_rng(seed)
         self._device, self._kernels = device, {kernel.name: kernel for kernel in kernels}
-        self._points: dict[str, tuple[list[Config], Points]] = {}
-        for kernel in kernels:
+        self._configs: dict[str, list[Config]] = {name: [] for name in self._kernels}
+        self._points = {name: Points(kernel, []) for name, kernel in self._kernels.items()}
+        for name in self._kernels:
             spaces = 0
             for problem in problems[:LOOKED_AT]:
-                spaces += self._take(kernel, problem, rng) > 0
+                spaces += self._take(name, problem, rng)
                 if spaces == SPACES:
                     break
 
-    def some(
-        self, problem: Problem, count: int, rng: np.random.Generator, timed: Mapping[str, int] | None = None
+    def draw(
+        self, problem: Problem, count: int, rng: np.random.Generator, timed: Mapping[str, int]
     ) -> list[Named]:
         """Configs that obey every constraint at a problem, of seldom timed kernels rather than others.
 
@@ -167,134 +160,96 @@ class Strangers:
             problem: Where.
             count: How many.
             rng: Draws them.
-            timed: Timings by kernel; all kernels count the same when None.
+            timed: Timings by kernel.
         """
-        names = list(self._kernels)
-        found: list[NDArray[np.intp]] = []
+        found: list[Named] = []
         waits: list[NDArray[np.float64]] = []
-        for name, kernel in self._kernels.items():
+        for name in self._kernels:
             fits = self._legal(name, problem)
-            if len(fits) < ENOUGH and self._take(kernel, problem, rng):
+            if len(fits) < ENOUGH and self._take(name, problem, rng):
                 fits = self._legal(name, problem)
-            found.append(np.stack([np.full(len(fits), len(found)), fits], axis=1))
+            found += [(name, self._configs[name][at]) for at in fits.tolist()]
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
-            waits.append(rng.exponential(1 + (timed or {}).get(name, 0), len(fits)) * len(fits))
-        first = np.argsort(np.concatenate(waits), kind="stable")[:count]
-        return [(names[of], self._points[names[of]][0][at]) for of, at in np.concatenate(found)[first].tolist()]
+            waits.append(rng.exponential(1 + timed.get(name, 0), len(fits)) * len(fits))
+        return [found[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
 
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""
         found: dict[Named, None] = {}
-        for name, kernel in self._kernels.items():
-            mine = [config for of, config in wanted if of == name]
-            if mine:
-                found |= {(name, each): None for each in self._space(kernel, problem).nearest(mine)}
-        return [each for each in found if each not in wanted]
+        for name in self._kernels:
+            if mine := [config for of, config in wanted if of == name]:
+                found |= {(name, config): None for config in self._space(name, problem).nearest(mine)}
+        return [config for config in found if config not in wanted]
 
-    def _space(self, kernel: Kernel, problem: Problem) -> Space:
+    def _space(self, name: str, problem: Problem) -> Space:
+        kernel = self._kernels[name]
         return Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=SAMPLED)
 
     def _legal(self, name: str, problem: Problem) -> NDArray[np.intp]:
-        if name not in self._points:
-            return np.zeros(0, np.intp)
-        return np.flatnonzero(self._points[name][1].flags(problem, self._device)[1])
+        return np.flatnonzero(self._points[name].flags(problem, self._device)[1])
 
-    def _take(self, kernel: Kernel, problem: Problem, rng: np.random.Generator) -> int:
-        """Takes in configs of the kernel's space at a problem; returns how many that has."""
-        space = self._space(kernel, problem)
+    def _take(self, name: str, problem: Problem, rng: np.random.Generator) -> bool:
+        """Takes in configs of the kernel's space at a problem; whether it has any."""
+        space = self._space(name, problem)
         if len(space):
-            known = self._points[kernel.name][0] if kernel.name in self._points else []
             drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
-            found = list(dict.fromkeys([*known, *drawn]))[-KEPT:]
-            self._points[kernel.name] = found, Points(kernel, found)
-        return len(space)
-
-
-class Placed(Protocol):
-    """A problem, or the key of one."""
-
-    @property
-    def shape(self) -> Sequence[tuple[str, int]]:
-        """Dims and their sizes."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Element type."""
-        ...
-
-    @property
-    def layout(self) -> str:
-        """Order of elements."""
-        ...
+            self._configs[name] = list(dict.fromkeys([*self._configs[name], *drawn]))[-KEPT:]
+            self._points[name] = Points(self._kernels[name], self._configs[name])
+        return len(space) > 0
 
 
 #: Problems that speak for a config.
 NEAREST = 16
-#: log2 of sizes that another layout, and another dtype, counts as.
-OTHER_LAYOUT, OTHER_DTYPE = 1.5, 3.0
 
 
-class Seen:
-    """Times of configs at problems."""
+class KnownTimes:
+    """Times of configs, by their numbers, at problems."""
 
     def __init__(self) -> None:
         """Begins empty."""
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._places: list[list[float]] = []
-        self._kinds: list[tuple[str, str]] = []
-        self._times_s: list[dict[int, float]] = []
+        self._times_s: dict[ProblemKey, dict[int, float]] = {}
+        self._places: list[NDArray[np.float64]] = []
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._times_s)
 
-    def add(self, problem: Placed, times_s: Mapping[int, float]) -> None:
-        """Takes in the times of configs, by their numbers, at a problem, beside those that it has."""
-        if not times_s:
-            return
-        key = tuple(problem.shape), problem.dtype, problem.layout
-        if key not in self._numbers:
-            self._numbers[key] = len(self)
-            self._places.append(_place(problem))
-            self._kinds.append((problem.dtype, problem.layout))
-            self._times_s.append({})
-        self._times_s[self._numbers[key]].update(times_s)
+    def add(self, problem: ProblemKey, times_s: Mapping[int, float]) -> None:
+        """Takes in the times of configs at a problem, beside those that it has."""
+        if times_s and problem not in self._times_s:
+            self._places.append(log_dims(problem.shape))
+        if times_s:
+            self._times_s.setdefault(problem, {}).update(times_s)
 
-    def at(self, problem: Placed) -> Mapping[int, float]:
-        """Times at a problem itself, by the configs' numbers."""
-        number = self._numbers.get((tuple(problem.shape), problem.dtype, problem.layout))
-        return {} if number is None else self._times_s[number]
+    def at(self, problem: ProblemKey) -> Mapping[int, float]:
+        """Times at a problem itself."""
+        return self._times_s.get(problem, {})
 
-    def near(self, problem: Placed) -> tuple[list[int], NDArray[np.float64]]:
-        """The nearest problems by number, and how far they are, in doublings of dims."""
+    def near(self, problem: ProblemKey) -> list[tuple[ProblemKey, float]]:
+        """The nearest problems, and how far they are, in doublings of dims."""
         if not self._places:
-            return [], np.zeros(0)
-        apart = np.sqrt(((np.array(self._places) - _place(problem)) ** 2).sum(axis=1))
-        apart += [
-            OTHER_DTYPE * (dtype != problem.dtype) + OTHER_LAYOUT * (layout != problem.layout)
-            for dtype, layout in self._kinds
+            return []
+        known = list(self._times_s)
+        unlike = [
+            OTHER_ARITHMETIC * (each.dtype != problem.dtype) + OTHER_LAYOUT * (each.layout != problem.layout)
+            for each in known
         ]
-        order = np.argsort(apart, kind="stable")[:NEAREST]
-        return order.tolist(), apart[order]
+        apart = distances(np.array(self._places), log_dims(problem.shape), np.array(unlike))
+        return [(known[at], float(apart[at])) for at in np.argsort(apart, kind="stable")[:NEAREST].tolist()]
 
-    def promising(self, problem: Placed) -> list[int]:
-        """Configs that were timed near a problem, by number, the most promising first."""
+    def promising(self, problem: ProblemKey) -> list[int]:
+        """Configs that were timed near a problem, the most promising first."""
         scores: dict[int, float] = {}
-        for at, apart in zip(*self.near(problem), strict=True):
-            best_s = min(self._times_s[at].values())
-            for number, time_s in self._times_s[at].items():
+        for near, apart in self.near(problem):
+            times_s = self._times_s[near]
+            best_s = min(times_s.values())
+            for number, time_s in times_s.items():
                 score = math.log(time_s / best_s) + FALLS_BEHIND * apart
                 scores[number] = min(score, scores.get(number, math.inf))
         return sorted(scores, key=lambda number: (scores[number], number))
 
-    def expected_s(self, problem: Placed) -> float:
+    def expected_s(self, problem: ProblemKey) -> float:
         """Seconds that the best config is expected to take, by the nearest problem; 0 if nothing was timed."""
-        near, _ = self.near(problem)
-        if not near:
-            return 0.0
-        here, there = sum(_place(problem)), sum(self._places[near[0]])
-        return min(self._times_s[near[0]].values()) * 2 ** max(here - there, 0.0)
-
-
-def _place(problem: Placed) -> list[float]:
-    return [math.log2(size) for _, size in problem.shape]
+        for near, _ in self.near(problem)[:1]:
+            longer = float((log_dims(problem.shape) - log_dims(near.shape)).sum())
+            return float(min(self._times_s[near].values()) * 2.0 ** max(longer, 0.0))
+        return 0.0

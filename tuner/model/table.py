@@ -1,18 +1,17 @@
-"""A survey as rows of features: what trees are grown from."""
+"""A survey's timings, and the rows of features that learners are fitted to."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.physics import (
@@ -62,32 +61,16 @@ class Timings:
             raise InputError("times are finite and above 0 s, got others; leave failed runs out")
 
 
-def from_arrays(data: Mapping[str, Any], operation: Operation, dtype: str = "") -> Timings:
-    """Reads a survey kept as arrays.
-
-    Args:
-        data: ``shape``, ``config`` and ``time_s``, shape (times,); the JSON texts ``shapes``, lists of dims and
-            then the layout, and ``configs``, pairs of kernel and config.
-        operation: What was timed.
-        dtype: Of all problems; the operation's first when empty.
-    """
-    problems = []
-    for *sizes, layout in json.loads(str(data["shapes"])):
-        problems.append(operation.problem(dict(zip(operation.dims, sizes, strict=True)), dtype, layout))
-    configs = [(kernel, Config(config)) for kernel, config in json.loads(str(data["configs"]))]
-    problem, config = (np.asarray(data[name], dtype=np.int64) for name in ("shape", "config"))
-    return Timings(problems, configs, problem, config, np.asarray(data["time_s"], dtype=np.float64))
-
-
 #: A config that is n times slower than the best counts 1/n^2; n is this at the most.
 SLOW = 10.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class FeatureRows:
     """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
 
     Attributes:
+        problems: The problems.
         limits: What the device reached.
         parameters: Of all configs, as numbers, shape (parameters, configs).
         traits: Of all configs, by dtype and layout.
@@ -103,6 +86,7 @@ class FeatureRows:
         roofline: Logs, shape (problems,).
     """
 
+    problems: Sequence[Problem]
     limits: DeviceRates
     parameters: Floats
     traits: Mapping[tuple[str, str], Traits]
@@ -122,6 +106,16 @@ class FeatureRows:
         """log(time / reference)."""
         found: Floats = self.targets.mean(axis=0)
         return found
+
+    @cached_property
+    def ends(self) -> Numbers:
+        """Where the rows of each problem begin, and where the last one's end, shape (problems + 1,)."""
+        return np.searchsorted(self.problem, np.arange(len(self.problems) + 1))
+
+    def kind(self, problem: int) -> int:
+        """Number of a problem's dtype and layout."""
+        of = self.problems[problem]
+        return list(self.traits).index((of.dtype, of.layout))
 
     @property
     def library_target(self) -> Floats:
@@ -151,24 +145,23 @@ def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -
     problem, config, time_s = timings.problem[order], timings.config[order], timings.time_s[order]
     ends = np.searchsorted(problem, np.arange(len(problems) + 1))
     rows, estimates = [], []
-    for number, each in enumerate(problems):
-        key, timed = (each.dtype, each.layout), config[ends[number] : ends[number + 1]]
-        mixed, estimate = config_features(each, device, by_layout[key].some(timed), known)
-        shared = np.repeat(problem_features(each, known)[:, None], len(timed), axis=1)
+    for number, of in enumerate(problems):
+        key, timed = (of.dtype, of.layout), config[ends[number] : ends[number + 1]]
+        mixed, estimate = config_features(of, device, by_layout[key].some(timed), known)
+        shared = np.repeat(problem_features(of, known)[:, None], len(timed), axis=1)
         rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
         estimates.append(estimate)
-    roofline, estimate = np.log([known.roofline_s(each) for each in problems]), np.concatenate(estimates)
+    roofline, estimate = np.log([known.roofline_s(of) for of in problems]), np.concatenate(estimates)
     weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
     return FeatureRows(
-        known, parameters, by_layout, np.concatenate(rows),
+        problems, known, parameters, by_layout, np.concatenate(rows),
         np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
-        problem, config, time_s, np.array([library_features(each, device, known) for each in problems]),
+        problem, config, time_s, np.array([library_features(of, device, known) for of in problems]),
         library_s, roofline,
     )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class ParameterOrder:
+class ParameterOrder(NamedTuple):
     """How kernels and parameters become numbers: their order.
 
     Attributes:
@@ -182,10 +175,8 @@ class ParameterOrder:
     @classmethod
     def of(cls, configs: Sequence[tuple[str, Config]]) -> ParameterOrder:
         """Those of some configs."""
-        return cls(
-            sorted({kernel for kernel, _ in configs}),
-            sorted({name for _, config in configs for name in config}),
-        )
+        names = {name for _, config in configs for name in config}
+        return cls(sorted({kernel for kernel, _ in configs}), sorted(names))
 
 
 def parameter_table(
@@ -204,7 +195,8 @@ def parameter_table(
     found = np.full((1 + len(order.parameters), len(configs)), -1.0)
     for at, (kernel, config) in enumerate(configs):
         found[0, at] = order.kernels.index(kernel)
-        declared = {each.name: each.values for each in kernels[kernel].parameters} if kernel in kernels else {}
+        parameters = kernels[kernel].parameters if kernel in kernels else ()
+        declared = {parameter.name: parameter.values for parameter in parameters}
         for name, value in config.items():
             values = declared.get(name, ())
             number = values.index(value) if isinstance(value, str) and value in values else value
@@ -214,6 +206,6 @@ def parameter_table(
 
 def _traits_by_layout(timings: Timings, kernels: Mapping[str, Kernel]) -> dict[tuple[str, str], Traits]:
     kinds: dict[tuple[str, str], Problem] = {}
-    for each in timings.problems:
-        kinds.setdefault((each.dtype, each.layout), each)
+    for problem in timings.problems:
+        kinds.setdefault((problem.dtype, problem.layout), problem)
     return {key: traits(kernels, timings.configs, like, timings.registers) for key, like in kinds.items()}

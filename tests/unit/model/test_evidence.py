@@ -1,32 +1,27 @@
-"""Answers rest on what was timed near a problem."""
+"""Answers rest on what was timed near a problem, and on what is beside it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures.lookup_records import BOARD
 from fixtures.model_survey import (
     CONFIGS,
     GEMM,
     KERNELS,
-    SMALL,
     WIDE,
     evidence_of,
     plain_model,
-    survey,
     two_kernels,
 )
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.evidence import NEAREST, AdaptedConfigs, Evidence
-from tuner.model.fit import fit
-from tuner.model.fitted import Model
-from tuner.model.predict import Predictor
+from tuner.model.evidence import NEAREST, Evidence
+from tuner.model.predict import Model, Predictor
 
-pytestmark = pytest.mark.usefixtures("one_tree_thread")
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
 
@@ -54,20 +49,6 @@ def test_near_problems_of_the_same_layout_speak() -> None:
     assert np.isneginf(gains[[0, 2]]).all()
 
 
-def test_a_fitted_model_answers_with_configs_of_near_problems() -> None:
-    few = survey(60)
-    model = fit(few, KERNELS, BOARD, recipe=SMALL)
-    kinds = list(model.traits)
-    for problem in survey(10, seed=5).problems:
-        behind, _ = model.evidence.around(
-            problem, kinds.index((problem.dtype, problem.layout)), len(model.configs)
-        )
-        answer = Predictor(model, KERNELS).answer(problem).best
-        assert answer is not None
-        at = next(n for n, (_, config) in enumerate(model.configs) if config == answer.config)
-        assert np.isfinite(behind[at])
-
-
 def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     """Loads are wide where rows are whole vectors, else plain: what is good at one is illegal at the other."""
     model, kernels = two_kernels()
@@ -92,18 +73,56 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     assert tied(poor, kernels, odd) == [], "what was far behind is not worth it"
 
 
-def test_what_is_made_is_predicted_as_if_it_had_been_kept() -> None:
-    model, kernels = two_kernels()
-    odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
-    lot = model.made(AdaptedConfigs([("tied", WIDE)], np.array([1])), kernels, odd, BOARD)
-    kept = model.lot(odd, BOARD).some(np.array([1]))
-    np.testing.assert_array_equal(lot.traits.values, kept.traits.values)
-    np.testing.assert_array_equal(lot.bits, kept.bits)
-
-
 def test_a_shortlist_that_misses_a_surveyed_kernel_does_not_tell_its_columns() -> None:
     model, _ = two_kernels()
     assert model.columns is not None
     assert model.columns.kernels == ["blocks", "tied"]
     other = replace(model, configs=model.configs[1:], parameters=model.parameters[:, 1:])
     assert other.columns is None
+    known = timed(Predictor(plain_model(), KERNELS))
+    assert (
+        Predictor(replace(plain_model(), parameters=other.parameters[:-1]), KERNELS).beside(UNALIGNED, known, 3)
+        == []
+    )
+
+
+UNALIGNED = GEMM.problem({"m": 500, "n": 300, "k": 402})
+
+
+def differing(one: Config, other: Config) -> int:
+    return sum(one[name] != other[name] for name in one)
+
+
+def timed(predictor: Predictor) -> dict[tuple[str, Config], float]:
+    """The three best predicted, as if their times were those."""
+    return {(each.kernel, each.config): each.time_s for each in predictor.candidates(UNALIGNED, 3)}
+
+
+def test_what_is_predicted_to_be_faster_comes_first_and_is_legal_and_new() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    known = timed(predictor)
+    found = predictor.beside(UNALIGNED, known, 2, 8)
+    assert len(found) == 8
+    assert [each.time_s for each in found] == sorted(each.time_s for each in found)
+    assert not {(each.kernel, each.config) for each in found} & set(known)
+    # k is no multiple of 4, so no wide loads; configs that the model does not keep come up, too.
+    assert {each.config["LOAD"] for each in found} == {"plain"}
+    assert any((each.kernel, each.config) not in CONFIGS for each in found)
+    parents = list(known)[:2]
+    assert all(any(differing(config, each.config) <= 2 for _, config in parents) for each in found)
+
+
+def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    known = timed(predictor)
+    slower = {named: 3 * time_s for named, time_s in known.items()}
+    before, after = (predictor.beside(UNALIGNED, each, 3, 5) for each in (known, slower))
+    assert [each.config for each in before] == [each.config for each in after]
+    assert [each.time_s for each in after] == pytest.approx([3 * each.time_s for each in before])
+
+
+def test_nothing_is_found_beside_what_failed_or_is_of_no_kernel_here() -> None:
+    predictor = Predictor(plain_model(), KERNELS)
+    ((failed, _), *_) = timed(predictor).items()
+    assert predictor.beside(UNALIGNED, {failed: math.inf}, 4) == []
+    assert predictor.beside(UNALIGNED, {("gone", failed[1]): 1e-6}, 4) == []

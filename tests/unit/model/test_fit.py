@@ -3,23 +3,20 @@
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
+from fixtures.model_survey import CONFIGS, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.space import Config
 from tuner.errors import InputError, TunerError
 from tuner.model.calibrate import Cases, calibrate, doubted
-from tuner.model.fit import LEAF_STEP, fit
-from tuner.model.fitted import Model
-from tuner.model.predict import Predictor
+from tuner.model.fit import fit, shortlist
+from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
-from tuner.model.table import Timings, from_arrays
+from tuner.model.table import Timings
 
 pytestmark = pytest.mark.usefixtures("one_tree_thread")
 
@@ -61,22 +58,6 @@ def test_expected_loss_is_what_fresh_answers_lose() -> None:
     assert 0.65 <= held <= 1
 
 
-def test_the_best_eight_hold_a_better_one() -> None:
-    predictor, losses = Predictor(fitted(), KERNELS), []
-    for problem, (_, library, best) in zip(survey(60, seed=1).problems[:20], fresh(), strict=False):
-        some = predictor.candidates(problem)
-        assert len(some) == 8
-        losses.append(min(library, *(time_s(problem, each.config) for each in some)) / best - 1)
-    assert np.mean(losses) < 0.01
-
-
-def test_only_legal_configs_are_answered() -> None:
-    predictor = Predictor(fitted(), KERNELS)
-    for k in (4094, 4095, 4097):
-        problem = GEMM.problem({"m": 2048, "n": 2048, "k": k}, layout="nt")
-        assert {each.config["LOAD"] for each in predictor.candidates(problem)} == {"plain"}
-
-
 def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     few = survey(25)
     texts = [to_bytes(fit(few, KERNELS, BOARD, recipe=SMALL)) for _ in range(2)]
@@ -86,13 +67,6 @@ def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     assert told["timings"] == len(few.time_s)
     assert told["measured_at"] == "2026-11-20"
     assert told["sources"] == {"blocks": KERNELS["blocks"].source_hash}
-
-
-def test_leaves_and_evidence_are_kept_in_a_way_that_takes_little_space() -> None:
-    model = fitted()
-    assert (model.forest.leaves * 2 / LEAF_STEP % 1 == 0).all()
-    for begin, end in pairwise(model.evidence.starts.tolist()):
-        assert (np.diff(model.evidence.configs[begin:end]) > 0).all()
 
 
 def test_a_survey_without_a_library_gives_kernels_alone() -> None:
@@ -114,20 +88,6 @@ def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
     with pytest.raises(TunerError, match=r"pip install 'tile-tuner\[model\]'"):
         fit(survey(20), KERNELS, BOARD)
-
-
-def test_surveys_kept_as_arrays_are_read() -> None:
-    data = {
-        "shape": np.array([0, 0, 1]), "config": np.array([-1, 0, 0]), "time_s": np.array([1e-5, 2e-5, 3e-5]),
-        "shapes": '[[1, 2, 3, "nt"], [4, 5, 6, "tn"]]', "configs": '[["blocks", {"BM": 16}]]',
-    }  # fmt: skip
-    found = from_arrays(data, GEMM)
-    shapes = [(*problem.dims.values(), problem.layout) for problem in found.problems]
-    assert shapes == [(1, 2, 3, "nt"), (4, 5, 6, "tn")]
-    assert found.configs == [("blocks", Config({"BM": 16}))]
-    assert list(zip(found.problem, found.config, found.time_s, strict=True)) == [
-        (0, -1, 1e-5), (0, 0, 2e-5), (1, 0, 3e-5),
-    ]  # fmt: skip
 
 
 def test_times_that_are_none_are_refused() -> None:
@@ -153,22 +113,6 @@ def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library()
     assert np.mean(said) == pytest.approx(cases.lost(found.margin).mean(), rel=0.2)
     near, far = (found.figures(cases.dims[0], gain)[0] for gain in (0.05, 0.6))
     assert near > far  # a close call costs more than a clear one
-
-
-def test_where_kernels_are_too_often_slower_the_library_is_always_the_answer() -> None:
-    """All are predicted to be twice as fast, and one in ten is half as fast."""
-    count, rng = 200, np.random.default_rng(0)
-    kernel_s = np.where(np.arange(count) % 10 == 0, 2.0, 0.5)
-    cases = Cases(
-        rng.uniform(0, 9, (count, 3)), np.full(count, 0.7), np.full(count, np.inf), np.zeros((count, 2)),
-        kernel_s, np.ones(count), np.minimum(kernel_s, 1.0),
-    )  # fmt: skip
-    assert not cases.used(calibrate(cases).margin).any()
-    rare = Cases(
-        cases.dims, cases.gain, cases.near, cases.error, np.full(count, 0.5), np.ones(count),
-        np.full(count, 0.5),
-    )  # fmt: skip
-    assert rare.used(calibrate(rare).margin).all()
 
 
 @pytest.mark.parametrize("trusted", ["prediction", "near by"])
@@ -210,3 +154,13 @@ def test_a_survey_of_few_timings_has_trees_alone() -> None:
     network = fitted().network
     assert network is not None
     assert 0 <= network.share <= 1
+
+
+def test_a_shortlist_has_a_good_config_of_each_problem_then_what_is_good_most_often() -> None:
+    problem = np.array([0, 0, 1, 1, 2, 2, 2])
+    config = np.array([7, 4, 7, 5, 4, 5, 9])
+    time_s = np.array([1.0, 3.0, 1.0, 4.0, 3.0, 4.0, 1.0])
+    assert shortlist(problem, config, time_s, 2).tolist() == [7, 9]
+    assert shortlist(problem, config, time_s, 1).tolist() == [7]
+    often = np.tile([1.0, 2.0, 1.001], 3)
+    assert shortlist(np.repeat(np.arange(3), 3), np.tile([0, 1, 2], 3), often, 9).tolist() == [0, 2, 1]

@@ -16,7 +16,6 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.model.calibrate import PRIOR
 from tuner.model.evidence import Evidence
-from tuner.model.fitted import Model
 from tuner.model.judging import (
     FEWEST,
     FEWEST_DRAWN,
@@ -26,7 +25,7 @@ from tuner.model.judging import (
     later_answers,
     trusted,
 )
-from tuner.model.predict import Predictor
+from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
 from tuner.model.table import Timings
 from tuner.results.survey import LIBRARY

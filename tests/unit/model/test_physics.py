@@ -25,6 +25,7 @@ from tuner.model.physics import (
     resident_blocks,
     traits,
 )
+from tuner.results.distance import Floats
 
 KNOWN = DeviceRates(50e12, 3e12, 3e-6)
 
@@ -112,32 +113,6 @@ def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:
     assert np.isfinite(features).all()
 
 
-def test_a_short_sum_under_a_kernel_for_long_ones_is_slow_and_not_unknown() -> None:
-    def tiles(p: object, c: Config) -> dict[str, int]:
-        return {"k": c.BK}
-
-    long = Kernel("gemm", "long", "cuda", Path("long.cu"), launch=KERNELS["blocks"].launch, tiles=tiles)
-    base = {"BM": 64, "BN": 64, "SPLIT": 1}
-    configs = [("long", Config({**base, "BK": bk})) for bk in (8, 2048)]
-    of = traits({"long": long}, configs, GEMM.problem(dict.fromkeys("mnk", 2)))
-    _, estimate = config_features(GEMM.problem({"m": 4096, "n": 4096, "k": 8}), BOARD, of, KNOWN)
-    assert math.exp(estimate[1] - estimate[0]) > 20
-
-
-def test_waves_that_are_not_whole_cost_time() -> None:
-    config = Config({"BM": 128, "BN": 128, "SPLIT": 1, "LOAD": "plain"})
-    of = traits(KERNELS, [("blocks", config)], GEMM.problem(dict.fromkeys("mnk", 2)))
-
-    def seconds(tiles: int) -> float:
-        return float(
-            np.exp(
-                config_features(GEMM.problem({"m": 128 * tiles, "n": 128, "k": 16384}), BOARD, of, KNOWN)[1][0]
-            )
-        )
-
-    assert seconds(BOARD.sm_count + 1) > 1.8 * seconds(BOARD.sm_count)
-
-
 def test_occupancy_is_limited_by_threads_shared_memory_and_known_registers() -> None:
     device = replace(
         BOARD, max_threads_per_sm=2048, shared_bytes_per_sm=100 << 10, registers_per_block=64 << 10
@@ -153,3 +128,50 @@ def test_limits_are_what_was_reached() -> None:
     found = limits(problems, np.array([3e-3, 4e-6]))
     assert found.launch_s == 4e-6
     assert found.flops_per_s == pytest.approx(2 * 4096**3 / 3e-3, rel=0.02)
+
+
+DEVICE = replace(BOARD, sm_count=100, max_threads_per_sm=2048, shared_bytes_per_sm=200 << 10)
+#: Places of features from the end.
+SHARES, SUMS_BYTES, WARPS, SUMS, SHARED, READ, REREADS, SHORT, LONG, ESTIMATE, FULLEST = (
+    -16, -15, -14, -13, -10, -6, -5, -4, -3, -2, -1,
+)  # fmt: skip
+
+
+def at(m: int, n: int, k: int, device: DeviceInfo = DEVICE, **config: Any) -> Floats:
+    """Features of one config of the kernel `blocks`, shape (features,)."""
+    like = GEMM.problem({"m": m, "n": n, "k": k})
+    chosen = Config({"BM": 64, "BN": 64, "SPLIT": 1, "LOAD": "plain", **config})
+    found: Floats = config_features(like, device, traits(KERNELS, [("blocks", chosen)], like), KNOWN)[0][:, 0]
+    return found
+
+
+def times(features: Floats, place: int) -> float:
+    """A feature that is kept as a log."""
+    return round(math.exp(features[place]), 6)
+
+
+def test_blocks_that_share_a_tile_write_their_sums_and_read_them() -> None:
+    features = at(256, 256, 4096, SPLIT=4)
+    assert times(features, SHARES) == 4
+    problem = GEMM.problem({"m": 256, "n": 256, "k": 4096})
+    assert times(features, SUMS_BYTES) == round((2 * 4 * 256 * 256 * 3 + 1) / problem.work.bytes, 6)
+    assert at(256, 256, 4096)[SHARES] == 0
+
+
+def test_as_much_is_on_its_way_as_blocks_are_resident_and_launched() -> None:
+    one, many = at(640, 640, 4096), at(64_000, 640, 4096)
+    assert times(one, SHARED) == 1 + 4 * 16 * 128  # a block for each multiprocessor
+    assert times(many, SHARED) > 10 * times(one, SHARED)
+    assert times(one, WARPS) == 4
+    assert times(many, WARPS) == 64
+    assert times(one, SUMS) == 64 * 64 / 128
+    assert many[READ] < one[READ]
+
+
+def test_multiprocessors_with_most_blocks_are_told_from_the_mean() -> None:
+    assert at(64 * 100, 64, 512)[FULLEST] == 1
+    assert at(64 * 101, 64, 512)[FULLEST] == 200 / 101
+
+
+def test_idle_multiprocessors_cost_time_by_the_second_estimate() -> None:
+    assert at(64, 64 * 3, 65_536)[ESTIMATE] > at(64, 64 * 3, 65_536, SPLIT=16)[ESTIMATE] + 1

@@ -17,7 +17,7 @@ from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.model import provider
 from tuner.model.evidence import Evidence
-from tuner.model.fitted import Model
+from tuner.model.predict import Model
 from tuner.model.provider import staleness_of
 from tuner.model.stored import path_of, to_bytes
 from tuner.python.decisions import decide

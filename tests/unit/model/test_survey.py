@@ -18,16 +18,18 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, fault_confi
 
 from tuner.cli.main import run
 from tuner.declare import catalogue
+from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound
-from tuner.model.fitting import timings
+from tuner.model.fitting import joined, timings
 from tuner.model.predict import Predictor
 from tuner.model.stored import models
 from tuner.model.survey import SurveyProgress, run_survey
-from tuner.model.survey_design import SurveyRequest
-from tuner.model.surveyed import joined
+from tuner.model.survey_design import Ranges, SurveyRequest
+from tuner.model.table import Timings
 from tuner.results.measurement import Outcome
-from tuner.results.survey import LIBRARY, SurveyPart
+from tuner.results.record import ProblemKey
+from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
 from tuner.study.starting import Predictions
 
@@ -63,6 +65,12 @@ def surveyed(folder: Path, asked: SurveyRequest) -> tuple[SurveyProgress, list[S
         return progress, store.survey_parts("toy", asked.found.info.name, asked.regime)
 
 
+def times(asked: SurveyRequest, parts: list[SurveyPart]) -> Timings:
+    found = joined(parts, asked.operation, asked.kernels)
+    assert found is not None
+    return found
+
+
 def outcomes(parts: list[SurveyPart]) -> Mapping[tuple[tuple[str, Any], ...], Outcome]:
     return {
         tuple(part.configs[each.config].config.items()): each.outcome
@@ -73,27 +81,33 @@ def outcomes(parts: list[SurveyPart]) -> Mapping[tuple[tuple[str, Any], ...], Ou
 
 
 def test_configs_are_compiled_once_and_timed_at_every_problem(tmp_path: Path, device: str) -> None:
-    progress, parts = surveyed(tmp_path, request(device, configs=LEGAL, per_problem=LEGAL))
+    asked = request(device, configs=LEGAL, per_problem=LEGAL)
+    progress, parts = surveyed(tmp_path, asked)
     assert (progress.problems, progress.timings) == (4, 4 * (LEGAL + 1))
     # The toy's layouts have one source.
     assert progress.compiled == LEGAL
-    found = joined(parts)
+    found = times(asked, parts)
     assert Counter(found.config.tolist()).keys() == {LIBRARY, *range(LEGAL)}
-    best = found.configs.index(("blocks", tuple(sorted(BEST.items()))))
+    best = found.configs.index(("blocks", Config(BEST)))
     assert found.time_s[found.config == best] == pytest.approx(BEST_S, rel=0.01)
     assert found.time_s[found.config == LIBRARY] == pytest.approx(2 * BEST_S, rel=0.01)
-    assert (found.noise < 0.05).all()
+    assert all(each.noise < 0.05 for part in parts for each in part.timings)
     assert set(found.registers.tolist()) == {32.0}
     assert parts[0].versions["library"] == "CuPy"
+    with Store.open(database(tmp_path), read_only=True) as store:
+        stored = timings(store, asked.operation, asked.kernels, "Fake board")
+        assert (len(stored.problems), len(stored.configs)) == (4, LEGAL)
+        with pytest.raises(NothingFound, match="run `tuner survey toy`"):
+            timings(store, asked.operation, asked.kernels, "Fake board", "hot")
 
 
 def test_what_is_slow_is_cut_off_after_one_sample(tmp_path: Path) -> None:
     spec = write_device(tmp_path / "device.json", baseline_s=BEST_S / 4)
-    _, parts = surveyed(tmp_path, request(spec, configs=20))
-    found = joined(parts)
-    slow = found.time_s > 6.1 * BEST_S / 4
-    assert slow.any()
-    assert (found.cut_off == slow)[abs(found.time_s / (6 * BEST_S / 4) - 1) > 0.1].all()
+    _, parts = surveyed(tmp_path, request(spec, (1000,), configs=20))
+    limit_s = 6 * BEST_S / 4
+    found = [each for part in parts for each in part.timings if abs(each.time_s / limit_s - 1) > 0.1]
+    assert {each.outcome for each in found if each.time_s > limit_s} == {Outcome.PRUNED}
+    assert {each.outcome for each in found if each.time_s < limit_s} == {Outcome.MEASURED}
 
 
 def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
@@ -118,8 +132,9 @@ def test_what_the_device_was_told_ahead_is_timed_though_the_worker_before_it_cra
     rules = [rule(BEST, latency_s=BEST_S), *(rule(config, fault=name) for name, config in faults.items())]
     spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=2 * BEST_S)
     sizes = (1000, 33, 500)
-    progress, parts = surveyed(tmp_path, request(spec, sizes, configs=LEGAL, per_problem=LEGAL))
-    found = joined(parts)
+    asked = request(spec, sizes, configs=LEGAL, per_problem=LEGAL)
+    progress, parts = surveyed(tmp_path, asked)
+    found = times(asked, parts)
     assert progress.problems == len(found.problems) == 2 * len(sizes)
     sound = [at for at, (_, config) in enumerate(found.configs) if dict(config) not in list(faults.values())]
     assert len(sound) == LEGAL - len(faults)
@@ -135,14 +150,14 @@ def test_a_survey_goes_on_where_it_ended(tmp_path: Path, device: str) -> None:
     third, _ = surveyed(tmp_path, asked)
     assert (first.problems, second.problems, third.problems) == (1, 3, 0)
     assert (second.before, third.before) == (1, 4)
-    assert len(joined(parts).problems) == 4
+    assert len(times(asked, parts).problems) == 4
 
 
 def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) -> None:
-    asked = request(device, (), drawn=True, configs=6, seconds=6.0)
-    asked = replace(asked, ranges=replace(asked.limits, most={"n": 5000}))
+    asked = request(device, (), drawn=True, configs=6, seconds=4.0)
+    asked = replace(asked, ranges=Ranges(most={"n": 5000}))
     progress, parts = surveyed(tmp_path, asked)
-    found = joined(parts)
+    found = times(asked, parts)
     assert progress.problems == len(found.problems) > 8
     assert {problem.layout for problem in found.problems} == {"plain", "same"}
     assert max(problem.dims["n"] for problem in found.problems) <= 5000
@@ -158,22 +173,21 @@ def test_problems_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     assert (progress.problems, progress.skipped) == (2, 2)
 
 
-def test_a_killed_survey_keeps_what_it_stored(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "device.json", baseline_s=BEST_S)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_survey_that_is_killed_or_interrupted_keeps_what_it_stored(
+    tmp_path: Path, device: str, number: signal.Signals, code: int
+) -> None:
     process = start(
-        "survey", str(TOY), "--device", spec, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
+        "survey", str(TOY), "--device", device, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
         database(tmp_path),
     )  # fmt: skip
     until_s = time.monotonic() + 50
-    stored = 0
-    while not stored and time.monotonic() < until_s:
-        time.sleep(0.2)
-        if (tmp_path / "studies.db").exists():
-            stored = _stored(tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert stored
-    assert _stored(tmp_path) >= stored
+    while not _stored(tmp_path) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert _stored(tmp_path) >= 1
 
 
 def _stored(folder: Path) -> int:
@@ -182,32 +196,6 @@ def _stored(folder: Path) -> int:
             return len(store.survey_parts("toy", "Fake board", "cold"))
     except NothingFound:
         return 0
-
-
-def test_the_first_ctrl_c_keeps_what_was_timed(tmp_path: Path, device: str) -> None:
-    process = start(
-        "survey", str(TOY), "--device", device, "--seconds", "60", "--configs", "6", "--most", "n=3000", "--db",
-        database(tmp_path),
-    )  # fmt: skip
-    until_s = time.monotonic() + 50
-    while not _stored(tmp_path) and time.monotonic() < until_s:
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert _stored(tmp_path) >= 1
-
-
-def test_the_timings_are_those_that_a_model_is_fitted_to(tmp_path: Path, device: str) -> None:
-    asked = request(device, configs=8)
-    surveyed(tmp_path, asked)
-    with Store.open(database(tmp_path), read_only=True) as store:
-        found = timings(store, asked.operation, asked.kernels, "Fake board")
-        assert (len(found.problems), len(found.configs)) == (4, 8)
-        assert sorted(found.problem[found.config == LIBRARY]) == [0, 1, 2, 3]
-        assert found.provenance["timings"] == len(found.time_s)
-        with pytest.raises(NothingFound, match="run `tuner survey toy`"):
-            timings(store, asked.operation, asked.kernels, "Fake board", "hot")
 
 
 def test_the_command_tells_what_it_did(tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,16 +230,36 @@ def test_mistakes_are_told(
 
 def test_ranges_that_leave_nothing_are_told(tmp_path: Path, device: str) -> None:
     asked = request(device, (), drawn=True)
-    asked = replace(asked, ranges=replace(asked.limits, most_bytes=1.0))
+    asked = replace(asked, ranges=replace(asked.ranges, most_bytes=1.0))
     with pytest.raises(InputError, match="ranges leave problems of toy to draw"):
         surveyed(tmp_path, asked)
 
 
 def test_a_survey_of_the_cpu(tmp_path: Path) -> None:
-    progress, parts = surveyed(tmp_path, request("cpu", (500,), configs=3))
+    asked = request("cpu", (500,), configs=2)
+    progress, parts = surveyed(tmp_path, asked)
     assert progress.problems == 2
     assert set(progress.outcomes) <= {"MEASURED", "PRUNED"}
-    assert (joined(parts).time_s > 0).all()
+    assert (times(asked, parts).time_s > 0).all()
+
+
+def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(device: str) -> None:
+    asked = request(device)
+    (kernel,), problem = asked.kernels, ProblemKey.of(asked.problems[0])
+    config = {"BLOCK": 64, "UNROLL": 1}
+    configs = tuple(SurveyConfig(kernel.name, config, source) for source in ("before", kernel.source_hash))
+    parts = [
+        SurveyPart(
+            asked.found.info, "toy", "cold", (problem,), configs,
+            tuple(Timing(0, at, Outcome.MEASURED, time_s) for at in (LIBRARY, 0, 1)),
+        )
+        for time_s in (1.0, 2.0)
+    ]  # fmt: skip
+    found = times(asked, parts)
+    assert dict(zip(found.config.tolist(), found.time_s.tolist(), strict=True)) == {LIBRARY: 2.0, 0: 2.0}
+    failed = replace(parts[0], timings=(Timing(0, LIBRARY, Outcome.CRASHED),))
+    assert times(asked, [*parts, failed]).config.tolist() == [0]
+    assert found.provenance["parts"] == 2
 
 
 @pytest.mark.usefixtures("few_trees")
@@ -259,7 +267,7 @@ def test_a_survey_ends_with_a_model_that_answers(
     tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [
-        "survey", str(TOY), "--device", device, "--seconds", "8", "--most", "n=50000", "--db",
+        "survey", str(TOY), "--device", device, "--seconds", "6", "--most", "n=50000", "--db",
         database(tmp_path),
     ]  # fmt: skip
     assert run(command) == 0

@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Space
-from tuner.devices.detect import DetectedDevice, kind_of
+from tuner.devices.detect import DetectedDevice
+from tuner.errors import InputError
 from tuner.lookup.legality import is_point
-from tuner.model.design import Ranges
-from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, SurveyRequest, Turn
-from tuner.model.survey_pool import Named, Pool, Seen, Strangers, moved
+from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, Ranges, SurveyRequest, Turn, draw
+from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
 from tuner.results.measurement import Outcome
-from tuner.results.survey import LIBRARY, Timing
+from tuner.results.record import ProblemKey
+from tuner.results.survey import Timing
 
 RANGES = Ranges(most={"m": 4096, "n": 4096, "k": 8192}, layouts=("nn", "nt"))
 REQUEST = SurveyRequest(
@@ -65,8 +68,6 @@ def lost(design: Design, turns: Sequence[Turn]) -> float:
 
 def best_s(problem: Problem) -> float:
     """Of all legal configs."""
-    from tuner.declare.space import Space
-
     return min(
         time_s(problem, config) for config in Space.build(BLOCKS.parameters, BLOCKS.constraints, problem, BOARD)
     )
@@ -79,8 +80,8 @@ def test_a_survey_comes_closer_to_the_best_than_configs_at_random() -> None:
     random = [
         Turn(each.problem, tuple(
             at
-            for named in at_random._strangers.some(
-                each.problem, len(each.configs), np.random.default_rng(place)
+            for named in at_random._random.draw(
+                each.problem, len(each.configs), np.random.default_rng(place), {}
             )
             if (at := at_random.pool.number(named)) is not None
         ))
@@ -100,12 +101,6 @@ def test_new_configs_are_as_many_as_can_be_compiled() -> None:
     assert len(design.pool.configs) > 15
 
 
-def test_the_pool_takes_no_more_than_it_is_allowed() -> None:
-    design = Design(replace(REQUEST, configs=5), BOARD, nothing)
-    surveyed(design, 30)
-    assert len(design.pool.configs) == 5
-
-
 def test_the_library_alone_is_timed_at_some_problems() -> None:
     turns = surveyed(Design(REQUEST, BOARD, nothing), 200)
     alone = [turn.problem for turn in turns if not turn.configs]
@@ -119,8 +114,8 @@ def test_long_problems_get_fewer_configs() -> None:
     short, long = (GEMM.problem({"m": size, "n": size, "k": size}, "", "nn") for size in (64, 8192))
     at = design.pool.number(("blocks", BLOCKS.default_config() or Config({})))
     assert at is not None
-    design.seen.add(short, {at: 5e-6})
-    design.seen.add(long, {at: 20e-3})
+    design.times.add(ProblemKey.of(short), {at: 5e-6})
+    design.times.add(ProblemKey.of(long), {at: 20e-3})
     counts = [len(design.turn(TIMED, replace_dims(each), 99).configs) for each in (short, long)]
     assert counts[0] > 2 * counts[1] >= 8
 
@@ -137,36 +132,19 @@ def test_what_a_model_proposes_is_timed() -> None:
     assert all(design.pool.number(proposal) in turn.configs for turn in turns)
 
 
-def test_failed_configs_and_the_library_teach_nothing() -> None:
-    design = Design(REQUEST, BOARD, nothing)
-    problem = GEMM.problem({"m": 64, "n": 64, "k": 64}, "", "nn")
-    design.learn(problem, [Timing(0, LIBRARY, Outcome.MEASURED, 1e-6), Timing(0, 3, Outcome.WRONG_RESULT)])
-    assert len(design.seen) == 0
-
-
 def test_what_was_fast_near_by_in_the_same_layout_comes_first() -> None:
-    seen = Seen()
+    known = KnownTimes()
 
-    def at(size: int, layout: str = "nn") -> Problem:
-        return GEMM.problem({"m": size, "n": size, "k": size}, "", layout)
+    def at(size: int, layout: str = "nn") -> ProblemKey:
+        return ProblemKey.of(GEMM.problem({"m": size, "n": size, "k": size}, "", layout))
 
-    seen.add(at(100), {1: 1e-6, 2: 2e-6})
-    seen.add(at(100, "tt"), {3: 1e-6})
-    seen.add(at(4000), {4: 1e-3})
-    assert seen.promising(at(110))[:2] == [1, 3]
-    assert seen.promising(at(3900))[0] == 4
-    assert seen.expected_s(at(50)) == 1e-6
-    assert seen.expected_s(at(8000)) > 7e-3
-
-
-@settings(deadline=None, max_examples=50)
-@given(seed=st.integers(0, 999), which=st.sampled_from(range(len(BLOCKS.parameters))))
-def test_a_moved_value_is_another_of_the_parameter(seed: int, which: int) -> None:
-    parameter = BLOCKS.parameters[which]
-    for value in parameter.values:
-        other = moved(parameter, value, np.random.default_rng(seed))
-        assert other in parameter.values
-        assert other != value
+    known.add(at(100), {1: 1e-6, 2: 2e-6})
+    known.add(at(100, "tt"), {3: 1e-6})
+    known.add(at(4000), {4: 1e-3})
+    assert known.promising(at(110))[:2] == [1, 3]
+    assert known.promising(at(3900))[0] == 4
+    assert known.expected_s(at(50)) == 1e-6
+    assert known.expected_s(at(8000)) > 7e-3
 
 
 @settings(deadline=None, max_examples=30)
@@ -204,14 +182,10 @@ def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
         turn = design.again(turn, 12)
     assert len(rounds) > 3
     timed = [at for each in rounds for at in each.configs]
-    assert len(timed) == len(set(timed)) == len(design.seen.at(rounds[0].problem))
-    assert min(design.seen.at(rounds[0].problem).values()) == best_s(rounds[0].problem)
+    assert len(timed) == len(set(timed)) == len(design.times.at(ProblemKey.of(rounds[0].problem)))
+    assert min(design.times.at(ProblemKey.of(rounds[0].problem)).values()) == best_s(rounds[0].problem)
     shallow = Design(replace(REQUEST, deep=0.0), BOARD, nothing)
     assert shallow.again(rounds[0], 12) is None
-
-
-def test_cpus_are_surveyed_hot_as_their_results_are_published() -> None:
-    assert [kind_of(name).survey.regime for name in ("cpu", "cuda")] == ["hot", "cold"]
 
 
 #: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
@@ -231,40 +205,13 @@ def tied_problem(m: int, n: int) -> Problem:
 
 
 def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
-    strangers = Strangers([TIED], [tied_problem(16, 128)], BOARD, 3)
+    drawn = RandomConfigs([TIED], [tied_problem(16, 128)], BOARD, 3)
     rng = np.random.default_rng(1)
     for m, n in ((16, 64), (100, 48), (33, 16)):
-        found = [config for _, config in strangers.some(tied_problem(m, n), 20, rng)]
+        found = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
         assert found
         assert all(m <= each["BM"] < 2 * m and n % each["BN"] == 0 for each in found)
-    assert strangers.some(tied_problem(300, 16), 20, rng) == []
-
-
-def test_a_kernel_that_was_timed_seldom_comes_before_others() -> None:
-    strangers, problem = Strangers([BLOCKS, TIED], [tied_problem(16, 128)], BOARD, 3), tied_problem(16, 64)
-
-    def of_tied(timed: dict[str, int]) -> float:
-        drawn = [strangers.some(problem, 10, np.random.default_rng(seed), timed) for seed in range(40)]
-        return float(np.mean([name == "tied" for each in drawn for name, _ in each[:4]]))
-
-    assert of_tied({"blocks": 100_000, "tied": 500}) > 0.9
-    assert 0.3 < of_tied({"blocks": 500, "tied": 500}) < 0.7
-    assert of_tied({"blocks": 500, "tied": 100_000}) < 0.1
-
-
-@settings(deadline=None, max_examples=50)
-@given(m=st.integers(1, 300), n=st.integers(1, 300), at=st.integers(0, 10**6))
-def test_what_stands_in_for_an_illegal_config_is_legal_and_differs_least(m: int, n: int, at: int) -> None:
-    problem = tied_problem(m, n)
-    every = Space.build(TIED.parameters, (), problem, BOARD)
-    wanted = every[at % len(every)]
-    legal = Space.build(TIED.parameters, TIED.constraints, problem, BOARD)
-    found = legal.nearest([wanted])
-    assert len(found) == min(len(legal), 1)
-    for each in found:
-        assert each in legal
-        changed = sum(each[name] != wanted[name] for name in wanted)
-        assert changed == min(sum(other[name] != wanted[name] for name in wanted) for other in legal)
+    assert drawn.draw(tied_problem(300, 16), 20, rng, {}) == []
 
 
 def test_good_configs_of_near_problems_are_fitted_to_this_one() -> None:
@@ -277,3 +224,40 @@ def test_good_configs_of_near_problems_are_fitted_to_this_one() -> None:
     turn = design.turn(TIMED, here, 12)
     timed = [dict(design.pool.configs[at][1]) for at in turn.configs]
     assert {"BM": 32, "BN": 16, "SPLIT": 4, "LOAD": "wide"} in timed
+
+
+PROBLEMS = draw(GEMM, Ranges(), 400, 0)
+
+
+def test_problems_spread_evenly_over_decades_and_all_layouts() -> None:
+    logs = np.log([[size for _, size in each.shape] for each in PROBLEMS])
+    assert (logs >= 0).all()
+    assert (logs[:, :2] <= np.log(16384)).all()
+    assert 16384 < max(each.k for each in PROBLEMS) <= 65536
+    assert (np.quantile(logs[:, 0], [0.25, 0.75]) > np.log(16384) * np.array([0.15, 0.6])).all()
+    assert sorted({each.layout for each in PROBLEMS}) == ["nn", "nt", "tn", "tt"]
+
+
+def test_half_of_the_problems_are_round() -> None:
+    large = [each for each in PROBLEMS if min(each.m, each.n) >= 64]
+    is_round = [each.m % 8 == 0 and each.n % 8 == 0 for each in large]
+    assert 0.3 < np.mean(is_round) < 0.7
+
+
+def test_a_longer_survey_begins_with_the_same_problems() -> None:
+    assert draw(GEMM, Ranges(), 20, 0) == PROBLEMS[:20]
+    assert draw(GEMM, Ranges(), 20, 1) != PROBLEMS[:20]
+
+
+@settings(deadline=None, max_examples=20)
+@given(most=st.integers(1, 3000), seed=st.integers(0, 99), operation=st.sampled_from(["gemv", "transpose"]))
+def test_ranges_are_kept(most: int, seed: int, operation: str) -> None:
+    declared = builtin().operations[operation]
+    ranges = Ranges(most=dict.fromkeys(declared.dims, most), most_bytes=1e9)
+    for each in draw(declared, ranges, 5, seed):
+        assert all(1 <= size <= max(most, 1) for _, size in each.shape)
+
+
+def test_ranges_without_problems_are_refused() -> None:
+    with pytest.raises(InputError, match="raise most_bytes or most_flops"):
+        draw(GEMM, Ranges(most_bytes=1.0), 1, 0)

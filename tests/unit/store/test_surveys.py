@@ -6,16 +6,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fixtures.postgres import Databases
-from fixtures.records import BOARD, CPU, square, survey_part
+from fixtures.records import BOARD, CPU, survey_part
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.cli.main import run
 from tuner.errors import StoreTrouble
-from tuner.model.surveyed import joined
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
@@ -167,29 +165,6 @@ def test_parts_lie_in_the_pages_too(tmp_path: Path) -> None:
     assert health.rescue(f"sqlite:///{path}", into).from_pages == 1
     with Store.open(f"sqlite:///{into}") as store:
         assert store.survey_parts("gemm", BOARD, "cold") == [part]
-
-
-def test_parts_are_joined_into_arrays() -> None:
-    first = survey_part(9)
-    later = Timing(0, LIBRARY, Outcome.PRUNED, 3.0)
-    second = replace(
-        survey_part(), problems=(square(16), square(128)), timings=(later, Timing(1, 2, Outcome.MEASURED, 4.0))
-    )
-    found = joined([first, second])
-    assert (found.problems[0], found.problems[-1], len(found.problems), len(found.configs)) == (
-        square(16), square(128), 7, 8,
-    )  # fmt: skip
-    assert found.configs[0] == ("tiled", (("BM", 16), ("PAD", True)))
-    at = np.flatnonzero((found.problem == 0) & (found.config == LIBRARY))
-    assert (found.time_s[at].tolist(), found.cut_off[at].tolist()) == ([3.0], [True])
-    assert found.failed.tolist() == [[0, 0]]
-    assert len(found.time_s) == found.provenance["timings"] == 9
-    assert found.registers.tolist() == [33.0 + at for at in range(8)]
-
-
-def test_timings_of_another_source_are_left_out() -> None:
-    found = joined([survey_part(9)], {"tiled": "bbbb"})
-    assert set(found.config.tolist()) == {LIBRARY}
 
 
 def test_stats_and_export_tell_of_surveys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

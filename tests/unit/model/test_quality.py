@@ -2,30 +2,20 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, TOY, write_device
+from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, write_device
 
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
-from tuner.model.quality import DrawnProblem, measured, summary
-from tuner.model.quality_command import lines
+from tuner.model.quality import DrawnProblem, lines, measured, summary
 from tuner.results.record import ProblemKey
 
 DECLARED = catalogue.from_file(TOY)
 PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
-
-
-def case(config: dict[str, Any], tmp_path: Path, library: str = "") -> DrawnProblem:
-    """The toy with this answer."""
-    found = find(write_device(tmp_path / "device.json", baseline_s=2 * BEST_S))
-    told = told_of(found, config, library)
-    ((only,),) = measured([PROBLEM], [lambda problem, crew: told], DECLARED, found, seconds=4.0)
-    return only
 
 
 def told_of(found: DetectedDevice, config: dict[str, Any], library: str = "") -> Answer:
@@ -38,28 +28,30 @@ def told_of(found: DetectedDevice, config: dict[str, Any], library: str = "") ->
     )  # fmt: skip
 
 
-def test_the_best_config_loses_nothing(tmp_path: Path) -> None:
-    found = case(BEST, tmp_path)
-    assert found.why == ""
-    assert found.kernel_s == pytest.approx(BEST_S, rel=0.2)
-    assert found.loss == pytest.approx(0.0, abs=0.1)
-    assert found.over_library(found.answered_s) == pytest.approx(2.0, rel=0.3)
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnProblem, ...]:
+    """The toy answered by its best config, a worse one, the library, and one that does not compile."""
+    spec = write_device(tmp_path_factory.mktemp("quality") / "device.json", baseline_s=2 * BEST_S, faults=True)
+    broken = fault_configs()["compile_failed"]
+    ways = [(BEST, ""), ({**BEST, "BLOCK": 128}, ""), (BEST, "library"), (broken, "")]
+    found = find(spec)
+    answers = [lambda problem, crew, way=way: told_of(found, *way) for way in ways]
+    ((*compared,),) = measured([PROBLEM], answers, DECLARED, found, seconds=4.0)
+    return tuple(compared)
 
 
-def test_the_library_as_an_answer_loses_what_the_champion_gains(tmp_path: Path) -> None:
-    found = case(BEST, tmp_path, library="library")
-    assert found.by_library
-    assert found.loss == pytest.approx(0.5, abs=0.15)
-
-
-def test_several_answers_are_compared_with_one_study(tmp_path: Path) -> None:
-    found = find(write_device(tmp_path / "device.json", baseline_s=2 * BEST_S))
-    worse = {**BEST, "BLOCK": 128}
-    answers = [lambda problem, crew, config=config: told_of(found, config) for config in (BEST, worse)]
-    ((good, bad),) = measured([PROBLEM], answers, DECLARED, found, seconds=4.0)
-    assert (good.champion, good.champion_s, good.library_s) == (bad.champion, bad.champion_s, bad.library_s)
-    assert good.loss == pytest.approx(0.0, abs=0.1)
-    assert bad.loss > 0.1
+def test_answers_are_compared_with_one_study_and_the_library(cases: tuple[DrawnProblem, ...]) -> None:
+    best, worse, library, broken = cases
+    assert len({(case.champion, case.champion_s, case.library_s) for case in cases}) == 1
+    assert (best.why, best.kernel_s) == ("", pytest.approx(BEST_S, rel=0.2))
+    assert best.loss == pytest.approx(0.0, abs=0.1)
+    assert best.over_library(best.answered_s) == pytest.approx(2.0, rel=0.3)
+    assert worse.loss > 0.1
+    assert library.loss == pytest.approx(0.5, abs=0.15)
+    assert (broken.loss, broken.why) == (
+        1.0,
+        "the answer's config does not compile, or the device did not survive it",
+    )
 
 
 def drawn(kernel_s: float | None, use: str = "kernel", said: float = 0.05) -> DrawnProblem:
