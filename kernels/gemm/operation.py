@@ -111,15 +111,10 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices.cuda import cublas
 
-    if p.epilogue:
-        from tuner.devices.cuda.cublas_epilogue import best_product as best_finished
+    if p.epilogue or p.dtype in HALVES:
+        from tuner.devices.cuda.cublas_products import best_product
 
-        best_finished(p, arrays)
-        return
-    if p.dtype in HALVES:
-        from tuner.devices.cuda.cublas import best_product
-
-        best_product(p, arrays["a"], arrays["b"], arrays["c"])
+        best_product(p, arrays)
         return
     gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
@@ -134,14 +129,10 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """Times cuBLAS's ways to multiply 16-bit matrices, or to finish a product: `_cublas` takes the fastest."""
-    if p.epilogue:
-        from tuner.devices.cuda.cublas_epilogue import choose as choose_finished
+    if p.epilogue or p.dtype in HALVES:
+        from tuner.devices.cuda.cublas_products import choose
 
-        choose_finished(p, arrays)
-    elif p.dtype in HALVES:
-        from tuner.devices.cuda.cublas import choose
-
-        choose(p, arrays["a"], arrays["b"], arrays["c"])
+        choose(p, arrays)
 
 
 def _library_names(p: Problem) -> str:

@@ -13,7 +13,8 @@ from fixtures.exported import champion, imported, nvcc_warnings
 from fixtures.fake_gpu import H200
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import guarded, render
+from tuner.declare.kernel import Rendered, guarded, render
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import DeclarationError
@@ -230,15 +231,32 @@ def test_packing_one_operand_hides_the_other_and_a_packed_one_is_not_packed_agai
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8, funcSetAttribute=lambda *_: None
     )
     monkeypatch.setattr(launching, "driver", driver)
-    module, given = SimpleNamespace(get_function=lambda name: Function(name, launched)), launch.names(of)
-    launching.Series(module, launch, of, packing, alone=True).queue([*given, "memory"])
-    assert launched == [("pack", ("", "b", "", "memory", "", "m", "n", "k", "control"))]
+    monkeypatch.setattr(
+        launching, "workspace", lambda wanted: SimpleNamespace(data=SimpleNamespace(ptr=1 << 20))
+    )
+    monkeypatch.setattr(launching, "counter", lambda device: SimpleNamespace(data=SimpleNamespace(ptr=7)))
+    monkeypatch.setattr(launching.runtime, "getDevice", lambda: 0)
+    module = SimpleNamespace(get_function=lambda name: Function(name, launched))
+    rendered = Rendered("", "gemm", "cuda", launch)
+    scalars = tuple(scalar.name for scalar in of.scalars)
+    prepared = launching.PreparedRun(rendered, module, of, packing, alone=True)
+    prepared(("a", "b", "c"), scalars, None, ("memory",))
+    ((name, given),) = launched
+    assert (name, given[:4]) == ("pack", (0, "b", 0, "memory"))
+    assert given[4] == 0, "it counts nothing"
     launched.clear()
-    launching.Series(module, launch, of, packing).queue([*given, "memory"])
+    launching.PreparedRun(rendered, module, of, packing)(("a", "b", "c"), scalars, None, ("memory",))
     assert [name for name, _ in launched] == ["pack", "gemm", "fallback"]
-    assert launched[0][1][:5] == ("a", "", "packed_a", "memory", "fallbacks")
-    assert launched[1][1][:3] == ("packed_a", "memory", "c")
-    assert launched[2][1][:4] == ("verdict", "a", "b", "c")
+    region = dict(zip([name for name, _ in launch.workspace.regions], launched_regions(launch), strict=True))
+    assert launched[0][1][:5] == ("a", 0, region["packed_a"], "memory", 7)
+    assert launched[1][1][:3] == (region["packed_a"], "memory", "c")
+    assert launched[2][1][:4] == (region["verdict"], "a", "b", "c")
+
+
+def launched_regions(launch: Launch) -> list[int]:
+    """Where the parts of a workspace lie that begins at 1 << 20."""
+    assert launch.workspace is not None
+    return [(1 << 20) + first for _, first in launch.workspace.regions]
 
 
 class Function:
@@ -249,5 +267,5 @@ class Function:
     def __init__(self, name: str, launched: list[tuple]) -> None:
         self.name, self.launched = name, launched
 
-    def __call__(self, grid: object, block: object, given: tuple, shared: int) -> None:
+    def __call__(self, grid: object, block: object, given: tuple, shared: int, stream: object) -> None:
         self.launched.append((self.name, given))

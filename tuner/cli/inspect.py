@@ -147,7 +147,7 @@ def _load(found: DetectedDevice) -> Check:
     watch = MachineWatch([found])
     if watch.cores:
         time.sleep(LOOK_S)
-    told = [*([f"{holder} works with it"] if holder else []), *watch.told()]
+    told = [*([f"{holder} works with it"] if holder else []), *watch.complaints()]
     if told:
         return Check(
             what, "note", "; ".join(told), "times taken now may be wrong: wait, or stop what is running"

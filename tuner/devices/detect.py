@@ -10,11 +10,20 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from tuner.declare.language import source_language
-from tuner.devices.protocol import Compiler, DetectedDevice, Device, DeviceKind, Language, not_a_spec
+from tuner.devices.protocol import Compiler, DetectedDevice, Device, DeviceKind, language_of, not_a_spec
 from tuner.errors import DeviceTrouble
 
-__all__ = ["DetectedDevice", "find", "find_all", "find_each", "gpus", "kind_of", "kinds", "own_devices"]
+__all__ = [
+    "DetectedDevice",
+    "find",
+    "find_all",
+    "find_each",
+    "gpus",
+    "kind_of",
+    "kinds",
+    "language_of",
+    "own_devices",
+]
 
 
 @cache
@@ -35,17 +44,6 @@ def kind_of(spec: str) -> DeviceKind:
     if kind is None:
         raise not_a_spec(spec)
     return kind
-
-
-def language_of(target: str) -> Language:
-    """The language of kernels with this target.
-
-    Raises:
-        DeclarationError: There is none.
-    """
-    language = source_language(target)
-    assert isinstance(language, Language)
-    return language
 
 
 @cache

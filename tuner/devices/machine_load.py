@@ -19,8 +19,8 @@ NAMED = 3
 
 def described(load: Load, cores: int = 0) -> tuple[str, ...]:
     """Returns the complaints about a load, with the processes behind it."""
-    found = complaints(load.seen, cores)
-    return (*found, f"busiest: {', '.join(load.who)}") if found and load.who else found
+    troubles = complaints(load.circumstances, cores)
+    return (*troubles, f"busiest: {', '.join(load.who)}") if troubles and load.who else troubles
 
 
 def slowed(device: DetectedDevice) -> tuple[str, ...]:
@@ -46,11 +46,10 @@ class MachineWatch:
         Args:
             devices: The devices, of one kind.
         """
-        kind = kind_of(devices[0].spec)
-        self.cores = devices[0].info.cores if kind_of(devices[0].target).is_host else 0
-        self._watch = kind.watch(devices)
-        self.restart, self.load = self._watch.restart, self._watch.load
+        self._cores = devices[0].info.cores if kind_of(devices[0].target).is_host else 0
+        watch = kind_of(devices[0].spec).watch(devices)
+        self.restart, self.load = watch.restart, watch.load
 
-    def told(self) -> tuple[str, ...]:
+    def complaints(self) -> tuple[str, ...]:
         """Describes what is wrong with the machine; empty if it is quiet."""
-        return described(self.load(), self.cores)
+        return described(self.load(), self._cores)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.declare.language import SourceLanguage
+from tuner.declare.language import SourceLanguage, source_language
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.results.measurement import CompileReport
@@ -89,31 +89,26 @@ class Arrays(Protocol):
         ...
 
 
-class Device(Protocol):
-    """One device, used by one worker process at a time."""
+class Device:
+    """One device, used by one worker process at a time.
 
-    @property
-    def info(self) -> DeviceInfo:
-        """Identity and limits."""
-        ...
+    Attributes:
+        xp: The array module: numpy or cupy.
+        info: Identity and limits.
+        versions: Name -> version of compiler, driver and libraries.
+    """
 
-    @property
-    def versions(self) -> Mapping[str, str]:
-        """Name -> version of compiler, driver and libraries."""
-        ...
-
-    @property
-    def xp(self) -> Any:
-        """The array module: numpy or cupy."""
-        ...
+    xp: Any
+    info: DeviceInfo
+    versions: Mapping[str, str]
 
     def free_bytes(self) -> int:
         """Bytes of memory that are free now."""
-        ...
+        raise NotImplementedError
 
     def random(self, seed: int) -> Any:
         """A generator of `xp` with ``standard_normal`` and ``integers``."""
-        ...
+        return self.xp.random.default_rng(seed)
 
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
         """Makes a compiled kernel ready to run on the arrays.
@@ -121,7 +116,7 @@ class Device(Protocol):
         Raises:
             LaunchFailed: It cannot be loaded, or needs more than the device has.
         """
-        ...
+        return language_of(rendered.target).bind(rendered, code, arrays, self.info)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """Returns a run of the operation's baseline.
@@ -132,8 +127,24 @@ class Device(Protocol):
 
         Returns:
             None if the operation declares none for this kind of device, or if its threads cannot be set.
+
+        Raises:
+            LaunchFailed: It cannot be prepared.
         """
-        ...
+        baseline = arrays.problem.operation.baselines.get(self.info.kind)
+        if baseline is None or threads:
+            return None
+
+        def run(of: Callable[[Any, Problem, Mapping[str, Any]], None] = baseline.call) -> None:
+            try:
+                of(self.xp, arrays.problem, arrays.arrays)
+            except Exception as error:
+                raise LaunchFailed(
+                    f"the baseline {baseline.name} fails: {type(error).__name__}: {error}"
+                ) from error
+
+        run(baseline.prepare)
+        return run
 
     def synchronize(self) -> None:
         """Waits for all queued work.
@@ -141,7 +152,6 @@ class Device(Protocol):
         Raises:
             LaunchFailed: Queued work failed.
         """
-        ...
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times `count` runs and returns seconds, in order of measurement. `run` must have run before.
@@ -155,14 +165,14 @@ class Device(Protocol):
         Raises:
             LaunchFailed: A run failed.
         """
-        ...
+        raise NotImplementedError
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Returns clocks, temperature and power as last read during `samples_s`, and what is known of a run.
 
         The latter is ``occupancy`` for a kernel on a GPU, ``threads`` for a library on a CPU.
         """
-        ...
+        raise NotImplementedError
 
     def power_w(self, run: Run) -> float | None:
         """Measures the mean power in watts of back-to-back runs; None if the device does not report it.
@@ -172,7 +182,15 @@ class Device(Protocol):
         Raises:
             LaunchFailed: A run failed.
         """
-        ...
+        raise NotImplementedError
+
+    def transfers_s(self, problem: Problem) -> dict[str, float]:
+        """Seconds, by the host's clock, of the steps around a kernel whose data lies in host memory.
+
+        ``allocate`` (and free) all arrays, copy the inputs ``to_device`` and the outputs ``to_host``, from and
+        to ordinary (pageable) memory. Empty for a device that needs none of this.
+        """
+        return {}
 
     def canary(self) -> None:
         """Runs a small computation and checks its result.
@@ -180,29 +198,6 @@ class Device(Protocol):
         Raises:
             LaunchFailed: The device is not healthy.
         """
-        ...
-
-
-def declared_baseline(device: Device, arrays: Arrays) -> Run | None:
-    """Returns a run of the baseline that the problem's operation declares for a kind of device.
-
-    Raises:
-        LaunchFailed: It cannot be prepared.
-    """
-    baseline = arrays.problem.operation.baselines.get(device.info.kind)
-    if baseline is None:
-        return None
-
-    def run(of: Callable[[Any, Problem, Mapping[str, Any]], None] = baseline.call) -> None:
-        try:
-            of(device.xp, arrays.problem, arrays.arrays)
-        except Exception as error:
-            raise LaunchFailed(
-                f"the baseline {baseline.name} fails: {type(error).__name__}: {error}"
-            ) from error
-
-    run(baseline.prepare)
-    return run
 
 
 def keep_busy(run: Callable[[], None], synchronize: Callable[[], None], seconds: float = BUSY_S) -> int:
@@ -269,6 +264,17 @@ class Language(SourceLanguage):
         raise NotImplementedError
 
 
+def language_of(target: str) -> Language:
+    """The language of kernels with this target.
+
+    Raises:
+        DeclarationError: There is none.
+    """
+    language = source_language(target)
+    assert isinstance(language, Language)
+    return language
+
+
 @dataclass(frozen=True)
 class DetectedDevice:
     """A device that can be opened.
@@ -303,24 +309,23 @@ class Load:
     """The load on a device that others cause.
 
     Attributes:
-        seen: The load as circumstances.
+        circumstances: The load as records keep it.
         who: The busiest processes, in words.
     """
 
-    seen: Mapping[str, float] = field(default_factory=dict)
+    circumstances: Mapping[str, float] = field(default_factory=dict)
     who: tuple[str, ...] = ()
 
 
-class LoadWatch(Protocol):
+class LoadWatch:
     """Watches the load on devices; made before this process uses them."""
 
     def restart(self) -> None:
         """Discards earlier readings; from now on this process may use the devices."""
-        ...
 
     def load(self) -> Load:
         """Returns the load since the start or the last restart; of several devices, that of the worst."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

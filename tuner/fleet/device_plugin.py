@@ -37,7 +37,7 @@ from tuner.fleet.orders import (
     identity_of,
 )
 from tuner.night.night import Stage
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.night.sentinels import SentinelCode
 from tuner.night.standing import kernels_of, study_of
 from tuner.night.work import Work
@@ -88,7 +88,7 @@ def condition_of(device: DetectedDevice) -> Condition:
     provisional.
     """
     load = MachineWatch((device,)).load()
-    complaints = list(described(load)) if load.seen.get(OTHERS_PROCESSES) else []
+    complaints = list(described(load)) if load.circumstances.get(OTHERS_PROCESSES) else []
     complaints += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
     worker = Worker("device", device.opening, dict(device.environment))
     try:

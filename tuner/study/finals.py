@@ -125,7 +125,7 @@ def measure_baseline(
     check_energy(request.objectives, recorder.device, library)
     budget.progress.set_baseline(library.time_s)
     if request.library is None:
-        (seen,) = under(machine.load().seen, [library])
+        (seen,) = under(machine.load().circumstances, [library])
         session.store.add(recorder.of_baseline(seen))
         _measure_best_blas(session, request, budget)
     return library
@@ -257,7 +257,7 @@ class Finals:
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
-        measured = under(self._machine.load().seen, measured)
+        measured = under(self._machine.load().circumstances, measured)
         libraries = [self._recorder.of_baseline(each) for each in measured[len(lineup) :]]
         self._stored = StoredBaselines(self._recorder)
         judged = self._stored.mark(measured[: len(lineup)], libraries)

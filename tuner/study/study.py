@@ -196,7 +196,7 @@ class Study:
             DeviceTrouble: The device does not survive them.
             Interrupted: SIGINT or SIGTERM came.
         """
-        self.progress.observe_load(self.machine.told())
+        self.progress.observe_load(self.machine.complaints())
         self.budget.tick("finals")
         closing = threading.Thread(target=self.policy.search.close, name="closing")
         if not self.session.shares_cores:
@@ -284,7 +284,7 @@ def open_study(
             policy = _searching(session, request, spaces, library, budget)
             stack.callback(policy.search.close)
             loop = Loop(session, policy, budget)
-        budget.progress.observe_load(machine.told())
+        budget.progress.observe_load(machine.complaints())
         machine.restart()
         yield Study(request, session, loop, policy, budget, machine, interruption, library)
 

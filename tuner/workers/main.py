@@ -29,10 +29,9 @@ import psutil
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
-from tuner.devices.cpu import host
+from tuner.devices.cpu import load as cpu_load
 from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
-from tuner.devices.transfers import transfers_s
 from tuner.errors import InputError, TunerError
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason, noise
 from tuner.results.sentinel import Terms
@@ -230,7 +229,7 @@ class DeviceHandlers:
 
     def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
-        return {"transfers_s": transfers_s(self._device, self._ready().workload)}, b""
+        return {"transfers_s": self._device.transfers_s(self._ready().workload.problem)}, b""
 
     def _ready(self) -> Bench:
         if self._bench is None:
@@ -288,7 +287,7 @@ def limit_memory(role: str, spec: str) -> None:
     if asked is None and not (role == "device" and kind_of(spec).is_host):
         return
     held = psutil.Process().memory_info()
-    limit = held.data + (host.free_bytes() if asked is None else int(asked))
+    limit = held.data + (cpu_load.free_bytes() if asked is None else int(asked))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -13,7 +13,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Space
 from tuner.devices import detect
 from tuner.devices.cpu import kind as cpu_kind
-from tuner.devices.cpu.features import VARIABLE, used
+from tuner.devices.cpu.kind import FEATURES_VARIABLE as VARIABLE
+from tuner.devices.cpu.kind import vectors_in_use as used
 from tuner.errors import DeviceTrouble, InputError
 from tuner.lookup import answer
 from tuner.results.record import Role
@@ -35,7 +36,7 @@ def test_the_vectors_that_are_used(
 ) -> None:
     monkeypatch.setenv(VARIABLE, asked)
     found = used(flags)
-    assert (found.vector_bytes, found.restricted, bool(found.environment)) == (width, restricted, restricted)
+    assert (found.bytes, found.restricted, bool(found.environment)) == (width, restricted, restricted)
 
 
 def test_what_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""cuBLAS functions that callables are bound to. No GPU: CuPy's wrapper is played."""
+"""cuBLAS's functions and products, and which of them is fastest. No GPU: the libraries are played."""
 
 from __future__ import annotations
 
@@ -13,17 +13,53 @@ import pytest
 pytest.importorskip("cupy")
 
 from tuner.declare.catalogue import builtin
+from tuner.devices.protocol import LaunchFailed
+
+GEMM = builtin().operation("gemm")
+NAMES = ("tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas_products")
+#: Addresses of the arrays that calls are given.
+PLACES = {"a": 1, "b": 2, "c": 3, "c_in": 4, "bias": 5, "residual": 6}
 
 
 @pytest.fixture
-def cublas(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module, loaded anew beside a wrapper that machines without a GPU cannot load."""
+def cublas(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, loaded anew, as `products` is, beside a wrapper that machines without a GPU cannot load."""
     played = SimpleNamespace(sgemv="sgemv", dgemv="dgemv", sgeam="sgeam", dgeam="dgeam")
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    monkeypatch.delitem(sys.modules, "tuner.devices.cuda.cublas", raising=False)
-    found = importlib.import_module("tuner.devices.cuda.cublas")
-    monkeypatch.setitem(sys.modules, "tuner.devices.cuda.cublas", found)
-    return found
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    return sys.modules[NAMES[0]]
+
+
+@pytest.fixture
+def products(cublas: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = sys.modules[NAMES[1]]
+    monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
+    monkeypatch.setattr(module, "torch_product", lambda problem: None)
+    return module
+
+
+@pytest.fixture
+def calls(products: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is queued: products with what cuBLASLt was told, then kernels."""
+    queued: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        products, "proposed", lambda of, fused, device: [lambda *places: queued.append(("lt", fused, *places))]
+    )
+    monkeypatch.setattr(products, "_by_gemm_ex", lambda of, *places: queued.append(("ex", *places)))
+    monkeypatch.setattr(
+        products, "finishing", lambda of, rest: lambda *places: queued.append((rest.text, *places))
+    )
+    return queued
+
+
+def problem(epilogue: str = "") -> Any:
+    return GEMM.problem({"m": 4, "n": 6, "k": 8}, "bfloat16", "nn", "", epilogue)
+
+
+def arrays(of: Any) -> dict[str, Any]:
+    return {each.name: SimpleNamespace(data=SimpleNamespace(ptr=PLACES[each.name])) for each in of.tensors}
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("float32", ctypes.c_float), ("float64", ctypes.c_double)])
@@ -41,6 +77,103 @@ def test_operations_declare_functions_that_array_libraries_do_not_call(cublas: A
         ("transpose", "float32", True), ("transpose", "int32", False),
     ):  # fmt: skip
         operation = catalogue.operation(name)
-        problem = operation.problem(dict.fromkeys(operation.dims, 2), dtype)
-        assert (operation.baselines["cuda"].bind(problem) is not None) == has
-        assert operation.baselines["cpu"].bind(problem) is None
+        of = operation.problem(dict.fromkeys(operation.dims, 2), dtype)
+        assert (operation.baselines["cuda"].bind(of) is not None) == has
+        assert operation.baselines["cpu"].bind(of) is None
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_a_row_major_product_is_the_column_major_one_of_the_transposes(
+    products: Any, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    queued: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(products, "handle", lambda: "handle")
+    monkeypatch.setattr(products, "function", lambda name: lambda *given: queued.append((name, *given)) or 0)
+    products._by_gemm_ex(GEMM.problem({"m": 3, "n": 5, "k": 7}, "bfloat16", layout), 200, 100, 300)
+    name, _, of_b, of_a, *sizes = queued[0][:7]
+    assert (name, sizes) == ("cublasGemmEx", [5, 3, 7])
+    assert (of_b, of_a) == (int(layout[1] == "t"), int(layout[0] == "t"))
+    values = [each.value if isinstance(each, ctypes.c_void_p) else each for each in queued[0][8:]]
+    assert values[:6] == [200, 14, 5 if layout[1] == "n" else 7, 100, 14, 7 if layout[0] == "n" else 3]
+    assert values[7:] == [300, 14, 5, 68, -1], "sums in float32, the default algorithm"
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "told", "places", "behind"),
+    [
+        ("bias-col+gelu-tanh", (36, 1.0, 0.0, True), (0, 5), []),
+        ("bias-col+relu", (6, 1.0, 0.0, True), (0, 5), []),
+        ("alpha+beta+bias-col", (4, 0.75, 0.5, True), (4, 5), []),
+        ("bias-col+residual", (4, 1.0, 1.0, True), (6, 5), []),
+        ("relu", (2, 1.0, 0.0, False), (0, 0), []),
+        ("bias-col+gelu", (4, 1.0, 0.0, True), (0, 5), [("gelu", 3, 5, 0)]),
+        ("alpha+bias-row+silu+residual", (1, 0.75, 0.0, False), (0, 5), [("bias-row+silu+residual", 3, 5, 6)]),
+    ],
+)
+def test_cublaslt_does_what_it_can_and_a_kernel_the_rest(
+    products: Any, calls: list[Any], epilogue: str, told: tuple, places: tuple, behind: list
+) -> None:
+    of = problem(epilogue)
+    products.best_product(of, arrays(of))
+    (_, fused, *given), *after = calls
+    assert (fused.epilogue, fused.alpha, fused.beta, fused.biased) == told
+    assert given == [2, 1, 3, *places]
+    assert after == behind
+
+
+def test_the_fastest_is_taken_and_one_that_fails_is_passed_over(
+    products: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = {"lt": 1.0, "ex": 3.0}
+    timed: list[str] = []
+
+    def clock(run: Any, flush: Any) -> float:
+        run()
+        timed.append(calls.pop()[0])
+        return took[timed[-1]]
+
+    def broken(*places: int) -> None:
+        raise LaunchFailed("cuBLAS failed with status 15")
+
+    cupy = SimpleNamespace(
+        empty=lambda *_, **__: None, uint8="uint8", cuda=SimpleNamespace(
+            runtime=SimpleNamespace(getDevice=lambda: 0),
+            Device=lambda index: SimpleNamespace(attributes={"L2CacheSize": 1}),
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(products, "cupy", cupy)
+    monkeypatch.setattr(products, "_timed", clock)
+    monkeypatch.setattr(products, "torch_product", lambda of: broken)
+    for _ in range(2):
+        products.choose(problem(), arrays(problem()))
+    products.best_product(problem(), arrays(problem()))
+    assert [each[0] for each in calls] == ["lt"]
+    assert timed == ["ex", "lt"] * products.SAMPLES, "a second choice times none"
+
+
+def test_gemm_ex_competes_where_cublaslt_applies_nothing(products: Any, calls: list[Any]) -> None:
+    assert list(products.candidates(problem("silu"), 0)) == ["cublasGemmEx", "cublasLtMatmul 0"]
+    assert list(products.candidates(problem("relu"), 0)) == ["cublasLtMatmul 0"]
+
+
+def test_nothing_that_computes_it_is_told(products: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "proposed", lambda of, fused, device: [])
+    with pytest.raises(LaunchFailed, match="neither cublasGemmEx nor cuBLASLt"):
+        products.best_product(problem("bias-col+relu"), arrays(problem("bias-col+relu")))
+
+
+def test_a_proposal_is_laid_out_as_cublaslt_has_it(products: Any) -> None:
+    proposal = products.Proposal
+    assert (ctypes.sizeof(proposal), proposal.algorithm.offset, proposal.state.offset) == (96, 0, 72)
+
+
+@pytest.mark.parametrize(("installed", "has_gpu"), [(False, True), (True, True), (True, False)])
+def test_pytorch_is_one_more_where_it_is_installed(
+    cublas: Any, monkeypatch: pytest.MonkeyPatch, installed: bool, has_gpu: bool
+) -> None:
+    torch: Any = ModuleType("torch") if installed else None
+    if installed:
+        torch.cuda = SimpleNamespace(is_available=lambda: has_gpu)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    module: Any = sys.modules[NAMES[1]]
+    assert (module.torch_product(problem()) is not None) == (installed and has_gpu)

@@ -89,31 +89,6 @@ def test_a_main_step_that_is_none_and_steps_beside_pieces_are_refused() -> None:
         Launch.of("one", (Step("one", (1,), (32,), early=True), Step("two", (1,), (32,))))
 
 
-class Module:
-    """Stands for CuPy's: its functions note what they are given."""
-
-    def __init__(self) -> None:
-        self.launched: list[tuple[Any, ...]] = []
-
-    def get_function(self, name: str) -> Any:
-        return lambda *given: self.launched.append((name, *given))
-
-
-def test_each_step_is_given_what_it_names() -> None:
-    pytest.importorskip("cupy")
-    from tuner.devices.cuda.launching import NULL, Series, regions_of
-
-    module, memory = Module(), np.arange(1024)
-    series = Series(module, launch(), PROBLEM)
-    series.queue(("x", "y", 100, *regions_of(memory, launch())))
-    (first, second) = module.launched
-    assert (first[0], first[1], first[2], first[4]) == ("doubled", (4, 1, 1), (32, 1, 1), 0)
-    assert first[3][0] == "x"
-    assert first[3][1][0] == 256
-    assert first[3][2] == 100
-    assert second[3][2:] == ("y", NULL, 100)
-
-
 @GXX
 def test_the_exported_main_finds_it_right(tmp_path: Path) -> None:
     (path,) = export(*CASE, "source", tmp_path)

@@ -6,22 +6,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
-import numba
 import numpy
 import psutil
 import threadpoolctl
 
-from tuner.declare.kernel import Rendered
-from tuner.devices.cpu import features as cpu_features
-from tuner.devices.cpu import host
-from tuner.devices.cpu import numba as numba_source
-from tuner.devices.cpu.kind import KIND, cpu_flags, cpu_info
+from tuner.devices.cpu import load as cpu_load
+from tuner.devices.cpu.kind import FEATURES_VARIABLE, KIND, cpu_flags, cpu_info, vectors_in_use
 from tuner.devices.cpu.load import EnergyCounters
-from tuner.devices.detect import language_of
-from tuner.devices.protocol import Arrays, Run, declared_baseline, keep_busy
+from tuner.devices.cpu.numba import COMPILER
+from tuner.devices.protocol import Arrays, Device, Run, keep_busy
 from tuner.errors import DeviceTrouble
 
 #: The flush reads and writes this multiple of the last-level cache.
@@ -55,46 +51,39 @@ class LibraryRun:
             yield self._run
 
 
-class CpuDevice:
-    """This machine's CPU; see `tuner.devices.protocol.Device`."""
+class CpuDevice(Device):
+    """This machine's CPU."""
 
     xp = numpy
 
     def __init__(self) -> None:
-        self._features = cpu_features.used(cpu_flags())
-        architecture = self._features.architecture or llvm.get_host_cpu_name()
-        self.info = replace(cpu_info(), architecture=architecture, runtime=f"Numba {numba.__version__}")
-        self.versions = {"numpy": numpy.__version__, **numba_source.versions(), **blas_versions()}
-        if self._features.restricted:
-            self.versions["cpu_features"] = f"{self._features.told}, by {cpu_features.VARIABLE}"
+        self._vectors = vectors_in_use(cpu_flags())
+        architecture = self._vectors.architecture or llvm.get_host_cpu_name()
+        self.info = replace(cpu_info(), architecture=architecture, runtime=COMPILER)
+        self.versions = {
+            "numpy": numpy.__version__, "compiler": COMPILER,
+            "llvmlite": str(llvmlite.__version__), **blas_versions(),
+        }  # fmt: skip
+        if self._vectors.restricted:
+            self.versions["cpu_features"] = f"{self._vectors}, by {FEATURES_VARIABLE}"
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
         self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
 
     def free_bytes(self) -> int:
         """Bytes of memory available without swapping."""
-        return host.free_bytes()
-
-    def random(self, seed: int) -> Any:
-        """NumPy's generator."""
-        return numpy.random.default_rng(seed)
-
-    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
-        """Lets the kernel's language bind it; see the protocol."""
-        return language_of(rendered.target).bind(rendered, code, arrays, self.info)
+        return cpu_load.free_bytes()
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
-        run = declared_baseline(self, arrays)
+        run = super().library(arrays)
         default = int(self.versions.get("blas_threads", 0))
-        if run is None or not default:
-            return None if threads else run
-        if not arrays.problem.operation.baselines[self.info.kind].blas:
-            return None if threads else LibraryRun(run, self._pools, 1)
-        return LibraryRun(run, self._pools, threads or default)
-
-    def synchronize(self) -> None:
-        """Nothing is queued on a CPU."""
+        uses_blas = run and default and arrays.problem.operation.baselines[self.info.kind].blas
+        if run is None or (threads and not uses_blas):
+            return None
+        if not default:
+            return run
+        return LibraryRun(run, self._pools, (threads or default) if uses_blas else 1)
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with the host's monotonic clock; see the protocol."""
@@ -117,15 +106,15 @@ class CpuDevice:
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Load average and clock from the operating system; a library's threads; vectors if restricted."""
-        seen = {"load_1min": psutil.getloadavg()[0]}
-        if self._features.restricted:
-            seen["restricted_to_vector_bytes"] = float(self._features.vector_bytes)
+        circumstances = {"load_1min": psutil.getloadavg()[0]}
+        if self._vectors.restricted:
+            circumstances["restricted_to_vector_bytes"] = float(self._vectors.bytes)
         if isinstance(run, LibraryRun):
-            seen["threads"] = float(run.threads)
+            circumstances["threads"] = float(run.threads)
         frequency = psutil.cpu_freq()
         if frequency is not None:
-            seen["clock_hz"] = frequency.current * 1e6
-        return seen
+            circumstances["clock_hz"] = frequency.current * 1e6
+        return circumstances
 
     def power_w(self, run: Run) -> float | None:
         """Reads the packages' energy counters, which include everything that runs there."""
@@ -137,9 +126,6 @@ class CpuDevice:
             keep_busy(bare, self.synchronize)
         after_j, after_s = counters.read_j(), time.perf_counter()
         return counters.between_j(before_j, after_j) / (after_s - before_s)
-
-    def canary(self) -> None:
-        """Does nothing: a CPU that responds is healthy."""
 
 
 def _bare(run: Run) -> AbstractContextManager[Run]:

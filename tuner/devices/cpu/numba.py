@@ -10,12 +10,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import itertools
 import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,9 +26,8 @@ from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 
 from tuner.declare.kernel import Rendered
-from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
-from tuner.devices.cpu import features
-from tuner.devices.cpu.kind import cpu_flags
+from tuner.declare.problem import Problem
+from tuner.devices.cpu.kind import cpu_flags, vectors_in_use
 from tuner.devices.protocol import Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
@@ -44,18 +42,27 @@ class _Statement:
     """A statement of a module.
 
     Attributes:
-        first: Its first line, decorators included, counted from 0.
-        end: The line after its last.
+        lines: Its source, decorators included.
         names: Names that it defines.
         uses: All names that occur in it.
         always: True if it may do more than define names.
     """
 
-    first: int
-    end: int
+    lines: tuple[str, ...]
     names: frozenset[str]
     uses: frozenset[str]
     always: bool
+
+    @classmethod
+    def of(cls, node: ast.stmt, lines: Sequence[str]) -> _Statement:
+        """Reads a statement of a module with these lines."""
+        decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        uses = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        names = _defined(node)
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        own = tuple(lines[first - 1 : node.end_lineno])
+        return cls(own, frozenset(names), frozenset(uses), not names and not is_text)
 
 
 class SourceParts:
@@ -70,8 +77,8 @@ class SourceParts:
         Raises:
             SyntaxError: The text is not Python.
         """
-        self._lines = text.splitlines()
-        self._statements = [_read(each) for each in ast.parse(text).body]
+        lines = text.splitlines()
+        self._statements = [_Statement.of(node, lines) for node in ast.parse(text).body]
 
     def of(self, name: str) -> str:
         """Returns the source of the smallest module that defines a name as this one does.
@@ -80,73 +87,47 @@ class SourceParts:
         """
         wanted = {name}
         taken: set[int] = set()
-        while True:
-            more = {
-                number
-                for number, each in enumerate(self._statements)
-                if number not in taken and (each.always or each.names & wanted)
-            }
-            if not more:
-                break
+        while more := self._defining(wanted) - taken:
             taken |= more
             wanted.update(*(self._statements[number].uses for number in more))
-        kept = (self._statements[number] for number in sorted(taken))
-        lines = itertools.chain.from_iterable(self._lines[each.first : each.end] for each in kept)
+        lines = [line for number in sorted(taken) for line in self._statements[number].lines]
         return "\n".join([*lines, ""])
 
+    def _defining(self, names: set[str]) -> set[int]:
+        return {
+            number
+            for number, statement in enumerate(self._statements)
+            if statement.always or statement.names & names
+        }
 
-def _read(node: ast.stmt) -> _Statement:
-    decorators: Iterable[ast.expr] = getattr(node, "decorator_list", ())
-    first = min([node.lineno, *(each.lineno for each in decorators)])
-    uses = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    names = frozenset(_defined(node))
-    always = not names and not _is_text(node)
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Returns the names that a statement defines; none if it may have another effect, too."""
+    if isinstance(node, ast.FunctionDef):
+        # The last word of each decorator: ``njit`` of ``@numba.njit(cache=True)``.
+        words = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
+        return {node.name} if words <= HARMLESS else set()
     if isinstance(node, ast.ClassDef):
-        always = bool(node.decorator_list or node.keywords)
-    elif isinstance(node, ast.FunctionDef):
-        always = not all(_name_of(each) in HARMLESS for each in decorators)
-    return _Statement(first - 1, node.end_lineno or first, names, frozenset(uses), always)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _defined(node: ast.stmt) -> Iterator[str]:
-    """Yields the names that a statement defines; none if it may have another effect, too."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        names = [each.asname or each.name.partition(".")[0] for each in node.names]
-        if "*" not in names and getattr(node, "module", "") != "__future__":
-            yield from names
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        return set() if node.decorator_list or node.keywords else {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        return set() if "*" in names or getattr(node, "module", "") == "__future__" else names
+    if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        leaves = [leaf for target in targets for leaf in _leaves(target)]
-        if all(isinstance(leaf, ast.Name) for leaf in leaves):
-            yield from (leaf.id for leaf in leaves if isinstance(leaf, ast.Name))
-
-
-def _leaves(target: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(target, ast.Tuple | ast.List):
-        for each in target.elts:
-            yield from _leaves(each)
-    else:
-        yield target
-
-
-def _name_of(decorator: ast.expr) -> str:
-    """Returns the last word of a decorator: ``njit`` of ``@numba.njit(cache=True)``."""
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        parts = [part for target in targets for part in ast.walk(target)]
+        if all(isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context) for part in parts):
+            return {part.id for part in parts if isinstance(part, ast.Name)}
+    return set()
 
 
 # Numba reads its part of this when it is loaded, maybe by others.
-_HELD = dict(features.used(cpu_flags()).environment)
+_HELD = dict(vectors_in_use(cpu_flags()).environment)
 if _HELD.items() - os.environ.items():
     os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
     numba.config.reload_config()  # type: ignore[no-untyped-call]
 
+#: The compiler's name in records.
+COMPILER = f"Numba {numba.__version__}"
 #: Compiling runs the kernel once. Sizes are cut to this, so that even a slow kernel returns at once. It is a
 #: power of two because a kernel may rely on a dim being divisible by, say, its WIDTH, which its rules ensure
 #: only at full size.
@@ -182,13 +163,13 @@ def load_parts(rendered: Rendered) -> Callable[..., Any]:
         parts, shared = SourceParts(rendered.text), {}
         for name, function in list(vars(module).items()):
             if isinstance(function, Dispatcher) and _is_cached(function):
-                if id(function) not in shared:
+                if function not in shared:
                     text = parts.of(name)
                     part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
-                    shared[id(function)] = getattr(part, name)
-                setattr(module, name, shared[id(function)])
+                    shared[function] = getattr(part, name)
+                setattr(module, name, shared[function])
     except (SyntaxError, AttributeError) as error:
-        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        raise _compile_failed(error) from error
     return _entry(module, rendered)
 
 
@@ -196,11 +177,15 @@ def _is_cached(function: Any) -> bool:
     return not isinstance(function._cache, NullCache)
 
 
+def _compile_failed(error: Exception) -> CompileFailed:
+    return CompileFailed(f"{type(error).__name__}: {error}")
+
+
 def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
     try:
         entry: Callable[..., Any] = getattr(module, rendered.entry)
     except AttributeError as error:
-        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        raise _compile_failed(error) from error
     return entry
 
 
@@ -226,7 +211,7 @@ def _imported(kind: str, digest: str, text: str) -> ModuleType:
             spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        raise _compile_failed(error) from error
     return module
 
 
@@ -271,19 +256,19 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
 
 def _tried(entry: Callable[..., Any], problem: Problem) -> Callable[..., Any]:
     small = small_problem(problem)
-    arrays = [_filled(tensor) for tensor in small.tensors]
-    scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in small.scalars]
+    arrays = [numpy.ones(tensor.shape, dtype=tensor.dtype) for tensor in small.tensors]
+    scalars = [numpy.dtype(scalar.dtype).type(scalar.value).item() for scalar in small.scalars]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", numba.NumbaWarning)
-            entry(*arrays, *(scalar.item() for scalar in scalars))
+            entry(*arrays, *scalars)
     except MemoryError as error:
         raise CompileFailed(memory_reason(error)) from error
     except OSError as error:
         # Only Numba opens files here, to write machine code; a kernel opens none.
         raise cache_trouble(error) from error
     except Exception as error:
-        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+        raise _compile_failed(error) from error
     return entry
 
 
@@ -294,7 +279,7 @@ def bound(rendered: Rendered, arrays: Arrays) -> Run:
         entry = ready(rendered, arrays.problem)
     except CompileFailed as error:
         raise LaunchFailed(str(error)) from error
-    arguments = [each.item() if isinstance(each, numpy.generic) else each for each in arrays.arguments()]
+    arguments = [value.item() if isinstance(value, numpy.generic) else value for value in arrays.arguments()]
 
     def run() -> None:
         try:
@@ -315,16 +300,4 @@ class NumbaCompiler:
         """Compiles for this CPU; the machine code lands in Numba's cache, so the code is empty."""
         ready(rendered, problem)
         digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
-        return Binary(b"", CompileReport(binary_hash=digest, compiler=f"Numba {numba.__version__}"))
-
-
-def _filled(tensor: Tensor) -> Any:
-    assert tensor.dtype in DTYPE_BYTES
-    return numpy.ones(tensor.shape, dtype=tensor.dtype)
-
-
-def versions() -> Mapping[str, str]:
-    """Returns the versions of everything that compiles a CPU kernel."""
-    import llvmlite
-
-    return {"compiler": f"Numba {numba.__version__}", "llvmlite": str(llvmlite.__version__)}
+        return Binary(b"", CompileReport(binary_hash=digest, compiler=COMPILER))

@@ -1,19 +1,16 @@
 """Runs CUDA kernels on a caller's arrays, device and stream, for `tuner.python`.
 
-A measurement binds a kernel to its arrays once (`tuner.devices.cuda.launching`); a caller passes other arrays
-with every call. Runs on different streams may overlap, so they must not share workspaces or a module's constant
-memory; these are kept for each stream.
+A measurement binds a kernel to its arrays once; a caller passes other arrays with every call. Runs on different
+streams may overlap, so a `PreparedRun`, with its workspace and constant memory, is kept for each stream.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import cupy
@@ -23,11 +20,10 @@ from cupy.cuda import runtime
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Packing
-from tuner.declare.problem import DTYPE_BYTES, Problem
+from tuner.declare.problem import Problem
 from tuner.devices.cuda.device import describe
-from tuner.devices.cuda.launching import Series, function_of, regions_of, steps_of, three, workspace
-from tuner.devices.cuda.nvrtc import NvrtcCompiler
-from tuner.devices.cuda.tensor_maps import maps_of
+from tuner.devices.cuda.launching import PreparedRun, function_of, load_module, three
+from tuner.devices.cuda.nvrtc import compiled_code
 
 #: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
 #: is more; the oldest are dropped first.
@@ -69,33 +65,22 @@ def to_host(array: Any, into: Any) -> None:
         array.get(out=into)
 
 
-class _StreamHandle:
-    """A stream of another library, by the CUDA stream protocol.
+class Stream:
+    """A stream, of CuPy's or another library, by its handle; also by the CUDA stream protocol."""
 
-    Args:
-        handle: Its address.
-    """
+    __slots__ = ("ptr",)
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol, and the address."""
-        return 0, self._handle
+        """Version of the protocol, and the handle."""
+        return 0, self.ptr
 
-
-@dataclass(frozen=True)
-class CallArguments:
-    """A caller's arrays in the form that `tuner.devices.cuda.launching` takes."""
-
-    problem: Problem
-    arrays: Mapping[str, Any]
-    scalars: tuple[Any, ...]
-    references: Mapping[str, Any]
-
-    def arguments(self) -> Sequence[Any]:
-        """Tensors, then scalars."""
-        return (*self.arrays.values(), *self.scalars)
+    @property
+    def name(self) -> tuple[int, int]:
+        """Tells streams apart: the handle of the per-thread default stream is the same in every thread."""
+        return self.ptr, threading.get_ident() if self.ptr == runtime.streamPerThread else 0
 
 
 class _Kept:
@@ -105,63 +90,57 @@ class _Kept:
     """
 
     def __init__(self) -> None:
-        self._values: dict[Hashable, tuple[Any, int]] = {}
+        self._values: dict[tuple[object, Hashable], tuple[PreparedRun, int]] = {}
         self._lock = threading.Lock()
         self.memory_bytes = 0  # of the largest GPU that a kernel was loaded for
 
-    def get(self, key: Hashable, make: Callable[[], tuple[Any, int]]) -> Any:
-        """Returns the value of a key; if it is missing, makes it, with its size in bytes."""
-        found = self._values.get(key)
-        if found is None:
-            found = make()
-            with self._lock:
-                total = found[1] + sum(size for _, size in self._values.values())
-                most = max(KEPT_BYTES, self.memory_bytes // KEPT_PART)
-                while self._values and total > most:
-                    total -= self._values.pop(next(iter(self._values)))[1]
-                if found[1] <= most:
-                    self._values[key] = found
-        return found[0]
+    def get(self, owner: object, stream: Hashable, make: Callable[[], tuple[PreparedRun, int]]) -> PreparedRun:
+        """Returns what an owner keeps for a stream; if it is missing, makes it, with its size in bytes."""
+        known = self._values.get((owner, stream))
+        if known is not None:
+            return known[0]
+        run, size = make()
+        most = max(KEPT_BYTES, self.memory_bytes // KEPT_PART)
+        with self._lock:
+            total = size + sum(size for _, size in self._values.values())
+            while self._values and total > most:
+                total -= self._values.pop(next(iter(self._values)))[1]
+            if size <= most:
+                self._values[owner, stream] = run, size
+        return run
 
     def drop(self, owner: object) -> None:
-        """Drops what is kept for an owner, the second part of a key."""
+        """Drops what is kept for an owner."""
         with self._lock:
-            for key in [key for key in self._values if isinstance(key, tuple) and key[1] is owner]:
-                del self._values[key]
+            self._values = {key: value for key, value in self._values.items() if key[0] is not owner}
 
 
 _KEPT = _Kept()
 
 
-def _forget(token: object) -> None:
-    _KEPT.drop(token)
+def _forget(owner: object) -> None:
+    _KEPT.drop(owner)
 
 
 #: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
 _FUNCTIONS: dict[tuple[str, int, int], tuple[bytes, Any, Any]] = {}
 
 
-def _function(rendered: Rendered, problem: Problem, architecture: str, index: int) -> tuple[bytes, Any, Any]:
+def _function(rendered: Rendered, architecture: str, index: int) -> tuple[bytes, Any, Any]:
     """Compiles and loads a kernel, unless another shape already loaded the same one."""
     assert rendered.launch is not None, "a CUDA kernel has a launch"
-    key = rendered.hash, rendered.launch.shared_bytes, index
+    shared_bytes = rendered.launch.shared_bytes
+    key = rendered.hash, shared_bytes, index
     if key not in _FUNCTIONS:
-        compiler = NvrtcCompiler()
-        try:
-            code = compiler.compile(rendered, architecture, problem).code
-        finally:
-            compiler.close()
+        code = compiled_code(rendered, architecture)
         with cupy.cuda.Device(index):
-            _FUNCTIONS[key] = (code, *function_of(rendered, code))
+            module = load_module(code)
+            _FUNCTIONS[key] = code, module, function_of(module, rendered.entry, shared_bytes)
     return _FUNCTIONS[key]
 
 
 class Loaded:
-    """A rendered kernel on one GPU.
-
-    Attributes:
-        simple: True if a run is one launch with the arrays' addresses, so that their shapes do not matter.
-    """
+    """A rendered kernel on one GPU."""
 
     def __init__(self, rendered: Rendered, problem: Problem, device: DeviceInfo, index: int) -> None:
         """Compiles the kernel, or takes it from the cache on disk, and loads it.
@@ -169,22 +148,17 @@ class Loaded:
         Raises:
             CompileFailed: The source does not compile.
         """
-        assert rendered.launch is not None, "a CUDA kernel has a launch"
-        self._rendered, self._launch, self._problem, self._index = rendered, rendered.launch, problem, index
         launch, shapes = rendered.launch, {tensor.name: tensor.shape for tensor in problem.tensors}
-        self._larger_bytes = sum(
-            math.prod(each.shape) * DTYPE_BYTES[problem.dtype]
-            for each in launch.padded
-            if tuple(each.shape) != shapes[each.tensor]
-        )
-        self.simple = not self._larger_bytes and launch.pieces is None
-        self._grid, self._block = three(launch.grid), three(launch.block)
-        self._shared = launch.shared_bytes
+        assert launch is not None, "a CUDA kernel has a launch"
+        self._rendered, self._problem, self._index = rendered, problem, index
+        is_padded = any(tuple(each.shape) != shapes[each.tensor] for each in launch.padded)
+        #: True if a run is one launch with the tensors' addresses and the scalars.
+        self._is_plain = not (is_padded or launch.pieces or launch.workspace or launch.steps)
+        self._grid, self._block, self._shared = three(launch.grid), three(launch.block), launch.shared_bytes
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
         self._queueing = threading.Lock()
-        self._code, self._module, self._function = _function(rendered, problem, device.architecture, index)
-        with cupy.cuda.Device(index):
-            self._series = Series(self._module, launch, problem) if launch.steps else None
+        self._code, self._module, self._function = _function(rendered, device.architecture, index)
+        self._packing: Packing | None = None
         self._packed: tuple[Any, ...] = ()
         # What streams keep for this kernel goes when it does, and does not keep it.
         self._token = object()
@@ -200,21 +174,17 @@ class Loaded:
             stream: Handle of the stream that it is packed on; the current one unless given.
         """
         with cupy.cuda.Device(self._index):
-            if stream is not None:
-                with cupy.cuda.Stream.from_external(_StreamHandle(stream)):
-                    return self.pack(packing, address)
-            memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
-            series = Series(self._module, self._launch, self._problem, packing, alone=True)
-            tensors = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
-            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
-            with self._queueing:
-                series.queue((*tensors, *trailing, memory))
-            return memory
+            on = Stream(cupy.cuda.get_current_stream().ptr if stream is None else stream)
+            with cupy.cuda.Stream.from_external(on):
+                memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
+                run = PreparedRun(self._rendered, self._module, self._problem, packing, alone=True)
+                addresses = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
+                run(addresses, self._scalars, on, (memory.data.ptr,))
+                return memory
 
     def use_packed(self, packing: Packing, memory: Any) -> None:
         """From now on runs take an input as it was packed in that memory, which stays with them."""
-        self._series = Series(self._module, self._launch, self._problem, packing)
-        self._packed = (memory,)
+        self._packing, self._packed = packing, (memory,)
 
     def with_scalars(self, scalars: Sequence[Any]) -> Loaded:
         """The same kernel with other values for the problem's scalars.
@@ -225,11 +195,7 @@ class Loaded:
         if tuple(scalars) == self._scalars:
             return self
         other = copy.copy(self)
-        other._scalars, other._token = (
-            tuple(scalars),
-            object(),
-        )  # what is kept for a stream has the scalars in it
-        weakref.finalize(other, _forget, other._token)
+        other._scalars = tuple(scalars)
         return other
 
     def run(self, *arrays: Any) -> None:
@@ -239,23 +205,12 @@ class Loaded:
             arrays: CuPy arrays in the order of the problem's tensors. Their shapes do not matter if the
                 elements lie as the problem's layout requires.
         """
-        if not self.simple:
-            self._run_steps(arrays)
-        elif self._series is not None:
-            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
-            with self._queueing:  # another thread may use the same stream, and the workspace with it
-                maps = maps_of(self._launch, self._problem, arrays)
-                self._series.queue((*arrays, *trailing, *maps, *self._packed))
-        elif self._launch.workspace is None:
-            self._function(self._grid, self._block, (*arrays, *self._scalars), self._shared)
-        else:
-            trailing = _KEPT.get(("workspace", self._token, _current_stream()), self._with_workspace)
-            self._function(self._grid, self._block, (*arrays, *trailing), self._shared)
+        self.run_at(cupy.cuda.get_current_stream().ptr, *(array.data.ptr for array in arrays))
 
     @property
     def shortest_run(self) -> Callable[..., None]:
         """As `run`, with as little around the launch as can be."""
-        if not self.simple or self._launch.workspace is not None or self._series is not None:
+        if not self._is_plain:
             return self.run
         function, grid, block, shared = self._function, self._grid, self._block, self._shared
         if self._scalars:
@@ -268,61 +223,18 @@ class Loaded:
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        if self.simple and self._launch.workspace is None and self._series is None:
-            given = (*addresses, *self._scalars)
-            self._function(self._grid, self._block, given, self._shared, _Handle(stream))
+        on = Stream(stream)
+        if self._is_plain:
+            self._function(self._grid, self._block, (*addresses, *self._scalars), self._shared, on)
             return None
-        with cupy.cuda.Stream.from_external(_StreamHandle(stream)):
-            shapes = zip(addresses, self._problem.tensors, strict=True)
-            return self.run(
-                *(_array_at(address, each.shape, each.dtype, self._index) for address, each in shapes)
-            )
+        run = _KEPT.get(self._token, on.name, lambda: self._prepared(on))
+        with self._queueing:  # another thread may use the same stream, and the workspace with it
+            return run(addresses, self._scalars, on, [memory.data.ptr for memory in self._packed])
 
-    def _with_workspace(self) -> tuple[Any, int]:
-        """The scalars, and a workspace for the current stream, in regions where there are steps."""
-        wanted = self._launch.workspace
-        memory = None if wanted is None else workspace(wanted)
-        own = [memory] if self._series is None else regions_of(memory, self._launch)
-        return (*self._scalars, *own), wanted.bytes if wanted else 0
-
-    def _run_steps(self, arrays: Sequence[Any]) -> None:
-        """Queues a run of several steps, with constant memory and larger arrays of the current stream."""
-        stream, module, function = _current_stream(), self._module, self._function
-        if self._launch.pieces is not None:
-            size = len(self._code) + CONSTANT_BYTES
-            module, function = _KEPT.get(
-                ("module", self._token, stream), lambda: (function_of(self._rendered, self._code), size)
-            )
-        beside = self._larger_bytes + (self._launch.workspace.bytes if self._launch.workspace else 0)
-        made: dict[str, Any] = _KEPT.get(("larger", self._token, stream), lambda: ({}, beside))
-        tensors = self._problem.tensors
-        named = {
-            each.name: cupy.ndarray(each.shape, each.dtype, array.data)
-            for each, array in zip(tensors, arrays, strict=True)
-        }
-        given = CallArguments(self._problem, named, self._scalars, {})
-        # Another thread may use the same stream; its work must not come in between.
-        with self._queueing:
-            for step in steps_of(module, function, self._launch, given, made):
-                step()
-
-
-def _current_stream() -> tuple[int, int]:
-    """Names CuPy's current stream. The handle of the per-thread default stream is the same in every thread."""
-    handle = int(cupy.cuda.get_current_stream().ptr)
-    return handle, threading.get_ident() if handle == runtime.streamPerThread else 0
-
-
-class _Handle:
-    """A stream made by another library. A launch needs only its handle."""
-
-    __slots__ = ("ptr",)
-
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
-
-
-def _array_at(address: int, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-    size = math.prod(shape) * DTYPE_BYTES[dtype]
-    memory = cupy.cuda.UnownedMemory(address, size, None, index)
-    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+    def _prepared(self, stream: Stream) -> tuple[PreparedRun, int]:
+        """A run for a stream, and the bytes that it holds."""
+        own_module = self._rendered.launch is not None and self._rendered.launch.pieces is not None
+        with cupy.cuda.Stream.from_external(stream):
+            module = load_module(self._code) if own_module else self._module
+            run = PreparedRun(self._rendered, module, self._problem, self._packing)
+        return run, run.bytes + (len(self._code) + CONSTANT_BYTES if own_module else 0)

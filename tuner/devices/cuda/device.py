@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import cupy
 import numpy
 from cupy.cuda import runtime
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
-from tuner.devices.cuda.launching import DRIVER_ERRORS, LoadedKernel
-from tuner.devices.cuda.nvrtc import compile_cubin, nvrtc_version, target_architecture
-from tuner.devices.detect import language_of
-from tuner.devices.protocol import Arrays, LaunchFailed, Run, declared_baseline, keep_busy
+from tuner.declare.problem import Problem
+from tuner.devices.cuda.kind import nvml, runtime_version
+from tuner.devices.cuda.launching import DRIVER_ERRORS, LoadedKernel, helper
+from tuner.devices.cuda.nvrtc import nvrtc_version, target_architecture
+from tuner.devices.protocol import Device, LaunchFailed, Run, keep_busy
 from tuner.errors import DeviceTrouble
 
 #: Seconds between two readings of clocks and power; a reading takes about a millisecond.
@@ -29,6 +29,8 @@ HOLD_LIMIT_CYCLES = 4_000_000_000
 #: If the clock falls below this share of the default one during a batch of samples, the batch is repeated after
 #: a pause, up to a limit (NVBench's throttle threshold and recovery delay).
 THROTTLED_BELOW, THROTTLE_PAUSE_S, MAX_THROTTLED = 0.75, 0.05, 20
+#: Samples of each copy to and from the host, after one that touches pages; their median counts.
+TRANSFERS = 5
 #: Holds the stream until the host has queued all launches, so that times contain no launch overhead (as
 #: NVBench's blocking kernel does).
 HOLD_SOURCE = """
@@ -45,8 +47,17 @@ def _errors() -> tuple[type[Exception], ...]:
     return (*DRIVER_ERRORS, cublas.CUBLASError) if cublas else DRIVER_ERRORS
 
 
-class CudaDevice:
-    """The first GPU visible to this process; see `tuner.devices.protocol.Device`."""
+@contextlib.contextmanager
+def _failing_launches(what: str = "") -> Iterator[None]:
+    """Turns CuPy's exceptions into `LaunchFailed`: the context may be poisoned."""
+    try:
+        yield
+    except _errors() as error:
+        raise LaunchFailed(f"{what}{error}", device_unwell=True) from error
+
+
+class CudaDevice(Device):
+    """The first GPU visible to this process."""
 
     xp = cupy
 
@@ -61,9 +72,13 @@ class CudaDevice:
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
         self._flush = cupy.empty(max(self.info.l2_bytes, 1 << 20), dtype=cupy.uint8)
-        self._start_hold()
+        self._hold = helper(HOLD_SOURCE, "hold")
+        pinned = cupy.cuda.PinnedMemory(64, runtime.hostAllocMapped)
+        self._flag_memory = cupy.cuda.PinnedMemoryPointer(pinned, 0)
+        self._flag = numpy.frombuffer(self._flag_memory, dtype=numpy.int32, count=1)
+        self._hold_arguments = (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES))
         self._monitor = _Monitor(self.info.uuid)
-        self._seen: dict[str, float] = {}
+        self._readings: dict[str, float] = {}
         self._looked_s = 0.0
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
         from cupy_backends.cuda.libs import cublas
@@ -79,40 +94,15 @@ class CudaDevice:
             "cuda_runtime": str(runtime.runtimeGetVersion()),
         }
 
-    def _start_hold(self) -> None:
-        cubin, _ = compile_cubin(HOLD_SOURCE, target_architecture(self.info.compute_capability))
-        self._hold_module = cupy.cuda.function.Module()
-        self._hold_module.load(cubin)
-        self._hold = self._hold_module.get_function("hold")
-        self._flag_memory = cupy.cuda.PinnedMemoryPointer(
-            cupy.cuda.PinnedMemory(64, runtime.hostAllocMapped), 0
-        )
-        self._flag = numpy.frombuffer(self._flag_memory, dtype=numpy.int32, count=1)
-        self._hold_arguments = (self._flag_memory.ptr, numpy.int64(HOLD_LIMIT_CYCLES))
-
     def free_bytes(self) -> int:
         """Bytes of free device memory, including unused memory in CuPy's pool."""
         cupy.get_default_memory_pool().free_all_blocks()
         return int(runtime.memGetInfo()[0])
 
-    def random(self, seed: int) -> Any:
-        """CuPy's generator."""
-        return cupy.random.default_rng(seed)
-
-    def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
-        """Lets the kernel's language bind it; see the protocol."""
-        return language_of(rendered.target).bind(rendered, code, arrays, self.info)
-
-    def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
-        """The declared baseline; see the protocol."""
-        return None if threads else declared_baseline(self, arrays)
-
     def synchronize(self) -> None:
         """Waits for the stream; see the protocol."""
-        try:
+        with _failing_launches():
             self._stream.synchronize()
-        except _errors() as error:
-            raise LaunchFailed(str(error), device_unwell=True) from error
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """Times runs with device events around each; see the protocol."""
@@ -128,33 +118,32 @@ class CudaDevice:
                 continue
             samples.append(sample_s)
         if throttled:
-            self._seen["throttled"] = float(throttled)
+            self._readings["throttled"] = float(throttled)
         return samples
 
     def _is_throttled(self) -> bool:
-        clock_hz = self._seen.get("sm_clock_hz", 0.0)
+        clock_hz = self._readings.get("sm_clock_hz", 0.0)
         return 0 < clock_hz < THROTTLED_BELOW * self._monitor.default_clock_hz
 
     def _held(self, run: Run, cold: bool, before: Run | None) -> float:
         """Takes one sample as NVBench takes a cold one: flush, wait, hold, event, run, event, release, wait."""
         stream, flag = self._stream, self._flag
         try:
-            if before is not None:
-                before()
-            if cold:
-                runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, stream.ptr)
-            stream.synchronize()
-            flag[0] = 0
-            self._hold((1, 1, 1), (1, 1, 1), self._hold_arguments, 0)
-            self._before.record(stream)
-            run()
-            self._after.record(stream)
-            flag[0] = 1
-            self._look()
-            stream.synchronize()
-            return float(cupy.cuda.get_elapsed_time(self._before, self._after)) * 1e-3
-        except _errors() as error:
-            raise LaunchFailed(str(error), device_unwell=True) from error
+            with _failing_launches():
+                if before is not None:
+                    before()
+                if cold:
+                    runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, stream.ptr)
+                stream.synchronize()
+                flag[0] = 0
+                self._hold((1, 1, 1), (1, 1, 1), self._hold_arguments, 0)
+                self._before.record(stream)
+                run()
+                self._after.record(stream)
+                flag[0] = 1
+                self._look()
+                stream.synchronize()
+                return float(cupy.cuda.get_elapsed_time(self._before, self._after)) * 1e-3
         finally:
             flag[0] = 1
 
@@ -163,7 +152,7 @@ class CudaDevice:
         now = time.monotonic()
         if now - self._looked_s > LOOK_EVERY_S:
             self._looked_s = now
-            self._seen = self._monitor.read()
+            self._readings = self._monitor.read()
 
     def _captured(self, run: Run) -> Run:
         self.synchronize()
@@ -178,7 +167,7 @@ class CudaDevice:
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """NVML's readings during the last samples, and a kernel's occupancy."""
-        return self._seen | ({"occupancy": run.occupancy} if isinstance(run, LoadedKernel) else {})
+        return self._readings | ({"occupancy": run.occupancy} if isinstance(run, LoadedKernel) else {})
 
     def power_w(self, run: Run) -> float | None:
         """Returns NVML's reading after `run` alone has filled the time over which it averages."""
@@ -192,13 +181,47 @@ class CudaDevice:
         self.synchronize()
         return power_w
 
+    def transfers_s(self, problem: Problem) -> dict[str, float]:
+        """See the protocol."""
+        host = [numpy.ones(tensor.shape, tensor.dtype) for tensor in problem.tensors]
+
+        def allocated() -> list[int]:
+            return [runtime.malloc(array.nbytes) for array in host]
+
+        def free(addresses: list[int]) -> None:
+            for address in addresses:
+                runtime.free(address)
+
+        def copy(outputs: bool) -> None:
+            kind = runtime.memcpyDeviceToHost if outputs else runtime.memcpyHostToDevice
+            for tensor, array, there in zip(problem.tensors, host, device, strict=True):
+                if tensor.output == outputs:
+                    here = array.ctypes.data
+                    runtime.memcpy(*((here, there) if outputs else (there, here)), array.nbytes, kind)
+
+        allocate_s = self._median_s(lambda: free(allocated()))
+        device = allocated()
+        try:
+            to_device_s, to_host_s = self._median_s(lambda: copy(False)), self._median_s(lambda: copy(True))
+        finally:
+            free(device)
+        return {"allocate": allocate_s, "to_device": to_device_s, "to_host": to_host_s}
+
+    def _median_s(self, action: Run) -> float:
+        samples = []
+        for _ in range(TRANSFERS + 1):
+            self.synchronize()
+            begun_s = time.perf_counter()
+            action()
+            self.synchronize()
+            samples.append(time.perf_counter() - begun_s)
+        return statistics.median(samples[1:])
+
     def canary(self) -> None:
         """Adds two small vectors and reads the sum back; see the protocol."""
-        try:
-            total = cupy.arange(1000, dtype=cupy.float32).sum().get()
-        except _errors() as error:
-            raise LaunchFailed(f"the device is unwell: {error}", device_unwell=True) from error
-        if float(total) != 499500.0:
+        with _failing_launches("the device is unwell: "):
+            total = float(cupy.arange(1000, dtype=cupy.float32).sum().get())
+        if total != 499500.0:
             raise LaunchFailed(f"the device adds wrongly: {total}", device_unwell=True)
 
 
@@ -210,52 +233,43 @@ class _Monitor:
     """
 
     def __init__(self, uuid: str) -> None:
-        self._handle: Any = None
         self.default_clock_hz = 0.0
+        self._readings: dict[str, Callable[[], float]] = {}
         try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            library = nvml()
+            handle = library.nvmlDeviceGetHandleByUUID(uuid)
         except Exception as error:
             warnings.warn(f"no clocks or power will be recorded: {error}", stacklevel=2)
             return
-        with contextlib.suppress(pynvml.NVMLError):
-            mhz = pynvml.nvmlDeviceGetDefaultApplicationsClock(self._handle, pynvml.NVML_CLOCK_SM)
-            self.default_clock_hz = mhz * 1e6
+        self._error, clock = library.NVMLError, library.NVML_CLOCK_SM
+        with contextlib.suppress(self._error):
+            self.default_clock_hz = library.nvmlDeviceGetDefaultApplicationsClock(handle, clock) * 1e6
+        self._readings = {
+            "sm_clock_hz": lambda: library.nvmlDeviceGetClockInfo(handle, clock) * 1e6,
+            "temperature_c": lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU),
+            "power_w": lambda: library.nvmlDeviceGetPowerUsage(handle) * 1e-3,
+            "throttle_reasons": lambda: library.nvmlDeviceGetCurrentClocksEventReasons(handle),
+        }
 
     def read(self) -> dict[str, float]:
-        if self._handle is None:
-            return {}
-        nvml, handle = self._nvml, self._handle
-        readings: dict[str, Callable[[], Any]] = {
-            "sm_clock_hz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
-            "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) * 1e-3,
-            "throttle_reasons": lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
-        }
-        seen = {}
-        for name, read in readings.items():
-            try:
-                seen[name] = float(read())
-            except nvml.NVMLError:
-                continue
-        return seen
+        values = {}
+        for name, reading in self._readings.items():
+            with contextlib.suppress(self._error):
+                values[name] = float(reading())
+        return values
 
 
 def describe(index: int = 0) -> DeviceInfo:
     """Returns identity and limits of the GPU with this number, as CUDA counts in this process."""
     properties = runtime.getDeviceProperties(index)
     capability = properties["major"] * 10 + properties["minor"]
-    version = runtime.driverGetVersion()
     return DeviceInfo(
         name=properties["name"].decode(),
         kind="cuda",
         uuid=_uuid(index),
         architecture=target_architecture(capability),
         driver=_driver_version(),
-        runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
+        runtime=runtime_version(runtime.driverGetVersion()),
         memory_bytes=properties["totalGlobalMem"],
         compute_capability=capability,
         sm_count=properties["multiProcessorCount"],
@@ -279,21 +293,14 @@ def _uuid(index: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible.startswith(("GPU-", "MIG-")) and "," not in visible:
         return visible
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(runtime.deviceGetPCIBusId(index))
-        return str(pynvml.nvmlDeviceGetUUID(handle))
-    except Exception:
-        return ""
+    with contextlib.suppress(Exception):
+        library = nvml()
+        handle = library.nvmlDeviceGetHandleByPciBusId(runtime.deviceGetPCIBusId(index))
+        return str(library.nvmlDeviceGetUUID(handle))
+    return ""
 
 
 def _driver_version() -> str:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:
-        return "unknown"
+    with contextlib.suppress(Exception):
+        return str(nvml().nvmlSystemGetDriverVersion())
+    return "unknown"

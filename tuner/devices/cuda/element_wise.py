@@ -7,6 +7,7 @@ from dataclasses import replace
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.problem import Problem
+from tuner.devices.cuda.language import macros
 
 #: Finishes C in place; behind half.cuh and epilogue.cuh, of which it is made.
 SOURCE = """
@@ -28,12 +29,8 @@ extern "C" __global__ void finish(EPILOGUE_STORED* c, EPILOGUE_OPERANDS long lon
 
 def element_wise_source(problem: Problem, rest: Epilogue) -> str:
     """CUDA source of a kernel that adds a bias, applies an activation and adds a residual, in place."""
-    finished = replace(problem, epilogue=rest.text)
-    constants = problem.operation.constants(finished, "cuda")
-    lines = [
-        f"#define {name} {int(value) if isinstance(value, bool) else value}"
-        for name, value in constants.items()
-    ]
+    constants = problem.operation.constants(replace(problem, epilogue=rest.text), "cuda")
     folder = kernels_folder() / "gemm" / "cuda"
     names = ("epilogue.cuh",) if problem.dtype == "float32" else ("half.cuh", "epilogue.cuh")
-    return "\n".join([*lines, *((folder / name).read_text(encoding="utf-8") for name in names), SOURCE])
+    texts = [(folder / name).read_text(encoding="utf-8") for name in names]
+    return "\n".join([*macros(constants), *texts, SOURCE])

@@ -83,29 +83,37 @@ class CudaKind(DeviceKind):
 
     def throttle_reasons(self, device: DetectedDevice) -> int:
         """By NVML; 0 without a driver, and for a MIG instance."""
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device.info.uuid)
-            return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-        except Exception:
-            return 0
+        with contextlib.suppress(Exception):
+            library = nvml()
+            handle = library.nvmlDeviceGetHandleByUUID(device.info.uuid)
+            return int(library.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        return 0
 
 
 KIND = CudaKind()
 
 
+def nvml() -> Any:
+    """NVML, ready to be asked; raises one of its errors, or ImportError, where there is no driver."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def runtime_version(version: int) -> str:
+    """CUDA's version in words, of the number by which drivers tell it."""
+    return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+
 def visible_gpus() -> list[DetectedDevice]:
     """Returns the GPUs that this process may use, in CUDA's order (bus order)."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
+        library = nvml()
     except Exception:
         return []
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    boards = [(pynvml.nvmlDeviceGetUUID(handle), _units(pynvml, handle)) for handle in handles]
+    handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+    boards = [(library.nvmlDeviceGetUUID(handle), _units(library, handle)) for handle in handles]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     infos = [info for _, units in boards for info in units] if visible is None else _visible(boards, visible)
     return [
@@ -116,33 +124,30 @@ def visible_gpus() -> list[DetectedDevice]:
     ]
 
 
-def _gpu_info(nvml: Any, handle: Any) -> DeviceInfo:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    version = nvml.nvmlSystemGetCudaDriverVersion()
+def _gpu_info(library: Any, handle: Any) -> DeviceInfo:
+    major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
     return DeviceInfo(
-        name=nvml.nvmlDeviceGetName(handle),
+        name=library.nvmlDeviceGetName(handle),
         kind="cuda",
-        uuid=nvml.nvmlDeviceGetUUID(handle),
+        uuid=library.nvmlDeviceGetUUID(handle),
         architecture=f"sm_{major}{minor}",
-        driver=nvml.nvmlSystemGetDriverVersion(),
-        runtime=f"CUDA {version // 1000}.{version % 1000 // 10}",
-        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+        driver=library.nvmlSystemGetDriverVersion(),
+        runtime=runtime_version(library.nvmlSystemGetCudaDriverVersion()),
+        memory_bytes=library.nvmlDeviceGetMemoryInfo(handle).total,
         compute_capability=major * 10 + minor,
     )
 
 
-def _units(nvml: Any, handle: Any) -> list[DeviceInfo]:
+def _units(library: Any, handle: Any) -> list[DeviceInfo]:
     """Returns the board itself, or its MIG instances if it is split."""
-    try:
-        split = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0
-    except nvml.NVMLError:
-        count = 0
     instances = []
-    for index in range(count):
-        with contextlib.suppress(nvml.NVMLError):
-            instances.append(_gpu_info(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)))
-    return instances or [_gpu_info(nvml, handle)]
+    with contextlib.suppress(library.NVMLError):
+        if library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE:
+            for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                with contextlib.suppress(library.NVMLError):
+                    instance = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+                    instances.append(_gpu_info(library, instance))
+    return instances or [_gpu_info(library, handle)]
 
 
 def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[DeviceInfo]:
@@ -153,17 +158,19 @@ def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[D
     """
     chosen: list[DeviceInfo] = []
     for entry in (part.strip() for part in visible.split(",")):
-        found = [
-            info
-            for number, (uuid, units) in enumerate(boards)
-            for position, info in enumerate(units)
-            if (
-                position == 0
-                and (entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)))
-            )
-            or (entry.startswith("MIG-") and info.uuid.startswith(entry))
-        ]
-        if not found:
+        info = _named(boards, entry)
+        if info is None:
             break
-        chosen.append(found[0])
+        chosen.append(info)
     return chosen
+
+
+def _named(boards: list[tuple[str, list[DeviceInfo]]], entry: str) -> DeviceInfo | None:
+    """The device that an entry of ``CUDA_VISIBLE_DEVICES`` names."""
+    for number, (uuid, units) in enumerate(boards):
+        if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)):
+            return units[0]
+        for info in units:
+            if entry.startswith("MIG-") and info.uuid.startswith(entry):
+                return info
+    return None

@@ -51,21 +51,24 @@ def cpp_tokens(text: str) -> str:
     return "\n".join(line.strip() for line in "".join(pieces).splitlines() if line.strip())
 
 
-def _c_constants(parameters: Sequence[Parameter], constants: Mapping[str, Any], config: Config) -> list[str]:
-    """Writes macros rather than constexpr, because sources may use them in #if."""
-    lines = [f"#define {name} {_c_token(value)}" for name, value in constants.items()]
+def macros(constants: Mapping[str, Any]) -> list[str]:
+    """Writes constants as macros rather than constexpr, because sources may use them in #if."""
+    return [
+        f"#define {name} {int(value) if isinstance(value, bool) else value}"
+        for name, value in constants.items()
+    ]
+
+
+def _config_macros(parameters: Sequence[Parameter], config: Config) -> list[str]:
+    """Writes a config as macros; a word is one of the numbered words of its parameter."""
+    values: dict[str, Any] = {}
     for parameter in parameters:
-        value = config[parameter.name]
+        value, name = config[parameter.name], parameter.name
         if isinstance(value, str):
-            lines += [f"#define {parameter.name}_{each} {index}" for index, each in enumerate(parameter.values)]
-            lines.append(f"#define {parameter.name} {parameter.name}_{value}")
-        else:
-            lines.append(f"#define {parameter.name} {_c_token(value)}")
-    return lines
-
-
-def _c_token(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+            values |= {f"{name}_{word}": number for number, word in enumerate(parameter.values)}
+            value = f"{name}_{value}"
+        values[name] = value
+    return macros(values)
 
 
 class CudaLanguage(Language):
@@ -98,7 +101,7 @@ class CudaLanguage(Language):
         finishing: str | None = None,
     ) -> str:
         """Macros, then the source."""
-        return "\n".join([*_c_constants(parameters, constants, config), "", text])
+        return "\n".join([*macros(constants), *_config_macros(parameters, config), "", text])
 
     def compiler(self) -> Compiler:
         """NVRTC's, with a cache of cubins."""

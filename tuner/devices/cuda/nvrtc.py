@@ -147,7 +147,7 @@ class NvrtcCompiler:
     def __init__(self) -> None:
         self._cache = CubinCache()
 
-    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem | None = None) -> Binary:
         """Compiles to a cubin for the architecture, or finds it in the cache; see the protocol."""
         compiler = nvrtc_version()
         known = self._cache.get(rendered, architecture, compiler)
@@ -161,3 +161,16 @@ class NvrtcCompiler:
     def close(self) -> None:
         """Closes the cache's files."""
         self._cache.close()
+
+
+def compiled_code(rendered: Rendered, architecture: str) -> bytes:
+    """The cubin of a kernel, from the cache if it is there.
+
+    Raises:
+        CompileFailed: The source does not compile.
+    """
+    compiler = NvrtcCompiler()
+    try:
+        return compiler.compile(rendered, architecture).code
+    finally:
+        compiler.close()

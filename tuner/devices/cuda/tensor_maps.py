@@ -9,14 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy
 
-from tuner.declare.launch import ALIGNMENT_BYTES, Launch, TensorMap
-from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
+from tuner.declare.launch import ALIGNMENT_BYTES, TensorMap
+from tuner.declare.problem import DTYPE_BYTES, Tensor
 from tuner.devices.protocol import LaunchFailed
 
 #: ``CUtensorMapDataType`` by our dtypes.
@@ -88,24 +86,3 @@ def encoded(wanted: TensorMap, tensor: Tensor, address: int) -> Any:
     if status:
         raise LaunchFailed(f"the driver refuses the tensor map {wanted} of {tensor} with status {status}")
     return made.view(f"V{MAP_BYTES}")
-
-
-def maps_of(launch: Launch, problem: Problem, arrays: Sequence[Any]) -> list[Any]:
-    """The maps of a launch for a run's arrays.
-
-    Args:
-        launch: Names them, and says which tensors are padded.
-        problem: Its tensors tell shapes and dtypes.
-        arrays: CuPy arrays, in the order of the tensors; larger ones where the launch pads.
-
-    Raises:
-        LaunchFailed: The driver refuses one.
-    """
-    if not launch.maps:
-        return []
-    larger = {each.tensor: tuple(each.shape) for each in launch.padded}
-    known = {
-        tensor.name: (replace(tensor, shape=larger.get(tensor.name, tensor.shape)), array)
-        for tensor, array in zip(problem.tensors, arrays, strict=False)
-    }
-    return [encoded(each, known[each.tensor][0], int(known[each.tensor][1].data.ptr)) for each in launch.maps]

@@ -37,7 +37,7 @@ import numpy
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
-from tuner.devices.protocol import GUARD_BYTES, Arrays, Binary, CompileFailed, LaunchFailed, Run
+from tuner.devices.protocol import GUARD_BYTES, Arrays, Binary, CompileFailed, Device, LaunchFailed, Run
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import CompileReport
 
@@ -169,14 +169,14 @@ class FakeRun:
                 whole[-GUARD_BYTES] = 0
 
 
-class FakeDevice:
-    """See `tuner.devices.protocol.Device`."""
+class FakeDevice(Device):
+    """A device of a file."""
 
     xp = numpy
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.info = DeviceInfo.from_json(data["info"])
-        self.versions: Mapping[str, str] = {"compiler": "fake 1", "driver": self.info.driver or "fake"}
+        self.versions = {"compiler": "fake 1", "driver": self.info.driver or "fake"}
         self._data = data
         self._table = _Table(data)
         self._random = random.Random(data.get("landscape_seed", 0))
@@ -190,10 +190,6 @@ class FakeDevice:
         """Free memory, from the file."""
         return int(self._data.get("free_bytes", self.info.memory_bytes or 1 << 34))
 
-    def random(self, seed: int) -> Any:
-        """NumPy's generator."""
-        return numpy.random.default_rng(seed)
-
     def load(self, rendered: Rendered, code: bytes, arrays: Arrays) -> Run:
         """Looks the config up; see the protocol."""
         if code != rendered.text.encode():
@@ -206,17 +202,14 @@ class FakeDevice:
         by_threads = self._data.get("baseline_s")
         if by_threads is None or not declared:
             return None
-        told = {"error_rel": self._data.get("baseline_error_rel", 0.0)}
+        error = {"error_rel": self._data.get("baseline_error_rel", 0.0)}
         if not isinstance(by_threads, Mapping):
-            return None if threads else FakeRun({"latency_s": by_threads, **told}, arrays)
-        default = max(int(count) for count in by_threads)
-        latency_s = by_threads.get(str(threads or default))
+            return None if threads else FakeRun({"latency_s": by_threads, **error}, arrays)
+        threads = threads or max(int(count) for count in by_threads)
+        latency_s = by_threads.get(str(threads))
         if latency_s is None:
             return None
-        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads or default}, **told}, arrays)
-
-    def synchronize(self) -> None:
-        """Nothing is queued."""
+        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads}, **error}, arrays)
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """The table's latency with noise; see the protocol."""

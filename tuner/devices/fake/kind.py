@@ -44,14 +44,12 @@ class FakeKind(CudaKind):
         return int(_machine(device.spec).get("throttle_reasons", 0))
 
 
-class _FileWatch:
+class _FileWatch(LoadWatch):
     def __init__(self, spec: str) -> None:
         self._spec = spec
 
-    def restart(self) -> None:
-        """The file always tells the load of now."""
-
     def load(self) -> Load:
+        """As the file says now."""
         return Load(_machine(self._spec))
 
 

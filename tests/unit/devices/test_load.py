@@ -1,0 +1,251 @@
+"""What others do on the devices; memory and energy of a CPU. By numbers of other machines and of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from fixtures.fake_device import BOARD
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.devices.cpu import load as cpu
+from tuner.devices.cpu.load import CpuProcess, CpuReading, EnergyCounters, cpu_load
+from tuner.devices.cuda import load as gpu
+from tuner.devices.cuda.load import GpuReading, gpu_load
+from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.machine_load import MachineWatch, described
+from tuner.devices.protocol import Load
+from tuner.results.measurement import (
+    HEAT,
+    OTHERS_CORES,
+    OTHERS_GPU,
+    OTHERS_PROCESSES,
+    QUOTA,
+    STEAL,
+    TAKEN,
+    complaints,
+)
+from tuner.workers.process import MEMORY_VARIABLE, Worker
+
+OWN = 100
+
+
+def reading(
+    at_s: float, busy_s: float, processes: dict[int, CpuProcess] | None = None, **more: Any
+) -> CpuReading:
+    return CpuReading(at_s, 2, busy_s, processes=processes or {}, **more)
+
+
+def test_another_process_on_a_core_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "user_of", lambda pid: " of anna")
+    python = {OWN: CpuProcess(1, "python", 3), 101: CpuProcess(OWN, "python", 2)}
+    before = reading(0, 10, python | {7: CpuProcess(1, "render", 50)})
+    # A second later: this study took 0.9 s of a core, a child of its worker among that; the other one 0.98 s.
+    after = reading(1, 11.9, {
+        OWN: CpuProcess(1, "python", 3.2), 101: CpuProcess(OWN, "python", 2.5),
+        102: CpuProcess(101, "python", 0.2), 7: CpuProcess(1, "render", 50.98),
+    })  # fmt: skip
+    load = cpu_load(before, after, OWN)
+    assert load.circumstances == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0, TAKEN: pytest.approx(0.5)}
+    assert described(load, cores=2) == (
+        "other processes use 1 of 2 cores", "busiest: render (7) of anna, 0.98 cores",
+    )  # fmt: skip
+
+
+def test_a_worker_that_ended_is_still_this_studys() -> None:
+    before = reading(0, 0, {OWN: CpuProcess(1, "python", 1.0), 101: CpuProcess(OWN, "python", 5.0)})
+    # Its parent's seconds hold those of children that ended.
+    after = reading(2, 3, {OWN: CpuProcess(1, "python", 9.0)})
+    assert described(cpu_load(before, after, OWN), 2) == ()
+
+
+def test_steal_quota_and_heat_are_found() -> None:
+    before, after = reading(0, 0), reading(10, 0, steal_s=2.0, quota_s=1.5, heat_events=3)
+    circumstances = cpu_load(before, after, OWN).circumstances
+    assert circumstances == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
+    assert complaints(circumstances, 2) == (
+        "the hypervisor gives 10% of the cores' time to others",
+        "a CPU quota holds this process back 15% of the time", "cores are throttled for heat",
+    )  # fmt: skip
+    assert cpu_load(after, after, OWN) == Load()
+
+
+@given(st.floats(0.01, 1e4), st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4), st.integers(1, 512))
+def test_whatever_is_read_the_load_is_a_number_of_cores(
+    wall_s: float, start_s: float, busy_s: float, own_s: float, cores: int
+) -> None:
+    before = CpuReading(0.0, cores, start_s, processes={OWN: CpuProcess(1, "", 0.0)})
+    after = CpuReading(wall_s, cores, start_s + busy_s, processes={OWN: CpuProcess(1, "", own_s)})
+    circumstances = cpu_load(before, after, OWN).circumstances
+    assert circumstances[OTHERS_CORES] >= 0
+    # An own share that is as large as all that was used leaves nothing for others.
+    assert own_s < busy_s or circumstances[OTHERS_CORES] <= 1e-3
+    assert all(isinstance(value, float) for value in circumstances.values())
+
+
+@pytest.mark.parametrize(("cores", "others", "busy"), [(2, 0.2, 0), (2, 0.3, 1), (128, 1.0, 0), (128, 1.5, 1)])
+def test_the_services_of_a_large_machine_are_no_load(cores: int, others: float, busy: int) -> None:
+    assert len(complaints({OTHERS_CORES: others}, cores)) == busy
+
+
+def test_this_machine_is_read() -> None:
+    now = CpuReading.now()
+    assert now.cores == len(os.sched_getaffinity(0))
+    assert now.processes[os.getpid()].cpu_s > 0
+    watch = MachineWatch([find("cpu")])
+    assert sum(number * number for number in range(300_000)) > 0
+    assert watch.load().circumstances[OTHERS_CORES] >= 0
+
+
+def test_another_process_on_a_gpu_is_found() -> None:
+    before = GpuReading({7: "train.py (7) of anna"}, 0.93)
+    load = gpu_load(before, GpuReading({7: "train.py (7) of anna", 101: "python (101)"}, 1.0), [OWN, 101])
+    assert load.circumstances == {OTHERS_PROCESSES: 1, OTHERS_GPU: 0.93}
+    assert described(load) == (
+        "1 other process on the GPU", "the GPU is 93% busy without this study", "busiest: train.py (7) of anna",
+    )  # fmt: skip
+
+
+def test_in_a_container_this_studys_own_workers_are_no_others() -> None:
+    # NVML tells the pids of the host, of which this process knows none.
+    alone = gpu_load(GpuReading({}, 0.0), GpuReading({4712: ""}, 1.0), [OWN])
+    assert alone.circumstances[OTHERS_PROCESSES] == 0
+    both = gpu_load(GpuReading({4711: ""}, 0.0), GpuReading({4711: "", 4712: ""}, 1.0), [OWN])
+    assert both.circumstances[OTHERS_PROCESSES] == 1
+    assert both.who == ("process 4711 of another namespace",)
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [(0x04, None), (0x64, "heat"), (0x88, "hardware slowdown, power brake")],
+    ids=["the power limit of normal work", "heat", "power"],
+)
+def test_throttled_clocks_are_told(bits: int, words: str | None) -> None:
+    assert complaints({"throttle_reasons": bits}) == ((f"clocks are throttled: {words}",) if words else ())
+
+
+def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = [
+        GpuReading({}, 0.9),
+        GpuReading({}, 0.0),
+        GpuReading({OWN: "python"}, 1.0),
+        GpuReading({7: "x"}),
+    ]
+    monkeypatch.setattr(gpu, "read_gpu", lambda uuid: readings.pop(0))
+    monkeypatch.setattr(gpu, "UTILIZATION_S", 0.0)
+    monkeypatch.setattr(gpu.os, "getpid", lambda: OWN)
+    monkeypatch.setattr(gpu.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
+    watch = MachineWatch([DetectedDevice("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
+    assert watch.complaints() == ()
+    watch.restart()
+    # From here on the GPU's own utilization is this study's.
+    assert watch.load().circumstances == {OTHERS_PROCESSES: 1}
+
+
+def test_what_a_fake_device_sees_stands_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "fake.json"
+    path.write_text(json.dumps({"info": BOARD, "machine": {OTHERS_PROCESSES: 2}}))
+    assert MachineWatch([find(f"fake:{path}")]).complaints() == ("2 other processes on the GPU",)
+
+
+# --- Files of Linux -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cpu, "CGROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_CORES", tmp_path)
+    for name in ("memory", "cpu"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("cpu.stat", "usage_usec 5\nthrottled_usec 2500000\n"), ("cpu/cpu.stat", "throttled_time 2500000000\n")],
+)
+def test_a_quota_tells_how_long_it_held_this_process_back(cgroups: Path, name: str, text: str) -> None:
+    assert cpu.quota_s() == 0
+    (cgroups / name).write_text(text)
+    assert cpu.quota_s() == 2.5
+
+
+def test_cores_tell_how_often_they_were_too_hot(cgroups: Path) -> None:
+    for core, count in ((0, 2), (1, 3)):
+        folder = cgroups / f"cpu{core}" / "thermal_throttle"
+        folder.mkdir(parents=True)
+        (folder / "core_throttle_count").write_text(f"{count}\n")
+    assert cpu.heat_events() == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
+)
+def test_a_container_has_what_its_group_leaves(cgroups: Path, limit: str, used: str) -> None:
+    assert 0 < cpu.free_bytes() <= cpu.memory_bytes() == psutil.virtual_memory().total
+    (cgroups / limit).write_text("1000000\n")
+    (cgroups / used).write_text("400000\n")
+    assert (cpu.memory_bytes(), cpu.free_bytes()) == (1_000_000, 600_000)
+    (cgroups / used).write_text("1200000\n")
+    assert cpu.free_bytes() == 0
+    (cgroups / limit).write_text("max\n")
+    assert cpu.memory_bytes() == psutil.virtual_memory().total
+
+
+@pytest.fixture
+def limit_of() -> Iterator[Callable[..., int]]:
+    """Starts a worker, waits until it is ready, and tells the memory that it may take."""
+    workers: list[Worker] = []
+
+    def limit(role: str, spec: str, environment: dict[str, str]) -> int:
+        workers.append(Worker(role, spec, environment))
+        workers[-1].ask({"do": "hello"})
+        process = psutil.Process(workers[-1].pid)
+        soft, _ = process.rlimit(psutil.RLIMIT_DATA)
+        return int(soft) - int(process.memory_info().data) if soft > 0 else -1
+
+    yield limit
+    for worker in workers:
+        worker.close()
+
+
+def test_workers_take_their_share_at_the_most(limit_of: Callable[..., int], tmp_path: Path) -> None:
+    (tmp_path / "device.json").write_text('{"info": {"name": "Fake", "kind": "cuda"}}')
+    near = 64 << 20
+    assert abs(limit_of("compile", "cpu", {MEMORY_VARIABLE: str(1 << 30)}) - (1 << 30)) < near
+    assert limit_of("device", f"fake:{tmp_path}/device.json", {}) == -1
+    assert near < limit_of("device", "cpu", {}) < psutil.virtual_memory().total
+
+
+def package(folder: Path, name: str, microjoules: int) -> Path:
+    (folder / name).mkdir()
+    (folder / name / "max_energy_range_uj").write_text("1000000000\n")
+    counter = folder / name / "energy_uj"
+    counter.write_text(f"{microjoules}\n")
+    return counter
+
+
+def test_counters_of_packages_are_summed_and_may_wrap_around(tmp_path: Path) -> None:
+    first, second = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 999_000_000)
+    package(tmp_path, "intel-rapl:0:0", 1)  # a part of the first package
+    counters = EnergyCounters(tmp_path)
+    assert counters.trouble == ""
+    before = counters.read_j()
+    first.write_text("7500000\n")
+    second.write_text("2000000\n")
+    assert counters.between_j(before, counters.read_j()) == pytest.approx(2.5 + 3.0)
+
+
+def test_counters_that_are_missing_are_said(tmp_path: Path) -> None:
+    assert "no energy counters of this CPU" in EnergyCounters(tmp_path).trouble
+    package(tmp_path, "intel-rapl:0", 1).write_text("")
+    assert "chmod a+r" in EnergyCounters(tmp_path).trouble
