@@ -212,10 +212,7 @@ def from_plain(case: Case) -> Answer | None:
         return None
     plain = replace(question, problem=question.problem.plain)
     without = replace(
-        case,
-        question=plain,
-        catalogue=_applying(case),
-        problem=declared_problem(plain, case.catalogue),
+        case, question=plain, catalogue=_applying(case), problem=declared_problem(plain, case.catalogue)
     )
     for tier in (*OWN, *OTHERS):
         found = tier(without)

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import (
-    database_option,
-    device_option,
-    json_option,
-    usual_regime_option,
-    writable_file,
-)
+from tuner.cli.options import database_option, device_option, json_option, usual_regime_option, writable_file
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:

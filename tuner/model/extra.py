@@ -8,9 +8,7 @@ EXTRA = Extra(
             "tuner.model.survey_command:survey", "Time many configs at many problems, for a model.", "Tune"
         ),
         "lookup-quality": Command(
-            "tuner.model.quality:lookup_quality",
-            "Measure what answers for unknown problems cost.",
-            "Answer",
+            "tuner.model.quality:lookup_quality", "Measure what answers for unknown problems cost.", "Answer"
         ),
         "model": Command(
             "tuner.model.commands:model", "Fit a model to a survey, for shapes that nobody tuned.", "Answer"

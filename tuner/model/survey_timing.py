@@ -247,10 +247,7 @@ class Timer:
 
 def _items(codes: Sequence[tuple[int, Code]]) -> list[Item]:
     """What is to be timed, the library first."""
-    return [
-        (LIBRARY, None),
-        *((number, code) for number, code in codes if isinstance(code, CompiledConfig)),
-    ]
+    return [(LIBRARY, None), *((number, code) for number, code in codes if isinstance(code, CompiledConfig))]
 
 
 def _timing(told: Mapping[str, Any]) -> Timing:

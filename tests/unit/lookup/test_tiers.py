@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.lookup_records import (
-    BOARD,
-    CPU,
-    NAIVE,
-    answer,
-    crown,
-    gemm,
-    library,
-    record,
-    source_hash,
-    tiled,
-)
+from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

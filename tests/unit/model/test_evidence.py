@@ -6,15 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures.model_survey import (
-    CONFIGS,
-    GEMM,
-    KERNELS,
-    WIDE,
-    evidence_of,
-    plain_model,
-    two_kernels,
-)
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, WIDE, evidence_of, plain_model, two_kernels
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem

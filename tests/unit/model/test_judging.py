@@ -16,15 +16,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.model.calibrate import PRIOR
 from tuner.model.evidence import Evidence
-from tuner.model.judging import (
-    FEWEST,
-    FEWEST_DRAWN,
-    TimedAnswer,
-    calibrated,
-    judged,
-    later_answers,
-    trusted,
-)
+from tuner.model.judging import FEWEST, FEWEST_DRAWN, TimedAnswer, calibrated, judged, later_answers, trusted
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
 from tuner.model.table import Timings
