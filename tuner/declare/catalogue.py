@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
@@ -17,7 +18,7 @@ from typing import Any
 
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import IEEE, Operation, Problem
 from tuner.declare.space import Constraint
 from tuner.errors import DeclarationError, InputError, UnknownName
 
@@ -158,14 +159,9 @@ class Catalogue:
         return self.operations[name]
 
     def of(
-        self,
-        operation: str,
-        target: str = "",
-        only: tuple[str, ...] = (),
-        precision: str = "",
-        dtype: str = "",
-        epilogue: str = "",
-    ) -> tuple[Kernel, ...]:
+        self, operation: str, target: str = "", only: tuple[str, ...] = (), precision: str = "",
+        dtype: str = "", epilogue: str = "",
+    ) -> tuple[Kernel, ...]:  # fmt: skip
         """Returns the kernels of an operation.
 
         Args:
@@ -180,18 +176,18 @@ class Catalogue:
             UnknownName: There is no such operation, or no kernel has a name in `only`.
         """
         declared = self.operation(operation)
-        found = [
+        serving = [
             kernel for kernel in self.kernels
             if kernel.operation == operation and target in ("", kernel.target)
             and (not precision or kernel.serves(precision))
             and (not dtype or dtype in computed_dtypes(kernel, declared))
             and (not epilogue or kernel.epilogues)
         ]  # fmt: skip
+        known = [kernel.name for kernel in serving]
         for name in only:
-            if name not in {kernel.name for kernel in found}:
-                known = [kernel.name for kernel in found]
+            if name not in known:
                 raise UnknownName(f"{target} kernel of {operation}".strip(), name, known)
-        return tuple(kernel for kernel in found if not only or kernel.name in only)
+        return tuple(kernel for kernel in serving if not only or kernel.name in only)
 
     def serving(self, problem: Problem, target: str, only: tuple[str, ...] = ()) -> tuple[Kernel, ...]:
         """Returns the kernels that serve a problem's precision, dtype and epilogue.
@@ -210,9 +206,8 @@ class Catalogue:
 
 def computed_dtypes(kernel: Kernel, operation: Operation) -> tuple[str, ...]:
     """Dtypes of the operation in which the kernel computes; see `Kernel.dtypes`."""
-    if kernel.dtypes:
-        return tuple(each for each in operation.dtypes if each in kernel.dtypes)
-    return tuple(each for each in operation.dtypes if each not in operation.sums)
+    dtypes = kernel.dtypes or [dtype for dtype in operation.dtypes if dtype not in operation.sums]
+    return tuple(dtype for dtype in operation.dtypes if dtype in dtypes)
 
 
 def builtin() -> Catalogue:
@@ -229,36 +224,24 @@ def builtin() -> Catalogue:
         operation = _the(module, Operation, folder / "operation.py")[0]
         operations[operation.name] = operation
         modules = [(path, declarations.load(path)) for path in _declarations(folder)]
-        found = [kernel for path, each in modules for kernel in _the(each, Kernel, path)]
+        own = [_with_rules(kernel, operation) for path, each in modules for kernel in _the(each, Kernel, path)]
         order = list(getattr(module, "LADDER", ()))
-        found.sort(key=lambda kernel: order.index(kernel.name) if kernel.name in order else len(order))
-        kernels += found
-    kernels = _with_rules(kernels, operations)
+        kernels += sorted(own, key=lambda k: order.index(k.name) if k.name in order else len(order))
     usual = [kernel for kernel in kernels if not kernel.shown]
     return Catalogue(operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.shown))
 
 
-def _with_rules(kernels: Sequence[Kernel], operations: Mapping[str, Operation]) -> list[Kernel]:
-    """Kernels that have no legal config in dtypes, or for epilogues, that they do not compute."""
-    found = []
-    for kernel in kernels:
-        if operations[kernel.operation].epilogues and not kernel.epilogues:
-            kernel = _with(kernel, Constraint(NO_EPILOGUE, lambda p, d, c: not p.epilogue))
-        dtypes = computed_dtypes(kernel, operations[kernel.operation])
-        sentence = f"elements are {' or '.join(dtypes)}"
-        missing = len(dtypes) < len(operations[kernel.operation].dtypes)
-        if missing:
-            rule = Constraint(sentence, lambda p, d, c, dtypes=dtypes: p.dtype in dtypes)  # type: ignore[misc]
-            kernel = _with(kernel, rule)
-        found.append(kernel)
-    return found
-
-
-def _with(kernel: Kernel, rule: Constraint) -> Kernel:
-    """A kernel with one more rule, in front, unless it has it."""
-    if any(each.sentence == rule.sentence for each in kernel.constraints):
-        return kernel
-    return replace(kernel, constraints=(rule, *kernel.constraints))
+def _with_rules(kernel: Kernel, operation: Operation) -> Kernel:
+    """The kernel with no legal config for dtypes, epilogues and precisions that it does not compute."""
+    dtypes, rules = computed_dtypes(kernel, operation), []
+    if len(dtypes) < len(operation.dtypes):
+        rules.append(Constraint(f"elements are {' or '.join(dtypes)}", lambda p, d, c: p.dtype in dtypes))
+    if operation.epilogues and not kernel.epilogues:
+        rules.append(Constraint(NO_EPILOGUE, lambda p, d, c: not p.epilogue))
+    if IEEE not in kernel.precisions:
+        sentence = f"precision is {' or '.join(kernel.precisions)}"
+        rules.append(Constraint(sentence, lambda p, d, c: p.precision in kernel.precisions))
+    return replace(kernel, constraints=(*rules, *kernel.constraints)) if rules else kernel
 
 
 def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -267,20 +250,21 @@ def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     Raises:
         UnknownName: There is no such kernel for the operation and target.
     """
-    found = []
+    complete = []
     for kernel in kernels:
         if kernel.fallback is not None:
-            of = {
-                each.name: each
-                for each in kernels
-                if (each.operation, each.target) == (kernel.operation, kernel.target) and each.fallback is None
+            plain = {
+                other.name: other
+                for other in kernels
+                if (other.operation, other.target, other.fallback) == (kernel.operation, kernel.target, None)
             }
-            if kernel.fallback.name not in of:
-                raise UnknownName(f"fallback of kernel {kernel.name!r}", kernel.fallback.name, of)
-            plain = replace(kernel.fallback, kernel=of[kernel.fallback.name], among=tuple(of.values()))
-            kernel = replace(kernel, fallback=plain)
-        found.append(kernel)
-    return tuple(found)
+            name = kernel.fallback.name
+            if name not in plain:
+                raise UnknownName(f"fallback of kernel {kernel.name!r}", name, plain)
+            fallback = replace(kernel.fallback, kernel=plain[name], among=tuple(plain.values()))
+            kernel = replace(kernel, fallback=fallback)
+        complete.append(kernel)
+    return tuple(complete)
 
 
 def from_file(path: Path) -> Catalogue:
@@ -307,8 +291,8 @@ def from_file(path: Path) -> Catalogue:
     for kernel in kernels:
         if kernel.operation not in base.operations:
             raise UnknownName(f"operation of kernel {kernel.name!r}", kernel.operation, base.operations)
-    known = _with_rules((*base.kernels, *kernels), base.operations)
-    return Catalogue(base.operations, _with_fallbacks(known))
+    own_kernels = (_with_rules(kernel, base.operations[kernel.operation]) for kernel in kernels)
+    return Catalogue(base.operations, _with_fallbacks((*base.kernels, *own_kernels)))
 
 
 def _declarations(folder: Path) -> Iterator[Path]:
@@ -318,29 +302,22 @@ def _declarations(folder: Path) -> Iterator[Path]:
     declarations import.
     """
     for path in sorted(folder.rglob("*.py")):
-        if (
-            path.name != "operation.py"
-            and not path.name.startswith("_")
-            and not path.name.endswith(".numba.py")
-        ):
+        if path.name != "operation.py" and path.name[0] != "_" and not path.name.endswith(".numba.py"):
             yield path
 
 
 def _instances(module: ModuleType, kind: type) -> list:  # type: ignore[type-arg]
     """Module-level instances of a class, also inside module-level tuples and lists, in order."""
-    found: list = []  # type: ignore[type-arg]
-    for value in vars(module).values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, kind) and not any(each is other for other in found):
-                found.append(each)
-    return found
+    values = [value if isinstance(value, tuple | list) else (value,) for value in vars(module).values()]
+    members = itertools.chain.from_iterable(values)
+    return list({id(member): member for member in members if isinstance(member, kind)}.values())
 
 
 def _the(module: ModuleType, kind: type, path: Path) -> list:  # type: ignore[type-arg]
-    found = _instances(module, kind)
-    if not found:
+    instances = _instances(module, kind)
+    if not instances:
         raise DeclarationError(f"{path} declares no {kind.__name__}; it needs a module-level one")
-    return [each.declared(path) if isinstance(each, Kernel) else each for each in found]
+    return [each.declared(path) if isinstance(each, Kernel) else each for each in instances]
 
 
 def kernels_json(catalogue: Catalogue, operation: str = "", target: str = "") -> list[dict[str, Any]]:

@@ -46,45 +46,37 @@ class Fallback:
     kernel: Any = field(default=None, repr=False)
     among: tuple[Any, ...] = field(default=(), repr=False)
 
-    def told(self, config: Any) -> str:
+    def text(self, config: Any) -> str:
         """Kernel and config in words; `read` understands them."""
-        return " ".join([self.name, *(f"{name}={value}" for name, value in self.config(config).items())])
+        return f"{self.name} {Config(self.config(config))}".strip()
 
     def to(self, kernel: Any, config: Mapping[str, Any]) -> Fallback:
         """The same with another plain kernel, of the same operation and target, and this config of it."""
         return replace(self, name=kernel.name, config=lambda c: config, kernel=kernel)
 
-    def read(self, told: str, problem: Any, device: Any) -> Fallback:
-        """The fallback that `told` put into words, if it may be used for this problem; else this one.
+    def read(self, text: str, problem: Any, device: Any) -> Fallback:
+        """The fallback that `text` put into words, if it may be used for this problem; else this one.
 
         Args:
-            told: Kernel and config; empty for none.
-            problem: The problem, which may be another one than it was told of.
+            text: Kernel and config; empty for none.
+            problem: The problem, which may be another one than it was written for.
             device: Where.
         """
-        name, *values = told.split() or [""]
-        kernel = next((each for each in self.among if each.name == name), None)
-        if kernel is None:
-            return self
-        written = dict(each.split("=", 1) for each in values)
-        config = {
-            parameter.name: value
-            for parameter in kernel.parameters
-            for value in parameter.values
-            if written.get(parameter.name) == str(value)
-        }
-        if not len(config) == len(kernel.parameters) == len(written):
-            return self
-        if not kernel.allows(problem, device, Config(config)) or beyond_one(
-            kernel.launch(problem, Config(config))
-        ):
-            return self
-        return self.to(kernel, config)
-
-
-def beyond_one(launch: Any) -> bool:
-    """Whether a plain kernel's run is more than one launch that takes the tensors as they are."""
-    return bool(launch.padded or launch.pieces or launch.steps)
+        name, *values = text.split() or [""]
+        written = dict(value.split("=", 1) for value in values)
+        for kernel in self.among:
+            config = Config(
+                {
+                    parameter.name: value
+                    for parameter in kernel.parameters
+                    for value in parameter.values
+                    if written.get(parameter.name) == str(value)
+                }
+            )
+            complete = len(config) == len(kernel.parameters) == len(written)
+            if kernel.name == name and complete and kernel.allows(problem, device, config):
+                return self.to(kernel, config) if kernel.launch(problem, config).is_single else self
+        return self
 
 
 def guarded(text: str, entry: str) -> str:
@@ -97,26 +89,14 @@ def guarded(text: str, entry: str) -> str:
     Raises:
         DeclarationError: It cannot be found.
     """
-    head = re.compile(rf'(extern\s+"C"\s+__global__[^;{{}}]*?)\b{re.escape(entry)}\s*\(')
+    head = re.compile(rf'(extern\s+"C"\s+__global__[^;{{}}]*?)\b{re.escape(entry)}\s*\(([^;{{}}]*)\{{')
     found = head.search(text)
-    body = -1 if found is None else text.find("{", _closing(text, found.end()))
-    if found is None or body < 0:
+    if found is None:
         raise DeclarationError(
             f'a fallback\'s source has an extern "C" __global__ function {entry!r}, found none; name it so'
         )
-    opened = f"{found[1]}{ENTRY}(const unsigned* __restrict__ asked, "
-    before, parameters = text[: found.start()], text[found.end() : body + 1]
-    return f"{before}{opened}{parameters}\n    if (!*asked) return;{text[body + 1 :]}"
-
-
-def _closing(text: str, start: int) -> int:
-    """Where the parenthesis closes that opened before `start`."""
-    depth = 1
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if not depth:
-            return place
-    return len(text)
+    opened = f"{found[1]}{ENTRY}(const unsigned* __restrict__ asked, {found[2]}{{"
+    return f"{text[: found.start()]}{opened}\n    if (!*asked) return;{text[found.end() :]}"
 
 
 def behind(text: str, plain: str, entry: str) -> str:
@@ -208,35 +188,34 @@ class Kernel:
     shown: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.target not in languages():
-            raise DeclarationError(
-                f"target of kernel {self.name!r} is one of {', '.join(languages())}, got {self.target!r}"
-            )
-        if (self.launch is None) == source_language(self.target).has_launch:
-            raise DeclarationError(
-                f"a cuda kernel needs a launch rule and a cpu kernel has none; kernel {self.name!r} "
-                f"({self.target}) has {'none' if self.launch is None else 'one'}"
-            )
-        names = [parameter.name for parameter in self.parameters]
-        if len(set(names)) != len(names):
-            raise DeclarationError(f"parameters of kernel {self.name!r} have distinct names, got {names}")
-        self._check_threads(names)
+        language = languages().get(self.target)
         known = {parameter.name: parameter.values for parameter in self.parameters}
         # Starts have few values in common with many configs: each value is looked at once.
-        for name, value in dict.fromkeys(
-            item for config in (self.defaults, *self.starts) for item in config.items()
-        ):
-            if value not in known.get(name, ()):
-                raise DeclarationError(
-                    f"defaults of kernel {self.name!r} are among its parameters' values, got {name}={value!r}"
-                )
-        if any(len(config) != len(names) for config in self.starts):
-            raise DeclarationError(f"each of the starts of kernel {self.name!r} names all of {names}")
-        if self.finishing is not None:
-            object.__setattr__(self, "epilogues", True)
-        if not self.entry:
-            object.__setattr__(self, "entry", self.operation)
-        self._check_precisions()
+        values = dict.fromkeys(item for config in (self.defaults, *self.starts) for item in config.items())
+        wrong = [f"{name}={value!r}" for name, value in values if value not in known.get(name, ())]
+        name, names = f"kernel {self.name!r}", [parameter.name for parameter in self.parameters]
+        strange = [precision for precision in self.precisions or ("",) if precision not in PRECISIONS]
+        has_launch = "none" if self.launch is None else "one"
+        rules = {
+            f"target of {name} is one of {', '.join(languages())}, got {self.target!r}": language is not None,
+            f"a cuda kernel needs a launch rule and a cpu kernel has none; {name} ({self.target}) has "
+            f"{has_launch}": language is None or (self.launch is not None) == language.has_launch,
+            f"parameters of {name} have distinct names, got {names}": len(known) == len(names),
+            f"threads= names the parameter that is the number of CPU threads; {name} is for {self.target}, "
+            "leave it out": not (self.threads and language and language.has_launch),
+            f"threads= of {name} is one of its parameters {names}, got {self.threads!r}": self.threads
+            in ("", *names),
+            f"defaults of {name} are among its parameters' values, got {', '.join(wrong)}": not wrong,
+            f"each of the starts of {name} names all of {names}": all(
+                len(config) == len(names) for config in self.starts
+            ),
+            f"precisions= of {name} has one or more of {', '.join(PRECISIONS)}, got {strange}": not strange,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise DeclarationError(rule)
+        object.__setattr__(self, "epilogues", self.epilogues or self.finishing is not None)
+        object.__setattr__(self, "entry", self.entry or self.operation)
 
     def serves(self, precision: str) -> bool:
         """Whether the kernel may compute a problem of that precision."""
@@ -244,35 +223,11 @@ class Kernel:
 
     def allows(self, problem: Problem, device: Any, config: Config) -> bool:
         """Whether a config is right for a problem on a device, be it slow there."""
-        return all(each.for_speed or each.rule(problem, device, config) for each in self.constraints)
+        return all(rule.for_speed or rule.rule(problem, device, config) for rule in self.constraints)
 
-    def _check_precisions(self) -> None:
-        """A kernel that is not for every precision has no legal config for the others."""
-        for precision in self.precisions or ("",):
-            if precision not in PRECISIONS:
-                raise DeclarationError(
-                    f"precisions= of kernel {self.name!r} has one or more of {', '.join(PRECISIONS)}, "
-                    f"got {precision!r}"
-                )
-        if IEEE in self.precisions:
-            return
-        sentence = f"precision is {' or '.join(self.precisions)}"
-        if all(each.sentence != sentence for each in self.constraints):
-            rule = Constraint(sentence, lambda p, d, c: self.serves(p.precision))
-            object.__setattr__(self, "constraints", (rule, *self.constraints))
-
-    def _check_threads(self, names: list[str]) -> None:
-        if not self.threads:
-            return
-        if source_language(self.target).has_launch:
-            raise DeclarationError(
-                f"threads= names the parameter that is the number of CPU threads; kernel {self.name!r} "
-                f"is for {self.target}, leave it out"
-            )
-        if self.threads not in names:
-            raise DeclarationError(
-                f"threads= of kernel {self.name!r} is one of its parameters {names}, got {self.threads!r}"
-            )
+    def legal(self, problem: Problem, device: Any, config: Config) -> bool:
+        """Whether a config obeys every rule."""
+        return all(rule.rule(problem, device, config) for rule in self.constraints)
 
     @cached_property
     def text(self) -> str:
@@ -281,10 +236,7 @@ class Kernel:
         Raises:
             DeclarationError: A file cannot be read.
         """
-        try:
-            return "\n\n".join(path.read_text(encoding="utf-8") for path in (*self.includes, self.source))
-        except (OSError, UnicodeDecodeError) as error:
-            raise DeclarationError(f"source of kernel {self.name!r} cannot be read: {error}") from error
+        return "\n\n".join(self._read("source", path) for path in (*self.includes, self.source))
 
     @cached_property
     def finishing_text(self) -> str:
@@ -293,10 +245,13 @@ class Kernel:
         Raises:
             DeclarationError: The file cannot be read.
         """
+        return "" if self.finishing is None else self._read("finishing=", self.finishing)
+
+    def _read(self, what: str, path: Path) -> str:
         try:
-            return "" if self.finishing is None else self.finishing.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DeclarationError(f"finishing= of kernel {self.name!r} cannot be read: {error}") from error
+            raise DeclarationError(f"{what} of kernel {self.name!r} cannot be read: {error}") from error
 
     @cached_property
     def source_hash(self) -> str:
@@ -331,7 +286,7 @@ class Kernel:
             return self.launch(problem, config) if self.launch else None
         launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
         other = plain.launch(problem, Config(fallback.config(config)))
-        if beyond_one(other):
+        if not other.is_single:
             raise DeclarationError(
                 f"a fallback is one launch that takes the tensors as they are; kernel {plain.name!r} with "
                 f"{dict(fallback.config(config))} is more, choose another config"
@@ -354,7 +309,7 @@ class Kernel:
 
     def falls_back_to(self, config: Mapping[str, Value]) -> str:
         """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
-        return self.fallback.told(Config(config)) if self.fallback else ""
+        return self.fallback.text(Config(config)) if self.fallback else ""
 
     def check_entry(self) -> None:
         """Refuses a source that does not define the function to call; every config would fail.
@@ -383,7 +338,7 @@ class Kernel:
     def first_configs(self) -> tuple[Config, ...]:
         """The default and the further starts. The caller must skip those that are not legal."""
         default = self.default_config()
-        return (*(() if default is None else (default,)), *(Config(each) for each in self.starts))
+        return (*([] if default is None else [default]), *map(Config, self.starts))
 
     def declared(self, where: Path) -> Kernel:
         """Returns the kernel with absolute paths, resolved from the file that declares it."""

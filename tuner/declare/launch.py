@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from tuner.declare.problem import Problem, Tensor
 from tuner.errors import DeclarationError
@@ -85,30 +85,21 @@ class TensorMap:
     promotion: int = 256
 
     def __post_init__(self) -> None:
-        if self.swizzle not in SWIZZLES:
-            known = ", ".join(map(str, SWIZZLES))
-            raise DeclarationError(
-                f"swizzle of tensor map {self.name!r} is one of {known} bytes, got {self.swizzle!r}"
-            )
-        if self.promotion not in PROMOTIONS:
-            raise DeclarationError(
-                f"promotion of tensor map {self.name!r} is 128 or 256 bytes, got {self.promotion!r}"
-            )
-        known_sizes = [
-            size for size in self.box if isinstance(size, int)
-        ]  # exports follow others as expressions
+        for what, value, known in (
+            ("swizzle", self.swizzle, SWIZZLES), ("promotion", self.promotion, PROMOTIONS),
+        ):  # fmt: skip
+            if value not in known:
+                sizes = ", ".join(map(str, known))
+                raise DeclarationError(
+                    f"{what} of tensor map {self.name!r} is one of {sizes} bytes, got {value!r}"
+                )
+        # Exports follow other sizes as expressions.
+        known_sizes = [size for size in self.box if isinstance(size, int)]
         if not 1 <= len(self.box) <= 5 or not all(1 <= size <= MOST_ELEMENTS for size in known_sizes):
             raise DeclarationError(
                 f"the box of tensor map {self.name!r} has 1 to {MOST_ELEMENTS} elements along each of up to "
                 f"five dims, got {self.box!r}"
             )
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TensorMap:
-        """Reads the output of ``dataclasses.asdict``."""
-        return cls(
-            data["name"], data["tensor"], tuple(data["box"]), data["swizzle"], data.get("promotion", 256)
-        )
 
 
 #: A workspace, and another one within it, starts at a multiple of this.
@@ -147,11 +138,11 @@ class Padded:
         units = (rows, columns)
         return tuple(
             Padded(
-                each.name,
-                tuple(ceil_div(size, unit) * unit for size, unit in zip(each.shape, units, strict=True)),
+                tensor.name,
+                tuple(ceil_div(s, unit) * unit for s, unit in zip(tensor.shape, units, strict=True)),
             )
-            for each in tensors
-            if len(each.shape) == len(units)
+            for tensor in tensors
+            if len(tensor.shape) == len(units)
         )
 
 
@@ -198,7 +189,7 @@ class Workspace:
         """
         first = _aligned(self.zeroed_bytes)
         shift = _aligned(first + other.bytes - self.zeroed_bytes)
-        moved = tuple((each, at + shift if at >= self.zeroed_bytes else at) for each, at in self.regions)
+        moved = tuple((own, at + shift if at >= self.zeroed_bytes else at) for own, at in self.regions)
         return Workspace(self.bytes + shift, first + other.zeroed_bytes, (*moved, (name, first)))
 
 
@@ -302,6 +293,11 @@ class Launch:
                 "even if it is a single step"
             )
 
+    @property
+    def is_single(self) -> bool:
+        """True if a run is one launch that takes the tensors as they are."""
+        return not (self.padded or self.pieces or self.steps)
+
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
         """A run of several launches.
@@ -315,75 +311,51 @@ class Launch:
         Raises:
             DeclarationError: No step has that entry.
         """
-        found = next((step for step in steps if step.entry == main), None)
-        if found is None:
+        largest = next((step for step in steps if step.entry == main), None)
+        if largest is None:
             names = ", ".join(step.entry for step in steps)
             raise DeclarationError(f"main= is the entry of a step ({names}), got {main!r}; name one of them")
-        return cls(
-            found.grid,
-            found.block,
-            found.shared_bytes,
-            workspace=workspace,
-            steps=tuple(steps),
-            **more,
-        )
+        geometry = largest.grid, largest.block, largest.shared_bytes
+        return cls(*geometry, workspace=workspace, steps=tuple(steps), **more)
 
     def names(self, problem: Problem) -> list[str]:
         """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
-        regions = self.workspace.regions if self.workspace else ()
-        scalars = (scalar.name for scalar in problem.scalars)
-        own = (name for name, _ in regions)
-        tensors, maps = (tensor.name for tensor in problem.tensors), (each.name for each in self.maps)
-        return [*tensors, *scalars, *own, self.counter or "counter", "", *maps]
+        regions = [name for name, _ in self.workspace.regions] if self.workspace else []
+        arguments = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        maps = [tensor_map.name for tensor_map in self.maps]
+        return [*arguments, *regions, self.counter or "counter", "", *maps]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Reads the output of ``dataclasses.asdict``."""
-        return cls(
-            tuple(data["grid"]),
-            tuple(data["block"]),
-            data["shared_bytes"],
-            tuple(Padded(each["tensor"], tuple(each["shape"])) for each in data.get("padded", ())),
-            Pieces(**data["pieces"]) if data.get("pieces") else None,
-            _workspace_from(data["workspace"]) if data.get("workspace") else None,
-            tuple(_step_from(each) for each in data.get("steps", ())),
-            data.get("counter", ""),
-            tuple(Packing(**each) for each in data.get("packings", ())),
-            tuple(TensorMap.from_json(each) for each in data.get("maps", ())),
-        )
+        """Reads the output of ``dataclasses.asdict``, also from JSON."""
+        launch: Launch = _read(cls, data)
+        return launch
 
 
-def _workspace_from(data: Mapping[str, Any]) -> Workspace:
-    regions = tuple((name, first) for name, first in data.get("regions", ()))
-    return Workspace(data["bytes"], data["zeroed_bytes"], regions)
-
-
-def _step_from(data: Mapping[str, Any]) -> Step:
-    return Step(
-        data["entry"], tuple(data["grid"]), tuple(data["block"]), data["shared_bytes"],
-        tuple(data["arguments"]), data.get("early", False),
-    )  # fmt: skip
+def _read(hint: Any, value: Any) -> Any:
+    """A value of a field's type, of which JSON leaves objects and lists."""
+    kinds = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
+    if isinstance(value, Mapping):
+        hints = get_type_hints(kinds[0])
+        return kinds[0](**{name: _read(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
+    if isinstance(value, list | tuple):
+        return tuple(_read(get_args(hint)[0], part) for part in value)
+    return value
 
 
 def hash_of_launch(constants: Mapping[str, Any], launch: Launch | None) -> str:
     """Hash of a rendered source's constants and launch, without fields that have their default values."""
-    told = {"constants": dict(constants), "launch": None if launch is None else _given(launch)}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+    parts = {"constants": dict(constants), "launch": None if launch is None else _set_fields(launch)}
+    # NumPy's scalars are written as Python's.
+    text = json.dumps(parts, sort_keys=True, default=lambda value: value.item())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _given(part: Any) -> Any:
+def _set_fields(part: Any) -> Any:
     """Returns a launch, or a part of one, as plain data without the fields that have their default values."""
     if isinstance(part, tuple):
-        return [_given(each) for each in part]
+        return [_set_fields(member) for member in part]
     if not is_dataclass(part):
         return part
-    return {
-        each.name: _given(getattr(part, each.name))
-        for each in fields(part)
-        if getattr(part, each.name) != each.default
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Converts NumPy's scalars to Python's."""
-    return value.item()
+    values = {field: getattr(part, field.name) for field in fields(part)}
+    return {field.name: _set_fields(value) for field, value in values.items() if value != field.default}

@@ -85,7 +85,7 @@ def first_configs(
 ) -> list[Config]:
     """Returns the legal ones of the kernel's declared first configs, with pins applied."""
     pinned = [Config({**config, **pins}) for config in kernel.first_configs()]
-    return [config for config in pinned if all(r.rule(problem, device, config) for r in kernel.constraints)]
+    return [config for config in pinned if kernel.legal(problem, device, config)]
 
 
 def declared_config(
