@@ -406,6 +406,13 @@ def shares_memory_with_others(array: Any) -> bool:
     return hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__")
 
 
+def is_array(value: object) -> bool:
+    """True for an array of a library that is known, or that shares its memory."""
+    if isinstance(value, numpy.generic):
+        return False
+    return family_of(value) is not None or shares_memory_with_others(value)
+
+
 def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family | None:
     """The library of all arrays; None for one that shares its memory.
 
@@ -444,6 +451,12 @@ def view(array: Any) -> Any:
     from tuner.devices.cuda.calling import adopted
 
     return adopted(array)
+
+
+def operand_of(array: Any) -> Operand:
+    """An array of any library, without its content."""
+    family = family_of(array)
+    return family.operand(array) if family is not None else operand_of(view(array))
 
 
 def given_back(result: Any, like: Any) -> Any:

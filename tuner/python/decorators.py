@@ -5,125 +5,31 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Unpack
 
 import numpy
 
-from tuner.declare.catalogue import Catalogue, from_file
+from tuner.declare.catalogue import from_file
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice, find, kind_of
-from tuner.errors import NothingFound, UnknownName
+from tuner.errors import NothingFound
 from tuner.lookup import Answer, answer
+from tuner.lookup.answers import EXACT
 from tuner.lookup.asking import opened, parse_key
-from tuner.python import policy as policies
-from tuner.python.code import KernelCode, read_code
-from tuner.python.own_kernel import free_numbers, own_problem
-from tuner.python.policy import POLICIES, chosen
-from tuner.python.running import ConfigRunner, check, device_of, is_array, key_of, named, seen
+from tuner.python import policy
+from tuner.python.arrays import family_of, is_array
+from tuner.python.own_kernel import KernelCode, free_numbers, named, own_problem, read_code
+from tuner.python.policy import LIBRARY, MEASURE, POLICIES, checked, chosen
+from tuner.python.running import ConfigRunner, check, device_of, seen
 from tuner.python.tuned import Tuned
-from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown, tune_problem
+from tuner.python.tuning import OwnOptions, refuse_unknown, resolved, run_shown
 from tuner.study.requests import StudyOptions, asked, database_url
 
 #: Seconds of tuning at the first call, unless the function or the process says another number.
 SECONDS = 10.0
-
-
-def policy(own: str | None) -> str:
-    """What a call without a champion does: the function's own policy, else that of `tuner.on_miss`.
-
-    Raises:
-        UnknownName: There is no such policy.
-    """
-    how = own or chosen().how
-    if how not in POLICIES:
-        raise UnknownName("policy on_miss", how, POLICIES)
-    return how
-
-
-def seconds_of(own: float | None) -> float:
-    """Seconds of tuning at a first call: the function's own, else those that `tuner.on_miss` was given."""
-    process = chosen().seconds
-    return own or (SECONDS if process == policies.SECONDS else process)
-
-
-@dataclass(frozen=True)
-class FirstCall:
-    """How a function finds its configs.
-
-    Attributes:
-        db: URL of the database.
-        regime: How times are taken.
-        on_miss: The function's own policy; None to follow the process.
-        seconds: Seconds of tuning, where it is tuned; None to follow the process.
-    """
-
-    db: str
-    regime: str = "cold"
-    on_miss: str | None = None
-    seconds: float | None = None
-
-    def config(self, problem: Problem, found: DetectedDevice) -> Mapping[str, Any]:
-        """The champion's config, or what the policy says.
-
-        Raises:
-            NothingFound: No config is legal.
-        """
-        try:
-            known: Answer | None = self.answer(problem, found)
-        except NothingFound:
-            known = None
-        usable = known is not None and not known.stale
-        if known is not None and usable and known.match == "exact":
-            return known.config
-        how = policy(self.on_miss)
-        if how == "measure":
-            told = StudyOptions(
-                device=found.spec, regime=self.regime, db=self.db, seconds=seconds_of(self.seconds)
-            )
-            try:
-                return run_shown(asked(declared_by(problem), problem, told), False).config
-            except NothingFound as nothing:
-                warnings.warn(f"{nothing}; its first config runs", UserWarning, stacklevel=5)
-        if how != "library" and known is not None and usable:
-            return known.config
-        return first_config(problem, found)
-
-    def answer(self, problem: Problem, found: DetectedDevice) -> Answer:
-        """What a lookup answers.
-
-        Raises:
-            NothingFound: No config is legal.
-        """
-        store = opened(self.db)
-        try:
-            return answer(store, parse_key(problem), found.info, self.regime, None, declared_by(problem))
-        finally:
-            if store is not None:
-                store.close()
-
-
-def declared_by(problem: Problem) -> Catalogue:
-    """The file that declares a problem's kernel."""
-    assert problem.operation.origin is not None, "a kernel of one's own has a file"
-    return from_file(problem.operation.origin)
-
-
-def first_config(problem: Problem, found: DetectedDevice) -> Config:
-    """The config that a person would try first.
-
-    Raises:
-        NothingFound: None is legal.
-    """
-    [own] = declared_by(problem).of(problem.operation.name)
-    space = Space.build(own.parameters, own.constraints, problem, found.info)
-    if not len(space):
-        raise NothingFound(
-            f"no config of {own.name} is legal for {problem} on {found.info.name}; relax a restriction"
-        )
-    return next((each for each in own.first_configs() if each in space), space[0])
 
 
 class KernelOptions(OwnOptions, total=False):
@@ -164,13 +70,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
     """
     params = {name: values for name, values in options.items() if name.isupper()}
     rest = {name: value for name, value in options.items() if name not in params}
-    refuse_unknown(rest, _KNOWN, "option (parameters are in capitals)")
-    policy(rest.get("on_miss"))
-
-    def decorate(function: Callable[..., Any]) -> TunedFunction:
-        return TunedFunction(read_code(function, "", params), rest)
-
-    return decorate
+    _check(rest, "option (parameters are in capitals)")
+    return lambda function: TunedFunction(read_code(function, "", params), rest)
 
 
 def cuda_kernel(
@@ -188,12 +89,13 @@ def cuda_kernel(
         DeclarationError: There is no such function in the source.
         UnknownName: There is no such option.
     """
-    refuse_unknown(options, _KNOWN)
-    policy(options.get("on_miss"))
-    return TunedFunction(read_code(source, name, params), dict(options))
+    _check(options)
+    return TunedFunction(read_code(source, name, params), options)
 
 
-_KNOWN = tuple(KernelOptions.__annotations__) + tuple(OwnOptions.__annotations__)
+def _check(options: Mapping[str, Any], kind: str = "option") -> None:
+    refuse_unknown(options, (*KernelOptions.__annotations__, *OwnOptions.__annotations__), kind)
+    checked(options.get("on_miss") or chosen().how, "policy on_miss", POLICIES)
 
 
 class TunedFunction:
@@ -204,11 +106,8 @@ class TunedFunction:
 
     def __init__(self, code: KernelCode, options: Mapping[str, Any]) -> None:
         """Keeps code and options; nothing is looked up before the first call."""
-        self._code, self._options, self._free = code, dict(options), free_numbers(code, options)
-        self._first = FirstCall(
-            database_url(options.get("db") or ""), options.get("regime") or "cold", options.get("on_miss"),
-            options.get("seconds"),
-        )  # fmt: skip
+        self._code, self._options, self._free = code, options, free_numbers(code, options)
+        self._db, self._regime = database_url(options.get("db") or ""), options.get("regime") or "cold"
         self._runners: dict[Hashable, ConfigRunner] = {}
         self._lock = threading.Lock()
         if code.function is not None:
@@ -216,19 +115,22 @@ class TunedFunction:
 
     def __call__(self, *arguments: Any, **by_name: Any) -> None:
         """Runs the champion for arrays and numbers like these."""
-        values = {
-            name: seen(name, each) if is_array(each) else each
-            for name, each in self._named(arguments, by_name).items()
-        }
-        key = tuple(
-            type(each) if name in self._free or isinstance(each, float | numpy.floating) else key_of(each)
-            for name, each in values.items()
-        )
+        values = self._named(arguments, by_name)
+        keys: list[Any] = []
+        for name, value in values.items():
+            if is_array(value):
+                value = values[name] = seen(name, value)
+                family = family_of(value)
+                keys.append(family.key(value) if family is not None else None)
+            else:
+                free = name in self._free or isinstance(value, float | numpy.floating)
+                keys.append(type(value) if free else value)
+        key = tuple(keys)
         runner = self._runners.get(key)
         if runner is None:
             with self._lock:
                 runner = self._runners.get(key) or self._runners.setdefault(key, self._prepared(values))
-        arrays = (values[each.name] for each in runner.problem.tensors)
+        arrays = (values[tensor.name] for tensor in runner.problem.tensors)
         runner.run(*arrays, numbers={name: values[name] for name in runner.numbers})
 
     def tune(self, *arguments: Any, progress: bool = True, **options: Unpack[StudyOptions]) -> Tuned:
@@ -239,13 +141,17 @@ class TunedFunction:
             progress: False to show none.
             options: See `tuner.study.requests.StudyOptions`.
         """
-        values = self._named(arguments, {})
-        problem, found = self._declared(values)
-        told = StudyOptions(device=found.spec, regime=self._first.regime, db=self._first.db) | options
-        result = tune_problem(problem, told, progress)
+        problem, _, device = self._declared(self._named(arguments, {}))
+        result = self._tuned(problem, device, options, progress)
         with self._lock:
             self._runners.clear()
         return result
+
+    def _tuned(
+        self, problem: Problem, device: DetectedDevice, options: StudyOptions, progress: bool = False
+    ) -> Tuned:
+        own = StudyOptions(device=device.spec, regime=self._regime, db=self._db)
+        return run_shown(asked(*resolved(problem), own | options), progress)
 
     def explain(self, *arguments: Any) -> Answer:
         """What a call with such arguments runs without tuning, as a lookup answers it.
@@ -253,8 +159,16 @@ class TunedFunction:
         Raises:
             NothingFound: No config is legal.
         """
-        problem, found = self._declared(self._named(arguments, {}))
-        return self._first.answer(problem, found)
+        problem, _, device = self._declared(self._named(arguments, {}))
+        return self._answer(problem, device)
+
+    def _answer(self, problem: Problem, device: DetectedDevice) -> Answer:
+        store, (catalogue, _) = opened(self._db), resolved(problem)
+        try:
+            return answer(store, parse_key(problem), device.info, self._regime, None, catalogue)
+        finally:
+            if store is not None:
+                store.close()
 
     def __repr__(self) -> str:
         parameters = ", ".join(
@@ -268,12 +182,14 @@ class TunedFunction:
             return named({**in_order, **by_name}, self._code.takes, self._code.name)
         return named(arguments, self._code.takes, self._code.name)
 
-    def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, DetectedDevice]:
-        """The problem for these arguments, and the device that they are on."""
-        _, problem = own_problem(self._code, values, self._options)
-        target = self._code.target
-        at = kind_of(target).first if kind_of(target).is_host else device_of(values.values(), target)
-        return problem, find(self._options.get("device") or at)
+    def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, Kernel, DetectedDevice]:
+        """The problem for these arguments, its kernel, and the device that they are on."""
+        problem = own_problem(self._code, values, self._options)
+        target, origin = kind_of(self._code.target), problem.operation.origin
+        at = target.first if target.is_host else device_of(values.values(), self._code.target)
+        assert origin is not None, "a kernel of one's own has a file"
+        [declared] = from_file(origin).of(problem.operation.name)
+        return problem, declared, find(self._options.get("device") or at)
 
     def _prepared(self, values: Mapping[str, Any]) -> ConfigRunner:
         """What runs for these arguments, and for others like them.
@@ -281,11 +197,45 @@ class TunedFunction:
         Raises:
             InputError: An array does not lie as the kernel reads it; nothing was tuned.
         """
-        problem, found = self._declared(values)
-        tensors = problem.tensors
-        check(
-            tensors, [values[each.name] for each in tensors], found.info.kind, not kind_of(found.target).is_host
+        problem, kernel, device = self._declared(values)
+        arrays = [values[tensor.name] for tensor in problem.tensors]
+        check(problem.tensors, arrays, device.info.kind, not kind_of(device.target).is_host)
+        config = self._config(problem, kernel, device)
+        return ConfigRunner(kernel, problem, config, device.info, device.spec)
+
+    def _config(self, problem: Problem, kernel: Kernel, device: DetectedDevice) -> Mapping[str, Any]:
+        """The champion's config, or what the policy says.
+
+        Raises:
+            NothingFound: No config is legal.
+        """
+        try:
+            known: Answer | None = self._answer(problem, device)
+        except NothingFound:
+            known = None
+        if known is not None and known.stale:
+            known = None
+        if known is not None and known.match == EXACT:
+            return known.config
+        how, seconds = self._options.get("on_miss") or chosen().how, chosen().seconds
+        if how == MEASURE:
+            usual = SECONDS if seconds == policy.SECONDS else seconds
+            try:
+                return self._tuned(problem, device, {"seconds": self._options.get("seconds") or usual}).config
+            except NothingFound as nothing:
+                warnings.warn(f"{nothing}; its first config runs", UserWarning, stacklevel=4)
+        return known.config if how != LIBRARY and known is not None else _first_config(problem, kernel, device)
+
+
+def _first_config(problem: Problem, kernel: Kernel, device: DetectedDevice) -> Mapping[str, Any]:
+    """The config that a person would try first.
+
+    Raises:
+        NothingFound: None is legal.
+    """
+    space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
+    if not len(space):
+        raise NothingFound(
+            f"no config of {kernel.name} is legal for {problem} on {device.info.name}; relax a restriction"
         )
-        config = self._first.config(problem, found)
-        [declared_kernel] = declared_by(problem).of(problem.operation.name)
-        return ConfigRunner(declared_kernel, problem, config, found.info, found.spec)
+    return next((config for config in kernel.first_configs() if config in space), space[0])

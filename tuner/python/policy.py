@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def chosen() -> CallPolicy:
         return surrounding
     own = _own[0]
     if own is None:
-        own = _own[0] = _policy(_checked(os.environ.get(VARIABLE) or PREDICT, f"policy in {VARIABLE}"))
+        own = _own[0] = _policy(checked(os.environ.get(VARIABLE) or PREDICT, f"policy in {VARIABLE}", POLICIES))
     return own
 
 
@@ -91,7 +91,7 @@ class on_miss:  # noqa: N801 - called as a function is
         """
         if not (seconds > 0 and math.isfinite(seconds)):
             raise InputError(f"on_miss: seconds are a number above 0, got {seconds!r}; leave them away for 2")
-        self._policy = _policy(_checked(how, "policy"), float(seconds), bool(wait))
+        self._policy = _policy(checked(how, "policy", POLICIES), float(seconds), bool(wait))
         self._before = _own[0]
         self._token: Token[CallPolicy | None] | None = None
         _set(self._policy)
@@ -116,9 +116,14 @@ def _set(policy: CallPolicy | None) -> None:
             each()
 
 
-def _checked(name: str, what: str) -> str:
-    if name not in POLICIES:
-        raise UnknownName(what, name, POLICIES)
+def checked(name: str, what: str, known: Sequence[str]) -> str:
+    """A name that is one of those that are known.
+
+    Raises:
+        UnknownName: It is none.
+    """
+    if name not in known:
+        raise UnknownName(what, name, known)
     return name
 
 
@@ -144,7 +149,7 @@ def precision(name: str) -> Iterator[None]:
     Raises:
         UnknownName: No such precision.
     """
-    token = PRECISION.set(checked_precision(name, "precision"))
+    token = PRECISION.set(checked(name, "precision", PRECISIONS))
     try:
         yield
     finally:
@@ -160,22 +165,8 @@ def precision_of(asked: str) -> str:
     Raises:
         UnknownName: No such precision.
     """
-    return (
-        checked_precision(asked, "precision")
-        if asked
-        else checked_precision(PRECISION.get(), f"precision in {PRECISION_VARIABLE}")
-    )
-
-
-def checked_precision(name: str, what: str) -> str:
-    """The name of a precision.
-
-    Raises:
-        UnknownName: It is none.
-    """
-    if name not in PRECISIONS:
-        raise UnknownName(what, name, PRECISIONS)
-    return name
+    what = "precision" if asked else f"precision in {PRECISION_VARIABLE}"
+    return checked(asked or PRECISION.get(), what, PRECISIONS)
 
 
 def check_dtypes(asked: str, dtypes: set[str]) -> None:

@@ -14,11 +14,14 @@ from tuner.errors import NothingFound
 from tuner.extras import required
 from tuner.lookup import Answer, staleness
 from tuner.python.running import ConfigRunner
-from tuner.results.record import Champion, Record
+from tuner.results.measurement import Outcome
+from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
 from tuner.results.units import config_text, duration, speed
+from tuner.store import Store
 from tuner.study.progress import Progress, Result
 from tuner.study.reporting import failures, where_time_went
 from tuner.study.requests import Asked
+from tuner.study.session import study_name
 
 if TYPE_CHECKING:
     import pandas
@@ -29,28 +32,72 @@ class Tuned:
     """The result of tuning a problem. Call it with arrays to run the champion.
 
     Attributes:
-        problem: What was tuned.
-        champion: The champion of the finals; None if there is none yet.
+        asked: The study as it was asked.
         trials: Records of all trials of the study, earlier runs included, in order of measurement.
         baseline: Record of the library, timed beside the champion; None without one.
         progress: Counts, seconds by stage, reasons of failures.
         stopped: Why the search ended.
-        interrupted: True if Ctrl-C ended it: no finals were held.
-        declaration: The file that declares the kernel, if it is one of your own; it can be kept and edited.
-        asked: The study as it was asked.
         result: What the study itself returned; None if it was interrupted.
     """
 
-    problem: Problem
-    champion: Champion | None
+    asked: Asked
     trials: tuple[Record, ...]
     baseline: Record | None
     progress: Progress
     stopped: str
-    interrupted: bool
-    declaration: Path | None
-    asked: Asked
     result: Result | None = None
+
+    @classmethod
+    def of_study(cls, asked: Asked, progress: Progress, result: Result | None, stopped: str = "") -> Tuned:
+        """The result of a study with its trials, read from the database.
+
+        Args:
+            asked: The study.
+            progress: Its last progress.
+            result: What it returned; None if it was interrupted.
+            stopped: Why it ended.
+        """
+        request, device = asked.request, asked.request.found[0].info
+        key, kernels = ProblemKey.of(request.problem), {kernel.name: kernel for kernel in request.kernels}
+        with Store.open(asked.db, read_only=True) as store:
+            records = store.records(problem=key, device=device)
+        study = study_name(
+            key, device, request.regime, request.kernels, request.objectives, request.error_limit
+        )
+        trials = tuple(
+            record
+            for record in records
+            if record.role is Role.TRIAL
+            and record.regime == request.regime
+            and record.kernel in kernels
+            and measured_as_now(record, kernels[record.kernel], request.problem)
+        )
+        if result is not None and result.champion is not None:
+            baseline = result.champion.baseline
+        else:
+            own = (each for each in reversed(records) if each.role is Role.BASELINE and each.study == study)
+            baseline = next(own, None)
+        return cls(asked, trials, baseline, progress, stopped, result)
+
+    @property
+    def problem(self) -> Problem:
+        """What was tuned."""
+        return self.asked.request.problem
+
+    @property
+    def champion(self) -> Champion | None:
+        """The champion of the finals; None if there is none yet."""
+        return self.result.champion if self.result is not None else None
+
+    @property
+    def interrupted(self) -> bool:
+        """True if Ctrl-C ended it: no finals were held."""
+        return self.result is None
+
+    @property
+    def declaration(self) -> Path | None:
+        """The file that declares the kernel, if it is one of your own; it can be kept and edited."""
+        return self.problem.operation.origin
 
     @property
     def record(self) -> Record:
@@ -61,22 +108,24 @@ class Tuned:
         """
         if self.champion is not None:
             return self.champion.record
-        timed = [
-            each for each in self.trials if each.measurement.outcome == "MEASURED" and each.measurement.time_s
-        ]
+        timed = [record for record in self._measured if record.measurement.time_s]
         if not timed:
             raise NothingFound(f"no config of {self.problem} has a time: {self._why_none()}")
-        return min(timed, key=lambda each: each.measurement.time_s or 0.0)
+        return min(timed, key=lambda record: record.measurement.time_s or 0.0)
+
+    @property
+    def _measured(self) -> list[Record]:
+        return [record for record in self.trials if record.measurement.outcome is Outcome.MEASURED]
 
     def _why_none(self) -> str:
-        if any(each.measurement.outcome == "MEASURED" for each in self.trials):
+        if self._measured:
             return f"no finals were held, or none passed them ({self.stopped})"
         reasons = "; ".join(failures(self.progress.reasons))
         if not reasons:
             spent = where_time_went(self.progress)
             return f"no trial was finished ({self.stopped}): {spent}. Give it more seconds"
         if "unwritten" in reasons and self.declaration is not None:
-            names = ", ".join(each.name for each in self.problem.outputs)
+            names = ", ".join(output.name for output in self.problem.outputs)
             reasons += f". What a kernel writes (here {names}; outputs= names it) holds NaN before each run"
         return reasons
 
@@ -114,7 +163,7 @@ class Tuned:
 
     @cached_property
     def _declared(self) -> Kernel:
-        return next(each for each in self.asked.request.kernels if each.name == self.kernel)
+        return next(kernel for kernel in self.asked.request.kernels if kernel.name == self.kernel)
 
     @cached_property
     def _runner(self) -> ConfigRunner:
@@ -141,9 +190,9 @@ class Tuned:
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The trials as a table of pandas: a row for each, with its config, outcome and times."""
-        from tuner.python.record_tables import dataframe
+        from tuner.python.record_tables import table_of
 
-        return dataframe(self.trials)
+        return table_of(self.trials).to_dataframe()
 
     def figures(self) -> dict[str, Any]:
         """Figures of Plotly by name: history, importance, pairs, parallel, failures, time."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file
 from tuner.declare.folders import kernels_folder
@@ -17,17 +17,14 @@ from tuner.devices.detect import kind_of
 from tuner.devices.settings import setting
 from tuner.errors import DeclarationError, InputError, Interrupted, UnknownName
 from tuner.lookup.asking import parse_key
-from tuner.python.code import is_cuda, read_code
-from tuner.python.own_kernel import own_problem
+from tuner.python.own_kernel import is_cuda, own_problem, read_code
 from tuner.python.running import device_of
 from tuner.python.tuned import Tuned
-from tuner.results.record import ProblemKey, Record, Role, measured_as_now
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
 from tuner.study.progress import Progress, Result
 from tuner.study.reporting import ProgressView
-from tuner.study.requests import Asked, StudyOptions, StudyRequest, asked
-from tuner.study.session import study_name
+from tuner.study.requests import Asked, StudyOptions, asked
 from tuner.study.study import run_study
 
 #: Options of a problem beside its shape, in the order in which `Operation.problem` takes them.
@@ -35,7 +32,7 @@ _HOW = ("dtype", "layout", "precision", "epilogue")
 
 
 def resolved(
-    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
+    what: object, name: str = "", arguments: object = None, params: object = None, **options: Any
 ) -> tuple[Catalogue, Problem]:
     """The problem that a call of `tuner.tune` is about, and the catalogue with its kernels.
 
@@ -44,7 +41,7 @@ def resolved(
         name: Name of a function in CUDA text.
         arguments: Of a kernel of one's own.
         params: Of a kernel of one's own.
-        options: See `tuner.python.tuning.ProblemOptions` and `OwnOptions`.
+        options: See `ProblemOptions` and `OwnOptions`.
 
     Raises:
         InputError: It is about none, or it names something that is not there.
@@ -57,11 +54,22 @@ def resolved(
             'if __name__ == "__main__":'
         )
     if is_own(what, arguments, params):
-        return _own(what, name, arguments, params, options)
+        code = read_code(what, name, params)
+        if arguments is None:
+            raise InputError(
+                f"{code.name} is tuned on arguments like those of a call, got none; give arguments="
+            )
+        what = own_problem(code, arguments, options)
     if isinstance(what, Problem):
-        return _of_problem(what)
+        catalogue = _catalogue_of(what.operation)
+        how = (what.dtype, what.layout, what.precision, what.epilogue)
+        return catalogue, catalogue.operation(what.operation.name).problem(what.dims, *how)
     if isinstance(what, Kernel | Operation):
-        return _of_declared(what, options)
+        catalogue = _catalogue_of(what)
+        if isinstance(what, Kernel):
+            catalogue.of(what.operation, what.target, (what.name,))  # or say that it is none of the file's
+        operation = what.operation if isinstance(what, Kernel) else what.name
+        return catalogue, _problem(catalogue.operation(operation), options)
     if not isinstance(what, str | Path):
         raise InputError(
             "what is tuned is a problem in words, a file, a declared kernel, CUDA text or a function, got "
@@ -80,21 +88,9 @@ def is_own(what: object, arguments: object, params: object) -> bool:
     """True for a kernel that is given as code with arguments, rather than declared."""
     if isinstance(what, Problem | Kernel | Operation):
         return False
-    if isinstance(what, str | Path) and not is_cuda(str(what)):
+    if isinstance(what, str | Path) and not is_cuda(what):
         return arguments is not None and params is not None
     return arguments is not None or params is not None or isinstance(what, str) or callable(what)
-
-
-def _own(
-    what: object, name: str, arguments: object, params: object, options: Mapping[str, Any]
-) -> tuple[Catalogue, Problem]:
-    """A kernel of a user's own, declared in a file that is written for it."""
-    code = read_code(what, name, params)
-    if arguments is None:
-        raise InputError(f"{code.name} is tuned on arguments like those of a call, got none; give arguments=")
-    _, problem = own_problem(code, arguments, options)
-    assert problem.operation.origin is not None, "it was read from a file"
-    return from_file(problem.operation.origin), problem
 
 
 def _problem(operation: Operation, options: Mapping[str, Any]) -> Problem:
@@ -114,63 +110,40 @@ def _problem(operation: Operation, options: Mapping[str, Any]) -> Problem:
     return operation.problem(shape, *(options.get(key) or "" for key in _HOW))
 
 
-def _of_problem(problem: Problem) -> tuple[Catalogue, Problem]:
-    operation = problem.operation
-    if operation.origin is not None:
-        return from_file(operation.origin), problem
-    catalogue = builtin()
-    if _same(catalogue.operations.get(operation.name), operation):
-        return catalogue, problem
-    catalogue = from_file(_file_of(operation, "operation"))
-    same = catalogue.operation(operation.name)
-    how = (problem.dtype, problem.layout, problem.precision, problem.epilogue)
-    return catalogue, same.problem(problem.dims, *how)
-
-
-def _same(known: Operation | None, operation: Operation) -> bool:
-    """True for an operation of the catalogue, which each reading of it makes anew."""
-    return known is not None and _code_file(known) == _code_file(operation)
-
-
-def _code_file(operation: Operation) -> str:
-    code = getattr(operation.tensors, "__code__", None)
-    return str(getattr(code, "co_filename", ""))
-
-
-def _of_declared(what: Kernel | Operation, options: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
-    """The file that declares a kernel or an operation, since workers load it, and the problem."""
-    if isinstance(what, Operation):
-        catalogue, problem = _of_problem(_problem(what, options))
-        return catalogue, problem
-    file = what.declared_in or _file_of(what, "kernel")
-    catalogue = builtin() if file.is_relative_to(kernels_folder()) else from_file(file)
-    catalogue.of(what.operation, what.target, (what.name,))
-    return catalogue, _problem(catalogue.operation(what.operation), options)
-
-
-def _file_of(what: Kernel | Operation, kind: str) -> Path:
-    """The file of the module that has a declared object, as a variable or in a list; scripts come last.
+def _catalogue_of(what: Kernel | Operation) -> Catalogue:
+    """The catalogue of the file that declares a kernel or an operation, since workers load that.
 
     Raises:
         DeclarationError: No module with a file has it.
     """
-    found = []
+    file = what.declared_in if isinstance(what, Kernel) else what.origin
+    if file is None and isinstance(what, Operation):  # those of the project are made anew when they are read
+        code = Path(getattr(getattr(what.tensors, "__code__", None), "co_filename", ""))
+        file = code if code.is_relative_to(kernels_folder()) else None
+    file = file or _file_of(what)
+    return builtin() if file.is_relative_to(kernels_folder()) else from_file(file)
+
+
+def _file_of(what: Kernel | Operation) -> Path:
+    """The file of the module that has a declared object, as a variable or in a list; scripts come last."""
+    files = []
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        values = list(vars(module).values()) if file and str(file).endswith(".py") else ()
-        if any(what is each for value in values for each in _members(value)):
-            beside = isinstance(what, Kernel) and not (Path(str(file)).parent / what.source).is_file()
-            found.append((beside, module.__name__ == "__main__", Path(str(file)).resolve()))
-    if not found:
+        file = Path(getattr(module, "__file__", None) or "")
+        values = list(vars(module).values()) if file.suffix == ".py" else ()
+        if any(what is value or (type(value) in (tuple, list) and _has(value, what)) for value in values):
+            beside = isinstance(what, Kernel) and not (file.parent / what.source).is_file()
+            files.append((beside, module.__name__ == "__main__", file.resolve()))
+    if not files:
+        kind = type(what).__name__.lower()
         raise DeclarationError(
             f"workers load a {kind} from the file that declares it, and no module with a file has "
             f"{what.name!r}; write it to a file, e.g. {what.name}.py, import it from there, or give its path"
         )
-    return min(found)[-1]
+    return min(files)[-1]
 
 
-def _members(value: object) -> tuple[object, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+def _has(values: Iterable[object], what: object) -> bool:
+    return any(what is value for value in values)
 
 
 class ProblemOptions(TypedDict, total=False):
@@ -251,11 +224,6 @@ class Options(ProblemOptions, OwnOptions, StudyOptions, total=False):
     progress: bool | Callable[[Progress], None]
 
 
-#: Options that belong to a kernel of one's own.
-OWN = tuple(OwnOptions.__annotations__)
-_STUDY = tuple(StudyOptions.__annotations__)
-
-
 def tune(
     what: object, name: str = "", arguments: object = None, params: object = None, **options: Unpack[Options]
 ) -> Tuned:
@@ -288,13 +256,16 @@ def tune(
         KeyboardInterrupt: A second Ctrl-C, or one before anything was measured; finished trials are kept.
     """
     _check_options(what, name, arguments, params, options)
-    catalogue, problem = resolved(what, name, arguments, params, options)
-    if not options.get("device"):
-        options["device"] = default_device(_targets(catalogue, problem, what), arguments)
-    told = StudyOptions(**{key: options[key] for key in _STUDY if key in options})  # type: ignore[literal-required,typeddict-item]
+    catalogue, problem = resolved(what, name, arguments, params, **options)
+    kernels = catalogue.of(problem.operation.name)
     if isinstance(what, Kernel):
-        told.setdefault("kernels", (what.name,))
-    return run_shown(asked(catalogue, problem, told), options.get("progress", True))
+        options.setdefault("kernels", (what.name,))
+        kernels = (what,)
+    if not options.get("device"):
+        options["device"] = _default_device({kernel.target for kernel in kernels}, arguments)
+    # The options of the study are among these; it reads no other.
+    study = asked(catalogue, problem, cast(StudyOptions, options))
+    return run_shown(study, options.get("progress", True))
 
 
 def _check_options(what: object, name: str, arguments: object, params: object, options: Options) -> None:
@@ -313,7 +284,7 @@ def _check_options(what: object, name: str, arguments: object, params: object, o
                 "its arguments, and shapes= says which size an extent is; leave it out"
             )
         return
-    wrong = [option for option in OWN if option in options]
+    wrong = [option for option in OwnOptions.__annotations__ if option in options]
     given = (("arguments", arguments), ("params", params), ("name", name or None))
     wrong += [option for option, value in given if value is not None]
     if wrong:
@@ -334,15 +305,7 @@ def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "
             raise UnknownName(kind, option, known)
 
 
-def _targets(catalogue: Catalogue, problem: Problem, what: object) -> set[str]:
-    return (
-        {what.target}
-        if isinstance(what, Kernel)
-        else {each.target for each in catalogue.of(problem.operation.name)}
-    )
-
-
-def default_device(targets: Collection[str], arguments: object) -> str:
+def _default_device(targets: Collection[str], arguments: object) -> str:
     """Where a problem is tuned if nobody says: on the CPU if all kernels are for it, or where its arrays are.
 
     Args:
@@ -352,20 +315,14 @@ def default_device(targets: Collection[str], arguments: object) -> str:
     Returns:
         A device; empty for the one that is used where none is named.
     """
-    told = str(setting("device", "tune") or "")
-    hosts = [kind_of(target) for target in targets]
-    if all(kind.is_host for kind in hosts):
-        return hosts[0].first if arguments is not None else told or hosts[0].first
+    usual = str(setting("device", "tune") or "")
+    kinds = [kind_of(target) for target in targets]
+    if all(kind.is_host for kind in kinds):
+        return kinds[0].first if arguments is not None else usual or kinds[0].first
     if arguments is None:
-        return told
-    found = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")
-    return told or found if found == "cuda:0" else found
-
-
-def tune_problem(problem: Problem, options: StudyOptions, progress: bool) -> Tuned:
-    """Tunes a problem of a declared operation; see `tune`."""
-    catalogue, problem = resolved(problem, "", None, None, {})
-    return run_shown(asked(catalogue, problem, options), progress)
+        return usual
+    device = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")
+    return usual or device if device == "cuda:0" else device
 
 
 def run(asked: Asked, report: Callable[[Progress], None], warn: Callable[[str], None]) -> Result:
@@ -402,64 +359,20 @@ def run_shown(study: Asked, progress: bool | Callable[[Progress], None]) -> Tune
     Raises:
         KeyboardInterrupt: It was interrupted before anything was measured, or twice.
     """
-    last: list[Progress] = [Progress()]
+    last = Progress()
     view = ProgressView(study.request.problem, progress is not True, study.request.trials)
 
     def report(now: Progress) -> None:
-        last[0] = now
+        nonlocal last
+        last = now
         (progress if callable(progress) else view)(now)
 
     try:
         with view:
-            result = run(study, report, _warned)
+            result = run(study, report, lambda text: warnings.warn(text, UserWarning, stacklevel=3))
     except Interrupted as interrupted:
-        if interrupted.twice or not last[0].trials:
+        if interrupted.twice or not last.trials:
             raise KeyboardInterrupt(str(interrupted)) from interrupted
         print(f"tuner: {interrupted}", file=sys.stderr)
-        return gathered(study, last[0], None, str(interrupted))
-    return gathered(study, result.progress, result)
-
-
-def _warned(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=2)
-
-
-def gathered(asked: Asked, progress: Progress, result: Result | None, stopped: str = "") -> Tuned:
-    """The result of a study with its trials, read from the database.
-
-    Args:
-        asked: The study.
-        progress: Its last progress.
-        result: What it returned; None if it was interrupted.
-        stopped: Why it ended, if it was interrupted.
-    """
-    request = asked.request
-    with Store.open(asked.db, read_only=True) as store:
-        key = ProblemKey.of(request.problem)
-        every = store.records(problem=key, device=request.found[0].info)
-    name = study_name(
-        key, request.found[0].info, request.regime, request.kernels, request.objectives, request.error_limit
-    )
-    champion = result.champion if result is not None else None
-    baseline = champion.baseline if champion is not None else _last_baseline(every, name)
-    origin = request.problem.operation.origin
-    trials = (each for each in every if each.role is Role.TRIAL and each.regime == request.regime)
-    return Tuned(
-        request.problem, champion, tuple(each for each in trials if _is_of(each, request)), baseline,
-        replace(progress), result.stopped if result is not None else stopped, result is None, origin, asked,
-        result,
-    )  # fmt: skip
-
-
-def _is_of(record: Record, request: StudyRequest) -> bool:
-    """True for a trial of a kernel of the study, as the kernel is now."""
-    return any(
-        record.kernel == each.name and measured_as_now(record, each, request.problem)
-        for each in request.kernels
-    )
-
-
-def _last_baseline(records: Sequence[Record], study: str) -> Record | None:
-    return next(
-        (each for each in reversed(records) if each.role is Role.BASELINE and each.study == study), None
-    )
+        return Tuned.of_study(study, replace(last), None, str(interrupted))
+    return Tuned.of_study(study, replace(result.progress), result, result.stopped)

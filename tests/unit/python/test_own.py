@@ -11,8 +11,7 @@ from numba import njit, prange
 
 from tuner.declare.space import powers_of_two
 from tuner.errors import DeclarationError, InputError, UnknownName
-from tuner.python.code import read_code
-from tuner.python.own_kernel import declared
+from tuner.python.own_kernel import declared, read_code
 
 
 def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options: Any) -> Any:

@@ -33,7 +33,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def about(what: Any, **options: Any) -> Any:
-    return resolved(what, "", None, None, options)[1]
+    return resolved(what, **options)[1]
 
 
 def test_a_declared_kernel_is_tuned_alone(here: Path, toy: ModuleType) -> None:
@@ -86,10 +86,10 @@ def test_a_cuda_file_is_taken_for_its_text(here: Path) -> None:
     (here / "add.cu").write_text(VECTOR_ADD)
     options = {"problem_size": 1000, "reference": numpy.add}
     for file in ("add.cu", here / "add.cu"):
-        _, problem = resolved(file, "vector_add", add_arguments(), PARAMS, options)
+        _, problem = resolved(file, "vector_add", add_arguments(), PARAMS, **options)
         assert str(problem) == "vector_add 1000 float32"
     with pytest.raises(InputError, match=r"a text or a file that can be read, got none.cu"):
-        resolved("none.cu", "vector_add", add_arguments(), PARAMS, options)
+        resolved("none.cu", "vector_add", add_arguments(), PARAMS, **options)
 
 
 WRONG = (

@@ -30,7 +30,7 @@ def scaled(x: Any, alpha: float) -> Any:
 @pytest.fixture(scope="module")
 def runner() -> ConfigRunner:
     x = numpy.arange(60, dtype="float32")
-    catalogue, problem = resolved(double, "", [x, x.copy(), 60], {"BLOCK": [16]}, {})
+    catalogue, problem = resolved(double, "", [x, x.copy(), 60], {"BLOCK": [16]})
     return ConfigRunner(catalogue.of("double")[0], problem, {"BLOCK": 16}, find("cpu").info)
 
 
@@ -44,7 +44,7 @@ def on_board(spec: str = "") -> ConfigRunner:
     x = numpy.ones(60, "float32")
     options = {"problem_size": "n", "reference": scaled, "numbers": ["step"]}
     arguments = [x, x.copy(), 2.0, 1, 60]
-    catalogue, problem = resolved(SCALE, "scale", arguments, {"block_size_x": [32]}, options)
+    catalogue, problem = resolved(SCALE, "scale", arguments, {"block_size_x": [32]}, **options)
     return ConfigRunner(catalogue.of("scale")[0], problem, {"block_size_x": 32}, H200, spec)
 
 

@@ -131,7 +131,7 @@ def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
 def test_whole_numbers_are_drawn_from_ones_own(here: Path) -> None:
     """Indices that were drawn freely would be out of range, and so would these for a smaller table."""
     arguments = [numpy.ones(50, "float32"), numpy.arange(200) % 50, numpy.ones(200, "float32")]
-    catalogue, problem = resolved(gather, "", arguments, {"CHUNK": [16]}, {"reference": numpy.take})
+    catalogue, problem = resolved(gather, "", arguments, {"CHUNK": [16]}, reference=numpy.take)
     inputs = Inputs(numpy, problem, numpy.random.default_rng(1), 1)
     first = inputs.arrays["places"].copy()
     inputs.shuffle()
