@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.results.record import latest_credible
-from tuner.results.units import answer_speed as rate
-from tuner.results.units import clock, config_text, duration, energy, speed
+from tuner.results.units import answer_speed, clock, config_text, duration, energy, speed
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = [
-    "answer_rows", "clock", "config_text", "duration", "energy", "limit_text", "pairs", "print_json", "rate",
-    "speed", "table", "versus",
+    "answer_rows", "clock", "config_text", "duration", "energy", "pairs", "print_json", "show", "speed",
+    "table", "versus",
 ]  # fmt: skip
 
 
@@ -24,30 +26,38 @@ def print_json(data: object) -> None:
     click.echo(json.dumps(data, separators=(", ", ": ")))
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show(
+    as_json: bool, data: object, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    """JSON for programs, or a table for people, on stdout."""
+    if as_json:
+        print_json(data)
+    else:
+        table(title, columns, rows)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table on stdout."""
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    shown = Table(title=title or None, title_justify="left", header_style="bold")
-    for column in columns:
-        shown.add_column(column, overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+    _print(Table(*(Column(name, overflow="fold") for name in columns), header_style="bold"), title, rows)
 
 
-def pairs(title: str, rows: Sequence[tuple[str, str]]) -> None:
+def pairs(title: str, rows: Iterable[Sequence[object]]) -> None:
     """A table of names and values on stdout."""
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    shown = Table(title=title, title_justify="left", show_header=False)
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(overflow="fold")
+    name, value = Column(style="bold", no_wrap=True), Column(overflow="fold")
+    _print(Table(name, value, show_header=False), title, rows)
+
+
+def _print(empty: Table, title: str, rows: Iterable[Sequence[object]]) -> None:
+    from rich.console import Console
+
+    empty.title, empty.title_justify = title or None, "left"
     for row in rows:
-        shown.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 120).print(shown)
+        empty.add_row(*map(str, row))
+    Console(width=None if sys.stdout.isatty() else 120).print(empty)
 
 
 def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -86,7 +96,7 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("config", config_text(answer["config"])),
         ("device", answer["device"]["name"]),
         ("time", f"{duration(answer['time_s'])} ({regime}, noise {answer['noise']:.2%})"),
-        ("speed", rate(answer)),
+        ("speed", answer_speed(answer)),
     ]
     if baseline:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""

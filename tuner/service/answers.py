@@ -1,4 +1,4 @@
-"""Routes of answers: best, many at once, export, snapshots."""
+"""Routes of answers: best, many at once, export, snapshots; and how a request names a problem."""
 
 from __future__ import annotations
 
@@ -8,72 +8,157 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.epilogue import Epilogue
+from tuner.declare.problem import IEEE, PRECISIONS, Operation
+from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
+from tuner.lookup.asking import parse_key
 from tuner.lookup.stale import builtin_now
-from tuner.service.questions import KEYS, LONGEST_TEXT, LookupRequest, read_question
+from tuner.results.record import ProblemKey
 from tuner.service.responses import Reads, answered, error_json, in_thread, service_of, tagged, working
-from tuner.service.snapshots import AnswerBody, OpenSnapshot, told_as_json
+from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
 from tuner.service.state import Service
 
 router = APIRouter(prefix="/v1", tags=["answers"])
+#: Largest size of a dim in a request; kernels count elements in 32 bits.
+LARGEST_DIM = 2**31 - 1
+#: Characters of a text in a request.
+LONGEST_TEXT = 200
+#: Largest number of a row: a database counts in 64 bits.
+LARGEST_NUMBER = 2**62
 #: Problems of one request, and those that are answered before other requests have a turn.
 MOST_PROBLEMS, TURN = 1000, 10
+#: What words may tell instead.
+PROBLEM_KEYS = ("operation", "dims", "dtype", "layout", "precision", "epilogue")
 
-_ABOUT = {
-    "problem": "The problem in words; instead of operation, dims, dtype, layout and precision.",
-    "operation": "Name of an operation.",
-    "dims": "Sizes in the operation's order, or by name: m=4096,n=4096,k=4096.",
-    "dtype": "Element type; the operation's first by default.",
-    "layout": "Layout; the operation's first by default.",
-    "precision": "ieee, or emulated for any arithmetic that is as exact as the library's.",
-    "epilogue": "What is done to the result: parts joined by +, such as bias-col+gelu; none by default.",
-    "regime": "How time was taken: cold, hot, cold-graph or hot-graph; cold by default.",
-    "device": "Name or uuid of a device in the records, or cpu, cuda:N of the server; its first by default.",
-    "kernel": "Only this kernel.",
-    "confirmed": "true for champions only that won again in a fresh process, or were published.",
-}
-_EXAMPLES = {"operation": "gemm", "dims": "4096,4096,4096", "device": "NVIDIA H200"}
-
-
-def parameters(*more: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a question, for the description of the interface."""
-    snapshot = "Number of a snapshot: repeats its answer, whatever was measured since."
-    fields = []
-    for name, about in _ABOUT.items():
-        schema = {"enum": ["true", "false"]} if name == "confirmed" else {"maxLength": LONGEST_TEXT}
-        example = {"example": _EXAMPLES[name]} if name in _EXAMPLES else {}
-        fields.append(parameter(name, about, type="string", **schema) | example)
-    return {"parameters": [*fields, parameter("snapshot", snapshot, type="integer", minimum=1), *more]}
+#: A text without control characters, which a database may refuse.
+Text = Annotated[
+    str,
+    Field(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    BeforeValidator(lambda text: "" if text is None else text),
+]
+Dims = list[int] | dict[str, int] | str
+SnapshotNumber = Annotated[
+    int | None,
+    Field(
+        ge=1, le=LARGEST_NUMBER,
+        description="Number of a snapshot: repeats its answer, whatever was measured since.",
+    ),
+]  # fmt: skip
 
 
-def parameter(name: str, about: str, **schema: Any) -> dict[str, Any]:
-    """A parameter of a query, for the description of the interface."""
-    return {"name": name, "in": "query", "required": False, "description": about, "schema": schema}
+# --- questions -----------------------------------------
 
 
-class QuestionBody(BaseModel):
-    """A question; its keys are those of GET /v1/best."""
+class RequestedProblem(BaseModel):
+    """A problem, in words or by operation, dims and more."""
 
     model_config = ConfigDict(extra="forbid")
 
-    problem: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["problem"])
-    operation: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["operation"])
-    dims: list[int] | dict[str, int] | str | None = Field(None, description=_ABOUT["dims"])
-    dtype: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["dtype"])
-    layout: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["layout"])
-    precision: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["precision"])
-    epilogue: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["epilogue"])
-    regime: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["regime"])
-    device: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["device"])
-    kernel: str | None = Field(None, max_length=LONGEST_TEXT, description=_ABOUT["kernel"])
-    confirmed: bool | None = Field(None, description=_ABOUT["confirmed"])
+    problem: Text = Field(
+        default="", description="The problem in words; instead of operation, dims, dtype, layout and precision."
+    )
+    operation: Text = Field(default="", description="Name of an operation.", examples=["gemm"])
+    dims: list[int] | Annotated[dict[str, int], Field(max_length=16)] | Text = Field(
+        default="", description="Sizes in the operation's order, or by name: m=4096,n=4096,k=4096.",
+        examples=["4096,4096,4096"],
+    )  # fmt: skip
+    dtype: Text = Field(default="", description="Element type; the operation's first by default.")
+    layout: Text = Field(default="", description="Layout; the operation's first by default.")
+    precision: Text = Field(
+        default="", description="ieee, or emulated for any arithmetic that is as exact as the library's."
+    )
+    epilogue: Text = Field(
+        default="",
+        description="What is done to the result: parts joined by +, such as bias-col+gelu; none by default.",
+    )
+    regime: Text = Field(
+        default="", description="How time was taken: cold, hot, cold-graph or hot-graph; cold by default."
+    )
+
+    def key(self, catalogue: Catalogue) -> ProblemKey:
+        """The key of the problem; one of an operation that is not declared needs dims by name, and a dtype.
+
+        Raises:
+            InputError: A value is missing or wrong.
+        """
+        if self.problem:
+            beside = next((name for name in PROBLEM_KEYS if getattr(self, name)), "")
+            if beside:
+                raise InputError(f"problem says all of a problem in words, got {beside} beside it; keep one")
+            key = parse_key(self.problem, catalogue)
+        elif not self.operation:
+            rule = "a question names a problem in words, or an operation and its dims"
+            raise InputError(f"{rule}, got no operation; add one, e.g. gemm")
+        elif declared := catalogue.operations.get(self.operation):
+            words = self.dtype, self.layout, self.precision, self.epilogue
+            key = ProblemKey.of(declared.problem(named_dims(self.dims, declared), *words))
+        else:
+            dims = self.dims if isinstance(self.dims, dict) else _by_name(self.dims)
+            if not dims or not self.dtype or self.precision not in ("", *PRECISIONS):
+                raise UnknownName("operation", self.operation, catalogue.operations)
+            epilogue, precision = Epilogue.read(self.epilogue).text, self.precision or IEEE
+            shape = tuple((name, _whole(size)) for name, size in dims.items())
+            key = ProblemKey(self.operation, shape, self.dtype, self.layout, precision, epilogue)
+        if not all(1 <= size <= LARGEST_DIM for size in key.dims.values()):
+            raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {key}; correct it")
+        return key
+
+    def checked_regime(self, default: str = "") -> str:
+        """How time is taken.
+
+        Raises:
+            UnknownName: There is no such way.
+        """
+        regime = self.regime or default or "cold"
+        if regime not in REGIMES:
+            raise UnknownName("regime", regime, REGIMES)
+        return regime
+
+
+class Question(RequestedProblem):
+    """A question; its keys are those of GET /v1/best."""
+
+    device: Text = Field(
+        default="", examples=["NVIDIA H200"],
+        description="Name or uuid of a device in the records, or one of the server; its first by default.",
+    )  # fmt: skip
+    kernel: Text = Field(default="", description="Only this kernel.")
+    confirmed: bool | None = Field(
+        default=None,
+        description="true for champions only that won again in a fresh process, or were published.",
+    )
+
+    def read(self, device: str = "", regime: str = "") -> LookupRequest:
+        """What a lookup is asked, with the device and regime of questions that name none.
+
+        Raises:
+            InputError: A value is missing or wrong.
+        """
+        key, regime = self.key(builtin_now()), self.checked_regime(regime)
+        return LookupRequest(key, self.device or device, regime, self.kernel, bool(self.confirmed))
+
+
+class QuestionOfQuery(Question):
+    """The parameters of a question."""
+
+    dims: Text = Question.model_fields["dims"]  # type: ignore[assignment]
+    snapshot: SnapshotNumber = None
+
+
+class ExportOfQuery(QuestionOfQuery):
+    """The parameters of an export."""
+
+    format: Text = Field("source", description="What to write.", json_schema_extra={"enum": list(FORMATS)})
+    file: Text = Field("", description="Only the file of this name; several files come as a zip.")
 
 
 class Questions(BaseModel):
@@ -89,50 +174,70 @@ class Questions(BaseModel):
         },
     )
 
-    problems: list[QuestionBody | str] = Field(
+    problems: list[Question | Text] = Field(
         max_length=MOST_PROBLEMS, min_length=1, description="Questions, or problems in words."
     )
-    device: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
-    regime: str = Field("", max_length=LONGEST_TEXT, description="Of questions that name none.")
-    snapshot: int | None = Field(None, ge=1, le=2**62, description="Number of a snapshot.")
+    device: Text = Field("", description="Of questions that name none.")
+    regime: Text = Field("", description="Of questions that name none.")
+    snapshot: SnapshotNumber = None
 
 
-def question_in(query: Mapping[str, str], also: tuple[str, ...] = ()) -> LookupRequest:
-    """The question of a query, whose other keys are `also`."""
-    known = (*KEYS, "snapshot", *also)
-    for name in query:
-        if name not in known:
-            raise UnknownName("parameter", name[:80], known)
-    return read_question({name: value for name, value in query.items() if name in KEYS}, builtin_now())
+AsQuery = Annotated[QuestionOfQuery, Query()]
 
 
-async def view_of(request: Request, number: int | str | None) -> OpenSnapshot:
-    """The snapshot of a number, or of the text of one; the present one without a number."""
+def named_dims(dims: Dims, operation: Operation) -> dict[str, int]:
+    """Dims by name, from a list, a mapping, or a text: ``4096,4096,4096`` or ``m=4096,n=4096,k=4096``.
+
+    Raises:
+        InputError: There are more or fewer than the operation has, or one is no number.
+    """
+    named = dims if isinstance(dims, dict) else _by_name(dims)
+    if not named:
+        text = dims if not isinstance(dims, str) or "," in dims else dims.replace("x", ",")
+        sizes = [size for size in text.split(",") if size.strip()] if isinstance(text, str) else text
+        if len(sizes) != len(operation.dims):
+            names = " ".join(map(str.upper, operation.dims))
+            raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(sizes)}")
+        named = dict(zip(operation.dims, sizes, strict=True))
+    return {name: _whole(size) for name, size in named.items()}
+
+
+def _by_name(dims: Any) -> dict[str, Any]:
+    """Dims of a text such as ``m=4096,n=4096,k=4096``; empty if it is no such text."""
+    parts = [part.strip() for part in dims.split(",") if part.strip()] if isinstance(dims, str) else []
+    return dict(part.split("=", 1) for part in parts) if all("=" in part for part in parts) else {}
+
+
+def _whole(size: Any) -> int:
+    text = str(size).strip()
+    if len(text) > 10 or not text.removeprefix("-").isdecimal():
+        raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {text[:40]!r}; correct it")
+    return int(text)
+
+
+# --- answers -------------------------------------------
+
+
+async def view_of(request: Request, number: int | None) -> OpenSnapshot:
+    """The snapshot of a number; the present one without."""
     cache = service_of(request).cache
-    if not number:
-        return cache.present
-    if not str(number).isdecimal() or not 0 < int(number) <= 2**62:
-        raise InputError(
-            f"a snapshot is named by its number, got {str(number)[:40]!r}; an answer tells the present one"
-        )
-    return await working(request, lambda: cache.view(int(number)))
+    return cache.present if number is None else await working(request, lambda: cache.view(number))
 
 
-def _whole(service: Service, view: OpenSnapshot, body: AnswerBody) -> bytes:
+def _marked(service: Service, view: OpenSnapshot, body: AnswerBody) -> bytes:
     """An answer with its snapshot, and what is no longer as it was then."""
     marks = {"retracted": service.cache.retraction(view, body.answer), "differs": view.differs}
-    more = "".join(f',"{name}":{told_as_json(mark)}' for name, mark in marks.items() if mark)
-    return body.with_number(view.manifest.number, more)
+    return body.with_number(view.manifest.number, {name: mark for name, mark in marks.items() if mark})
 
 
-@router.get("/best", openapi_extra=parameters(), summary="The kernel and config to use for a problem")
-async def best(request: Request, caller: Reads) -> Response:
+@router.get("/best", summary="The kernel and config to use for a problem")
+async def best(request: Request, caller: Reads, question: AsQuery) -> Response:
     """Answers as `tuner best --json` does, with the snapshot's number and without ages.
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
-    service, view = service_of(request), await view_of(request, request.query_params.get("snapshot"))
-    asked = question_in(request.query_params)
+    service, view = service_of(request), await view_of(request, question.snapshot)
+    asked = question.read()
     body = view.known(asked)
     if body is None:
         # An answer by records takes a millisecond or two, one by a model several times that: those wait for
@@ -140,22 +245,20 @@ async def best(request: Request, caller: Reads) -> Response:
         limit = service.quick if view.is_quick(asked) else service.deep
         body = await in_thread(limit, lambda: view.body(asked))
     service.metrics.answers.labels(body.answer.match).inc()
-    return tagged(request, _whole(service, view, body), view.manifest.number)
+    return tagged(request, _marked(service, view, body), view.manifest.number)
 
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
 async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service, view = service_of(request), await view_of(request, questions.snapshot)
-    shared = {"device": questions.device, "regime": questions.regime}
-    defaults, catalogue = {name: value for name, value in shared.items() if value}, builtin_now()
 
-    def answer(question: QuestionBody | str) -> bytes:
-        named = question if isinstance(question, str) else question.model_dump(exclude_none=True)
+    def answer(question: Question | str) -> bytes:
         try:
-            return _whole(service, view, view.body(read_question(named, catalogue, defaults)))
+            question = Question(problem=question) if isinstance(question, str) else question
+            return _marked(service, view, view.body(question.read(questions.device, questions.regime)))
         except TunerError as error:
-            return told_as_json({"refused": error_json(error)}).encode()
+            return json_bytes({"refused": error_json(error)})
 
     answers: list[bytes] = []
     for start in range(0, len(questions.problems), TURN):
@@ -165,35 +268,26 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
     return tagged(request, body, view.manifest.number)
 
 
-_FORMAT = parameter("format", "What to write.", type="string", enum=list(FORMATS), default="source")
-_FILE = parameter(
-    "file", "Only the file of this name; several files come as a zip.", type="string", maxLength=LONGEST_TEXT
-)
-
-
-@router.get("/export", openapi_extra=parameters(_FORMAT, _FILE), summary="The champion as files to take away")
-async def export(request: Request, caller: Reads) -> Response:
+@router.get("/export", summary="The champion as files to take away")
+async def export(request: Request, caller: Reads, wanted: Annotated[ExportOfQuery, Query()]) -> Response:
     """The champion as source, binary, Python module or JSON, as `tuner export` writes it.
 
     One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.
     """
-    query = request.query_params
-    view, asked = await view_of(request, query.get("snapshot")), question_in(query, ("format", "file"))
-    form, name, catalogue = query.get("format", "source"), query.get("file", ""), builtin_now()
+    view, asked, catalogue = await view_of(request, wanted.snapshot), wanted.read(), builtin_now()
 
     def made() -> dict[str, bytes]:
         problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
-        return exported_files(view.answer(asked, catalogue), catalogue, problem, form)
+        return exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
 
-    files = await working(request, made)
+    files, name = await working(request, made), wanted.file
     if name and name not in files:
-        raise UnknownName("file of this export", name[:80], list(files))
+        raise UnknownName("file of this export", name, list(files))
     name, data = (name, files[name]) if name else _as_one(files)
-    digest = hashlib.sha256(data).digest()
+    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
     headers = {
-        "content-disposition": f'attachment; filename="{name}"',
-        "repr-digest": f"sha-256=:{base64.b64encode(digest).decode()}:",
-    }
+        "content-disposition": f'attachment; filename="{name}"', "repr-digest": f"sha-256=:{digest}:",
+    }  # fmt: skip
     return tagged(request, data, view.manifest.number, "application/octet-stream", **headers)
 
 
@@ -210,7 +304,10 @@ def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:
 
 
 @router.get("/snapshots/{number}", summary="What a snapshot rests on")
-async def snapshot(request: Request, caller: Reads, number: str) -> Response:
+async def snapshot(
+    request: Request, caller: Reads,
+    number: Annotated[int, Path(ge=1, le=LARGEST_NUMBER)] | Literal["latest"],
+) -> Response:  # fmt: skip
     """The manifest of a snapshot by its number, or of the present one: `latest`."""
     view = await view_of(request, None if number == "latest" else number)
     return await answered(request, lambda at: at.manifest.to_json() | {"differs": at.differs}, view)

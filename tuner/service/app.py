@@ -8,20 +8,19 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.errors import EnvironmentTrouble
-from tuner.service import answers, dashboard, job_routes, pages, records
-from tuner.service.responses import HANDLERS, SAFE, Reads, service_of, working
+from tuner.errors import EnvironmentTrouble, TunerError
+from tuner.service import answers, dashboard, job_queue, pages, records
+from tuner.service.responses import SAFE, Reads, failed, service_of, working
 from tuner.service.state import Service, Settings
 from tuner.version import __version__
 
@@ -112,11 +111,8 @@ class Guard:
         try:
             app = self._refusal(Request(scope)) or self._app
             await app(scope, _bounded(scope, receive), respond)
-        except Exception:
+        except Exception:  # the application has answered it
             _LOG.exception("a request failed")
-            if not status:
-                why = "the server failed to answer; its log says more"
-                await _refusal(500, "Trouble", why)(scope, receive, respond)
         finally:
             seconds, route = time.perf_counter() - begun_s, getattr(scope.get("route"), "path", None) or "other"
             self._metrics.request(scope["method"], route, status, seconds)
@@ -178,66 +174,6 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
     return received
 
 
-# --- the interface, for people -------------------------
-
-docs_router = APIRouter(include_in_schema=False)
-
-
-@docs_router.get("/docs")
-async def docs(request: Request, caller: Reads) -> Response:
-    """Every route with its parameters, its body and an example."""
-    app: FastAPI = request.app
-    described = app.openapi()
-    base = f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for path, methods in described["paths"].items():
-        for method, route in methods.items():
-            content = route.get("requestBody", {}).get("content", {})
-            name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
-            schema = described["components"]["schemas"].get(name, {})
-            keys = schema.get("properties", {})
-            shown = {
-                "id": f"{method}-{path.strip('/').replace('/', '-')}", "method": method.upper(), "path": path,
-                "parameters": [*_fields(route.get("parameters", []))],
-                "body": [*_fields({"name": key, "schema": of} for key, of in keys.items())],
-                "example": _example(f"{base}{path}", method, route, schema),
-            }  # fmt: skip
-            groups.setdefault(route["tags"][0].capitalize(), []).append(route | shown)
-    values = {"groups": groups, "about": described["info"]["description"], "base": base}
-    return pages.page(request, "docs", caller, values)
-
-
-def _fields(described: Any) -> Iterator[dict[str, Any]]:
-    """Parameters, or keys of a body, with the kind of their values in words."""
-    for field in described:
-        about = field.get("description") or field["schema"].get("description", "")
-        yield {**field, "kind": _kind(field["schema"]), "description": about}
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
-    return str(schema.get("type", "any"))
-
-
-def _example(url: str, method: str, route: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """A command for a shell that asks this."""
-    examples = [field for field in route.get("parameters", []) if "example" in field]
-    query = "".join(f" --data-urlencode {field['name']}='{field['example']}'" for field in examples)
-    options = {"get": f" -G{query}" if query else "", "post": " -X POST"}[method]
-    if method == "post" and "example" in schema:
-        options = f" -H 'Content-Type: application/json' -d '{json.dumps(schema['example'])}'"
-    elif url.endswith("/records") and method == "post":
-        options = " --data-binary @records.jsonl.zst"
-    return f'curl -H "Authorization: Bearer $TUNER_TOKEN"{options} {url}'
-
-
 # --- the server ----------------------------------------
 
 ABOUT = """Which kernel and config to use for a problem on a device, from measured records; and jobs that
@@ -256,20 +192,13 @@ def create_app(service: Service) -> Guard:
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
         docs_url=None, redoc_url=None, openapi_url=None,
     )  # fmt: skip
-    for kind, handler in HANDLERS.items():
-        app.add_exception_handler(kind, handler)
+    for kind in (TunerError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, failed)
     app.state.service = service
     app.state.error_page = pages.error_page
-    for routes in (
-        router,
-        answers.router,
-        records.router,
-        job_routes.router,
-        pages.router,
-        docs_router,
-        dashboard.router,
-    ):
-        app.include_router(routes)
+    app.include_router(router)
+    for module in (answers, records, job_queue, pages, dashboard):
+        app.include_router(module.router)
     return Guard(app, service)
 
 
@@ -279,14 +208,14 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line; a message that is JSON already keeps its keys."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
-        told: dict[str, Any] = {"at": at, "level": record.levelname.lower()}
+        line = {"at": at, "level": record.levelname.lower()}
         if isinstance(record.msg, dict):
-            told |= record.msg
+            line |= record.msg
         else:
-            told |= {"from": record.name, "message": record.getMessage()}
+            line |= {"from": record.name, "message": record.getMessage()}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def run(settings: Settings) -> None:

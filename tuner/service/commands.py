@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.cli.formatting import print_json, table
+from tuner.cli.formatting import print_json, show
 from tuner.cli.options import database_option, json_option
 from tuner.errors import EnvironmentTrouble, InputError
-from tuner.service.pool import ClusterChoice, checked_name
+from tuner.service.pool import checked_cluster
 
 #: Packages without which there is no server.
 NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
@@ -23,102 +22,57 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
     """Devices of this machine, for the shell's completion."""
     from tuner.devices.detect import find, gpus
 
-    return [each.spec for each in (*gpus(), find("cpu")) if each.spec.startswith(incomplete)]
+    return [device.spec for device in (*gpus(), find("cpu")) if device.spec.startswith(incomplete)]
 
 
 @click.command()
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
+    "--host", default="127.0.0.1", show_default=True,
     help="Address to bind to; others than this machine's need tokens.",
-)
+)  # fmt: skip
 @click.option("--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="Port to bind to.")
 @click.option(
-    "--local-admin",
-    is_flag=True,
+    "--local-admin", is_flag=True,
     help="Without tokens, let everyone on this machine submit jobs and send records, too.",
-)
+)  # fmt: skip
 @click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="SPEC",
-    shell_complete=_here,
+    "--device", "devices", multiple=True, metavar="SPEC", shell_complete=_here,
     help="Let jobs use this device only; repeat for several.  [default: all of this machine]",
-)
+)  # fmt: skip
 @click.option("--no-jobs", is_flag=True, help="Run no jobs here.")
 @click.option(
-    "--cluster",
-    default="",
-    metavar="CLUSTER",
+    "--cluster", default="", metavar="CLUSTER",
     help="Run jobs on a fleet: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
-)
+)  # fmt: skip
 @click.option("--tls-ca", type=click.Path(path_type=Path), help="With --cluster: the authority, PEM.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="With --cluster: the certificate, PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="With --cluster: the private key, PEM.")
 @click.option(
-    "--allow-host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
+    "--allow-host", "hosts", multiple=True, metavar="NAME",
     help="Answer requests to this host name, too; repeat for several.",
-)
+)  # fmt: skip
 @click.option("--root-path", default="", metavar="/PATH", help="Path under which a proxy serves this.")
 @click.option(
-    "--behind-proxy", is_flag=True, help="Believe a proxy on this machine about the client's address."
-)
-@click.option(
-    "--db",
-    envvar="TUNER_DB",
-    default="sqlite:///studies.db",
-    show_default=True,
-    metavar="URL",
-    help="Database; the variable TUNER_DB sets it, too.",
-)
-def serve(root_path: str, devices: tuple[str, ...], hosts: tuple[str, ...], db: str, **asked: Any) -> None:
+    "--behind-proxy", "proxied", is_flag=True,
+    help="Believe a proxy on this machine about the client's address.",
+)  # fmt: skip
+@database_option
+def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Path, **settings: Any) -> None:
     """Serve answers, records, jobs and pages over HTTP.
 
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
     is given. Jobs run in processes of their own; they go on if the server ends, and the next one finds them.
     """
     check_packages()
-    if root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", root_path):
-        raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {root_path!r}")
-    cluster = cluster_of(asked)
+    path = settings["root_path"]
+    if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
+        raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {path!r}")
+    cluster, tls = checked_cluster(cluster, (tls_ca, tls_cert, tls_key), settings["db"])
     gc.disable()  # what is read until the server answers stays: looking through it takes a sixth of the start
     from tuner.service.app import run
     from tuner.service.state import Settings
 
-    run(
-        Settings(
-            db, asked["host"], asked["port"], devices, asked["local_admin"], hosts, root_path,
-            asked["behind_proxy"], jobs=not asked["no_jobs"], cluster=cluster,
-        )
-    )  # fmt: skip
-
-
-def cluster_of(asked: Mapping[str, Any]) -> ClusterChoice | None:
-    """The cluster that runs jobs; None without one.
-
-    Args:
-        asked: Values of the command's options.
-
-    Raises:
-        InputError: It is no cluster, or its options are incomplete.
-        EnvironmentTrouble: The packages of a fleet are not installed.
-    """
-    cluster = asked["cluster"]
-    tls = tuple(asked[name].absolute() for name in ("tls_ca", "tls_cert", "tls_key") if asked[name] is not None)
-    if not cluster:
-        if tls:
-            raise InputError("--tls-... belong to --cluster, got none; add it, or leave them out")
-        return None
-    if tls and len(tls) < 3:
-        raise InputError(
-            f"TLS takes --tls-ca, --tls-cert and --tls-key, got {len(tls)} of them; give all three"
-        )
-    return ClusterChoice(checked_name(cluster), tls=tls)
+    run(Settings(**settings, jobs=not no_jobs, cluster=cluster, tls=tls))
 
 
 def check_packages() -> None:
@@ -156,7 +110,7 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
     from tuner.service.tokens import create as new_token
     from tuner.store import Store
 
-    wanted = [each.strip() for each in scopes.split(",") if each.strip()]
+    wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
     with Store.open(db) as store:
         secret = new_token(store, name, wanted, days)
     if as_json:
@@ -174,18 +128,15 @@ def list_(db: str, as_json: bool) -> None:
     from tuner.store import Store, access
 
     with Store.open(db, read_only=True) as store:
-        found = [each.to_json() for each in access.every(store)]
-    if as_json:
-        print_json(found)
-        return
+        tokens = [token.to_json() for token in access.every(store)]
     rows = [
         (
-            each["name"], each["state"], " ".join(each["scopes"]), each["expires_at"][:10],
-            (each["used_at"] or "never")[:16],
+            token["name"], token["state"], " ".join(token["scopes"]), token["expires_at"][:10],
+            (token["used_at"] or "never")[:16],
         )
-        for each in found
+        for token in tokens
     ]  # fmt: skip
-    table("", ("token", "state", "allows", "expires", "last used"), rows)
+    show(as_json, tokens, "", ("token", "state", "allows", "expires", "last used"), rows)
 
 
 @token.command()
@@ -213,20 +164,18 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
     this machine, read it, and allow it. If it or a file that it uses changes, it must be allowed again. FILE is
     executed, to find what it uses.
     """
-    from tuner.service import job_queue
-    from tuner.store import Store
+    from tuner.service import pool
+    from tuner.store import Store, access
 
     if listed == (file is not None) or (remove and listed):
         raise InputError("allow takes a FILE, with --remove to allow it no more, or --list; give one of them")
     with Store.open(db) as store:
         if file is not None and remove:
-            job_queue.disallow(store, file)
+            access.disallow(store, pool.node(), str(file.resolve()))
         elif file is not None:
-            told = job_queue.allow(store, file)
-            click.echo(f"allowed: {told.path} ({len(told.covers)} files)", err=True)
-        found = [each.to_json() for each in job_queue.files(store)]
-    if as_json:
-        print_json(found)
-    elif listed:
-        rows = [(each["file"], each["digest"][:12], each["allowed_at"][:16]) for each in found]
-        table("", ("file", "digest", "allowed"), rows)
+            allowed = pool.allow(store, file)
+            click.echo(f"allowed: {allowed.path} ({len(allowed.covers)} files)", err=True)
+        files = [allowed.to_json() for allowed in access.files(store, pool.node())]
+    if listed or as_json:
+        rows = [(row["file"], row["digest"][:12], row["allowed_at"][:16]) for row in files]
+        show(as_json, files, "", ("file", "digest", "allowed"), rows)

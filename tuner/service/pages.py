@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import importlib.metadata
-import json
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,37 +13,42 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import jinja2
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from markupsafe import Markup
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
 from tuner.declare.catalogue import kernels_json
 from tuner.declare.problem import worded
-from tuner.errors import InputError, NothingFound, TunerError
-from tuner.lookup.asking import parse_key
+from tuner.errors import NothingFound, TunerError
 from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, duration
-from tuner.service.answers import question_in, view_of
-from tuner.service.job_queue import LONGEST_PLAN, NewJob, job_of, jobs_page, placed_json
-from tuner.service.job_routes import cancelled, submitted
+from tuner.service.answers import AsQuery, Question, Text, view_of
+from tuner.service.job_queue import (
+    LONGEST_PLAN,
+    NewJob,
+    cancelled,
+    job_of,
+    jobs_page,
+    placed_json,
+    submitted,
+)
 from tuner.service.page_values import device_values, link_json, overview_values, problem_values
-from tuner.service.questions import read_question
-from tuner.service.records import problems_page, wanted_json
+from tuner.service.records import After, Selected, problems_page, wanted_json
 from tuner.service.responses import (
     Reads,
-    Refused,
     Submits,
     checked,
+    complaint,
     root_of,
     service_of,
     status_of,
     working,
 )
-from tuner.service.snapshots import finite
+from tuner.service.snapshots import json_bytes
 from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
 from tuner.store import jobs
-from tuner.store.streams import Selection
 from tuner.version import __version__
 
 router = APIRouter(include_in_schema=False)
@@ -60,56 +65,46 @@ FOLDER = Path(__file__).parent
 
 def when(text: str | None) -> Markup:
     """A time to the minute, UTC, which says it in full on request."""
-    if not text:
-        return Markup("-")
     try:
-        moment = datetime.fromisoformat(text).astimezone(UTC)
+        moment = datetime.fromisoformat(text or "").astimezone(UTC)
     except ValueError:
-        return Markup("{}").format(text[:40])
+        return Markup("{}").format((text or "-")[:40])
     shown = f"{moment:%Y-%m-%d %H:%M}"
-    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(text, text[:19], shown)
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(text, (text or "")[:19], shown)
 
 
-def problem_words(told: Mapping[str, Any]) -> str:
-    """A problem in a few words."""
-    sizes = " x ".join(str(size) for size in told["shape"].values())
-    layout, precision = told.get("layout", ""), told.get("precision", "ieee")
-    return worded(told["operation"], sizes, told["dtype"], layout, precision, told.get("epilogue", ""))
+def problem_words(row: Mapping[str, Any]) -> str:
+    """The problem of a row in a few words."""
+    sizes = " x ".join(str(size) for size in row["shape"].values())
+    layout, precision = row.get("layout", ""), row.get("precision", "ieee")
+    return worded(row["operation"], sizes, row["dtype"], layout, precision, row.get("epilogue", ""))
 
 
-def question_query(told: Mapping[str, Any]) -> str:
-    """A problem on a device as the query of a link."""
-    device = told["device"]
-    values = {name: told.get(name, "") for name in ("operation", "dtype", "layout", "precision", "epilogue")}
-    values["dims"] = ",".join(f"{name}={size}" for name, size in told["shape"].items())
-    values |= {
-        "regime": told.get("regime", "cold"),
-        "device": device["name"] if isinstance(device, Mapping) else device,
-    }
+def question_query(row: Mapping[str, Any]) -> str:
+    """The problem and the device of a row as the query of a link."""
+    device = row["device"]
+    names = ("operation", "dtype", "layout", "precision", "epilogue", "regime")
+    values = {name: row.get(name, "") for name in names}
+    values["dims"] = ",".join(f"{name}={size}" for name, size in row["shape"].items())
+    values["device"] = device["name"] if isinstance(device, Mapping) else device
     return urlencode({name: value for name, value in values.items() if value})
-
-
-def as_json(data: Any) -> Markup:
-    """JSON that may stand in a page: nothing in it ends the element around it."""
-    text = json.dumps(finite(data), separators=(",", ":"))
-    for letter, escaped in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
-        text = text.replace(letter, escaped)
-    return Markup(text)
 
 
 #: Name in templates -> filter.
 FILTERS = {
     "duration": lambda seconds: "-" if seconds is None else duration(seconds), "speed": answer_speed,
-    "when": when, "problem": problem_words, "question": question_query, "json": as_json,
+    "when": when, "problem": problem_words, "question": question_query, "quote": shlex.quote,
 }  # fmt: skip
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
+    """The templates of pages."""
     loader = jinja2.FileSystemLoader(FOLDER / "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= FILTERS
     environment.globals |= {"version": __version__, "plotly": importlib.metadata.version("plotly")}
+    environment.policies["json.dumps_function"] = lambda data, **_: json_bytes(data).decode()
     return environment
 
 
@@ -133,7 +128,7 @@ def page(
         "may_submit": caller is not None and caller.may(SUBMIT), "here": request.scope["path"],
         "snapshot": service.cache.present.manifest.number,
     }  # fmt: skip
-    text = _templates().get_template(f"{template}.html").render(shared | dict(values))
+    text = templates().get_template(f"{template}.html").render(shared | dict(values))
     return HTMLResponse(text, status, {"cache-control": "no-store", **(headers or {})})
 
 
@@ -159,50 +154,44 @@ async def overview(request: Request, caller: Reads) -> Response:
 
 
 @router.get("/ask")
-async def ask(request: Request, caller: Reads, q: str = "", device: str = "") -> Response:
+async def ask(request: Request, caller: Reads, q: Text = "", device: Text = "") -> Response:
     """Leads from a problem in words to its page."""
     try:
-        asked = read_question({"problem": q[:200], "device": device[:200]}, builtin_now())
+        asked = Question(problem=q, device=device).read()
     except TunerError as error:
         service = service_of(request)
         values = await working(request, lambda: overview_values(service))
-        return page(request, "overview", caller, values | {"asked": q[:200], "refused": str(error)}, 422)
+        return page(request, "overview", caller, values | {"asked": q, "refused": str(error)}, 422)
     return redirect(request, f"/problem?{question_query(link_json(asked.problem, asked.device, asked.regime))}")
 
 
 @router.get("/problems")
-async def problems(
-    request: Request, caller: Reads, operation: str = "", shape: str = "", device: str = "", after: int = 0
-) -> Response:
+async def problems(request: Request, caller: Reads, wanted: Selected, after: After = 0) -> Response:
     """The problems that were measured."""
-    view, after = service_of(request).cache.present, max(0, min(after, 2**62))
-    wanted = Selection.parsed(operation[:100], shape[:100], device[:200])
-    asked = {"operation": operation, "shape": shape, "device": device}
+    view = service_of(request).cache.present
+    selected = vars(wanted) | {"shape": ",".join(map(str, wanted.shape))}
     values = {
         "page": await working(request, lambda: problems_page(view.store, wanted, after, ROWS)),
         "after": after, "limit": ROWS, "device_names": sorted({info.name for info in view.snapshot.devices()}),
-        "operations": sorted(builtin_now().operations), "query": urlencode(asked), "wanted": asked,
+        "operations": sorted(builtin_now().operations), "query": urlencode(selected), "wanted": selected,
     }  # fmt: skip
     return page(request, "problems", caller, values)
 
 
 @router.get("/problem")
-async def problem(request: Request, caller: Reads) -> Response:
+async def problem(request: Request, caller: Reads, question: AsQuery) -> Response:
     """The answer to a problem, its champions and trials."""
-    view, asked = (
-        await view_of(request, request.query_params.get("snapshot")),
-        question_in(request.query_params),
+    service, view, asked = service_of(request), await view_of(request, question.snapshot), question.read()
+    return page(
+        request, "problem", caller, await working(request, lambda: problem_values(service, view, asked))
     )
-    service = service_of(request)
-    values = await working(request, lambda: problem_values(service, view, asked))
-    return page(request, "problem", caller, values)
 
 
 @router.get("/device")
-async def device(request: Request, caller: Reads, name: str = "") -> Response:
+async def device(request: Request, caller: Reads, name: Text = "") -> Response:
     """A device with its champions below its limits."""
     service = service_of(request)
-    return page(request, "device", caller, await working(request, lambda: device_values(service, name[:200])))
+    return page(request, "device", caller, await working(request, lambda: device_values(service, name)))
 
 
 @router.get("/kernels")
@@ -216,6 +205,20 @@ async def wanted(request: Request, caller: Reads) -> Response:
     """What was asked and has no exact answer."""
     store = service_of(request).store
     return page(request, "wanted", caller, await working(request, lambda: wanted_json(store, limit=200)))
+
+
+@router.get("/docs")
+async def docs(request: Request, caller: Reads) -> Response:
+    """Every route with its parameters, its body and an example."""
+    app: FastAPI = request.app
+    described = app.openapi()
+    routes = [
+        {"path": path, "method": method, **route}
+        for path, methods in described["paths"].items()
+        for method, route in methods.items()
+    ]
+    base = f"{request.url.scheme}://{request.url.netloc}{root_of(request)}"
+    return page(request, "docs", caller, {"described": described, "routes": routes, "base": base})
 
 
 @router.get("/assets/{name}")
@@ -259,10 +262,10 @@ async def log_in(request: Request) -> Response:
     try:
         caller = await checked(request, str(form.get("token", "")).strip())
         if not caller.may(READ):
-            raise Refused(403, "pages need a token of scope read; this one does not have it")
-    except Refused as error:
-        values = {"next": target, "refused": str(error)}
-        return page(request, "login", None, values, error.status, error.headers)
+            raise HTTPException(403, "pages need a token of scope read; this one does not have it")
+    except HTTPException as error:
+        values = {"next": target, "refused": error.detail}
+        return page(request, "login", None, values, error.status_code, error.headers)
     response = redirect(request, target)
     response.set_cookie(
         COOKIE, service_of(request).sessions.begin(caller.name), max_age=LASTS_S, path=root_of(request) or "/",
@@ -291,9 +294,9 @@ async def log_out(request: Request) -> Response:
 
 
 @router.get("/jobs")
-async def listing(request: Request, caller: Reads, state: str = "", before: int = 0) -> Response:
+async def listing(request: Request, caller: Reads, state: Text = "", before: After = 0) -> Response:
     """The jobs, and a form for a new one."""
-    return await _jobs(request, caller, {}, state, max(0, min(before, 2**62)))
+    return await _jobs(request, caller, {}, state, before)
 
 
 async def _jobs(
@@ -308,28 +311,19 @@ async def _jobs(
 
 @router.post("/jobs/new")
 async def submit(request: Request, caller: Submits) -> Response:
-    """Submits a job from a form."""
+    """Submits a job from a form, whose empty fields do not count."""
     form = await request.form(max_fields=10, max_part_size=LONGEST_PLAN)
     fields = {name: str(value).strip() for name, value in form.items() if isinstance(value, str)}
+    given: dict[str, Any] = {name: value for name, value in fields.items() if value and name != "problem"}
     try:
-        job, _ = await submitted(request, _new_job(fields), caller)
+        if "plan" not in given:
+            given["problem"] = {"problem": fields.get("problem", "")}
+        job, _ = await submitted(request, NewJob.model_validate(given), caller)
+    except ValidationError as error:
+        return await _jobs(request, caller, fields, refused=complaint(error.errors()), status=422)
     except TunerError as error:
         return await _jobs(request, caller, fields, refused=str(error), status=status_of(error))
     return redirect(request, f"/jobs/{job.id}")
-
-
-def _new_job(fields: Mapping[str, str]) -> NewJob:
-    """A job from the fields of a form, of which empty ones do not count."""
-    told: dict[str, Any] = {name: value for name, value in fields.items() if value and name != "problem"}
-    if not told.get("plan"):
-        key = parse_key(fields.get("problem", "")[:200])
-        names = ("operation", "dtype", "layout", "precision", "epilogue")
-        told["problem"] = {name: getattr(key, name) for name in names} | {"dims": key.dims}
-    try:
-        return NewJob.model_validate(told)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}; correct it") from None
 
 
 @router.get("/jobs/{job_id}")

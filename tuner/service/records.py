@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from tuner.declare.catalogue import kernels_json
@@ -18,8 +18,7 @@ from tuner.errors import InputError
 from tuner.lookup.stale import builtin_now
 from tuner.results.measurement import Outcome
 from tuner.results.record import Role
-from tuner.service.answers import parameters, question_in, view_of
-from tuner.service.questions import LONGEST_TEXT
+from tuner.service.answers import LARGEST_NUMBER, AsQuery, Text, view_of
 from tuner.service.responses import Reads, Sends, answered, service_of, working
 from tuner.service.snapshots import OpenSnapshot
 from tuner.store import Store, demand, listing, retracting
@@ -32,11 +31,19 @@ from tuner.study.crowns import champions_page, history_of
 REASONS = 100
 #: Bytes of all lines at the most, unpacked.
 MOST_BYTES = 8 << 30
+#: What is counted of the lines that a program sends.
+COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
 router = APIRouter(prefix="/v1", tags=["records"])
-Text = Annotated[str, Query(max_length=LONGEST_TEXT)]
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]
-After = Annotated[int, Query(ge=0, le=2**62, description="`next` of the page before.")]
+After = Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="`next` of the page before.")]
+
+
+def _selection(operation: Text = "", shape: Text = "", device: Text = "", regime: Text = "") -> Selection:
+    return Selection.parsed(operation, shape, device, regime)
+
+
+Selected = Annotated[Selection, Depends(_selection)]
 
 
 @router.get("/kernels", summary="Kernels with their parameters and constraints")
@@ -50,8 +57,8 @@ async def operations(request: Request, caller: Reads) -> Response:
     """What can be asked about."""
     names = ("name", "dims", "dtypes", "layouts")
     declared = builtin_now().operations.values()
-    told = [{name: getattr(operation, name) for name in names} for operation in declared]
-    return await answered(request, lambda _: {"operations": told})
+    described = [{name: getattr(operation, name) for name in names} for operation in declared]
+    return await answered(request, lambda _: {"operations": described})
 
 
 @router.get("/devices", summary="Devices of the records, and of this node")
@@ -65,48 +72,39 @@ async def devices(request: Request, caller: Reads) -> Response:
 
 @router.get("/problems", summary="Problems that were measured")
 async def problems(
-    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
-    regime: Text = "", after: After = 0, limit: Limit = 100,
-) -> Response:  # fmt: skip
+    request: Request, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> Response:
     """A page; `next` is the `after` of the next one, null after the last."""
-    wanted = Selection.parsed(operation, shape, device, regime)
     return await answered(request, lambda view: problems_page(view.store, wanted, after, limit))
 
 
 @router.get("/champions", summary="The present champions")
 async def champions(
-    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
-    regime: Text = "", after: After = 0, limit: Limit = 100,
-) -> Response:  # fmt: skip
+    request: Request, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> Response:
     """A page; `next` is the `after` of the next one, null after the last."""
-    wanted = Selection.parsed(operation, shape, device, regime)
     return await answered(request, lambda view: champions_page(view.store, wanted, after, limit))
 
 
-@router.get("/champions/history", openapi_extra=parameters(), summary="The champions that a problem has had")
-async def history(request: Request, caller: Reads) -> Response:
+@router.get("/champions/history", summary="The champions that a problem has had")
+async def history(request: Request, caller: Reads, question: AsQuery) -> Response:
     """Oldest first, the present one last, each with what it was compared with."""
-    view, asked = (
-        await view_of(request, request.query_params.get("snapshot")),
-        question_in(request.query_params),
-    )
+    view, asked = await view_of(request, question.snapshot), question.read()
 
     def champions(view: OpenSnapshot) -> dict[str, Any]:
-        question = view.answer(asked).question
-        assert question is not None, "an answer has its question"
-        return history_of(view.store, asked.problem, question.device, asked.regime)
+        answered_question = view.answer(asked).question
+        assert answered_question is not None, "an answer has its question"
+        return history_of(view.store, asked.problem, answered_question.device, asked.regime)
 
     return await answered(request, champions, view)
 
 
 @router.get("/records", summary="Records, the latest first")
 async def records(
-    request: Request, caller: Reads, operation: Text = "", shape: Text = "", device: Text = "",
-    regime: Text = "", role: Role | None = None, outcome: Outcome | None = None, before: After = 0,
-    limit: Limit = 50,
+    request: Request, caller: Reads, wanted: Selected, role: Role | None = None,
+    outcome: Outcome | None = None, before: After = 0, limit: Limit = 50,
 ) -> Response:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
-    wanted = Selection.parsed(operation, shape, device, regime)
     only = [chosen.value for chosen in (role, outcome) if chosen is not None]
     return await answered(request, lambda view: _records_page(view.store, wanted, only, before, limit))
 
@@ -132,18 +130,13 @@ async def wanted(request: Request, caller: Reads, operation: Text = "", limit: L
     return await answered(request, lambda _: wanted_json(store, operation, limit))
 
 
-@router.post(
-    "/records",
-    summary="Takes records from elsewhere",
-    openapi_extra={
-        "requestBody": {
-            "description": "What `tuner records export` writes: JSON lines, plain or compressed by zstd.",
-            "content": {
-                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            },
-        }
-    },
-)
+_LINES = {
+    "description": "What `tuner records export` writes: JSON lines, plain or compressed by zstd.",
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
+
+
+@router.post("/records", summary="Takes records from elsewhere", openapi_extra={"requestBody": _LINES})
 async def take(request: Request, caller: Sends) -> Response:
     """Stores the lines that are new; the same lines can be sent any number of times.
 
@@ -171,49 +164,36 @@ def take_file(store: Store, path: Path) -> dict[str, Any]:
         StoreTrouble: The database cannot be written.
     """
     file = LinesFile(path, most_bytes=MOST_BYTES)
-    counts, reasons = Counter[str](), []
+    counts, reasons = Counter[str](), list[dict[str, Any]]()
     lines = file.told()
     while batch := list(itertools.islice(lines, BATCH)):
-        if file.damage:
-            batch = batch[:-1]
-        counts["lines"] += len(batch)
-        told = [(number, content) for number, content in batch if not isinstance(content, str)]
+        batch = batch[:-1] if file.damage else batch
         refused = [(number, content) for number, content in batch if isinstance(content, str)]
-        try:
-            counts.update(_counted(store, told))
-        except InputError:
-            for number, content in told:
-                try:
-                    counts.update(_counted(store, [(number, content)]))
-                except InputError as error:
-                    refused.append((number, str(error)))
-        counts["refused"] += len(refused)
-        reasons += [{"line": number, "reason": reason[:500]} for number, reason in sorted(refused)]
+        stored, more = _stored(store, [line for line in batch if not isinstance(line[1], str)])
+        counts.update(stored, lines=len(batch), refused=len(refused) + len(more))
+        reasons += [{"line": number, "reason": why[:500]} for number, why in sorted(refused + more)]
     if file.damage:
         raise InputError(f"{file.damage}; send it again, nothing is stored twice")
-    names = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
-    return {name: counts[name] for name in names} | {"reasons": reasons[:REASONS]}
+    return {name: counts[name] for name in COUNTED} | {"reasons": reasons[:REASONS]}
 
 
-def _counted(store: Store, told: Any) -> dict[str, int]:
-    return {name: count for name, count in asdict(taken(store, told)).items() if isinstance(count, int)}
+def _stored(store: Store, lines: list[Any]) -> tuple[Counter[str], list[tuple[int, str]]]:
+    """Counts of what is new of some lines, and those that the store refuses, each with its reason."""
+    try:
+        counts = asdict(taken(store, lines))
+        return Counter({name: counts[name] for name in counts if name in COUNTED}), []
+    except InputError as error:
+        if len(lines) == 1:
+            return Counter(), [(lines[0][0], str(error))]
+    half = len(lines) // 2
+    (first, refused), (second, more) = (_stored(store, part) for part in (lines[:half], lines[half:]))
+    return first + second, refused + more
 
 
 def _records_page(
     store: Reader, wanted: Selection, only: Sequence[str], before: int, limit: int
 ) -> dict[str, Any]:
-    """A page of records, newest first.
-
-    Args:
-        store: The store.
-        wanted: Which records.
-        only: Roles and outcomes; any if empty.
-        before: Position of the page before; 0 for the first page.
-        limit: Records of a page.
-
-    Returns:
-        ``records``, and ``next``: where the next page begins, null after the last.
-    """
+    """A page of records, newest first, and where the next page begins; see `tuner.store.listing.latest`."""
     found = listing.latest(store, wanted, limit + 1, before=before, only=only)
     gone = retracting.retracted(store, [record.id for _, record in found])
     page = [listing.record_json(record, gone.get(record.id)) for _, record in found[:limit]]
@@ -235,4 +215,4 @@ def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> d
 
 def wanted_json(store: Reader, operation: str = "", limit: int = 100) -> dict[str, Any]:
     """What was asked and has no exact answer."""
-    return {"wanted": [wanted.to_json() for wanted in demand.read(store, operation=operation)[:limit]]}
+    return {"wanted": [problem.to_json() for problem in demand.read(store, operation=operation)[:limit]]}

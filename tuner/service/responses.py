@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -17,13 +17,12 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, PlanError, TunerError
-from tuner.service.snapshots import OpenSnapshot, told_as_json
+from tuner.service.snapshots import OpenSnapshot, json_bytes
 from tuner.service.state import Service
 from tuner.service.tokens import COOKIE, READ, RECORDS, SUBMIT, Caller
 
 T = TypeVar("T")
 
-JSON = "application/json"
 #: Header with the number of the snapshot.
 SNAPSHOT = "x-tuner-snapshot"
 #: Methods that change nothing.
@@ -36,16 +35,10 @@ RETRY_AFTER_S = 5
 STATUSES: tuple[tuple[type[TunerError], int], ...] = (
     (NothingFound, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
 )  # fmt: skip
+#: What is told where the framework refuses a request.
+RULES = {404: "there is nothing under this path", 405: "this path does not take that method"}
 
 _LOG = logging.getLogger("tuner.service.access")
-
-
-class Refused(Exception):
-    """A request that is not answered."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, dict(headers or {})
 
 
 def service_of(request: Request) -> Service:
@@ -66,7 +59,7 @@ async def caller_of(request: Request) -> Caller | None:
     """Who asks: by a token in a header, by the cookie of a login, or as anyone on this machine.
 
     Raises:
-        Refused: A token is wrong, or too many were; or another page has made a browser send the cookie.
+        HTTPException: A token is wrong, or too many were; or another page has made a browser send the cookie.
     """
     service = service_of(request)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -77,8 +70,8 @@ async def caller_of(request: Request) -> Caller | None:
         caller = service.registry.anyone
     elif (name := service.sessions.name(request.cookies.get(COOKIE, ""))) is not None:
         named = "origin" in request.headers or request.headers.get("sec-fetch-site") == "same-origin"
-        if request.method not in SAFE and not named:  # the middleware has refused other origins
-            raise Refused(403, "a browser that is logged in says which page a request comes from")
+        if request.method not in SAFE and not named:  # the guard has refused other origins
+            raise HTTPException(403, "a browser that is logged in says which page a request comes from")
         caller = service.registry.still(name)
     request.scope["state"]["caller"] = caller.name if caller else "-"
     return caller
@@ -88,13 +81,13 @@ async def checked(request: Request, secret: str) -> Caller:
     """Who presents a secret.
 
     Raises:
-        Refused: It is no valid token, or this address has presented too many wrong ones.
+        HTTPException: It is no valid token, or this address has presented too many wrong ones.
     """
     service, address = service_of(request), request.client.host if request.client else "-"
     wait_s = service.throttle.wait_s(address)
     if wait_s > 0:
         why = "too many wrong tokens came from your address; wait"
-        raise Refused(429, why, {"retry-after": str(math.ceil(wait_s))})
+        raise HTTPException(429, why, {"retry-after": str(math.ceil(wait_s))})
     caller = service.registry.caller(secret)
     if caller is None:
         count = service.throttle.failed(address)
@@ -102,7 +95,7 @@ async def checked(request: Request, secret: str) -> Caller:
         _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
         await asyncio.sleep(SLOW_S)
         why = "the token is unknown, expired or revoked; ask the operator for another"
-        raise Refused(401, why, {"www-authenticate": "Bearer"})
+        raise HTTPException(401, why, {"www-authenticate": "Bearer"})
     service.throttle.succeeded(address)
     return caller
 
@@ -114,11 +107,11 @@ def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:
         caller = await caller_of(request)
         if caller is None:
             why = f"this needs a token of scope {scope}; send it as Authorization: Bearer TOKEN"
-            raise Refused(401, why, {"www-authenticate": "Bearer"})
+            raise HTTPException(401, why, {"www-authenticate": "Bearer"})
         if not caller.may(scope):
             own = "start the server with --local-admin, or make a token"
             hint = own if caller.name == "local" else "ask the operator for another"
-            raise Refused(403, f"this needs the scope {scope}, which {caller.name} does not have; {hint}")
+            raise HTTPException(403, f"this needs the scope {scope}, which {caller.name} does not have; {hint}")
         return caller
 
     return allowed
@@ -143,16 +136,11 @@ async def working(request: Request, work: Callable[[], T]) -> T:
     return await in_thread(service_of(request).working, work)
 
 
-def etag(body: bytes) -> str:
-    """The entity tag of a body."""
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-
-
 def tagged(
-    request: Request, body: bytes, snapshot: int, tag: str = "", media: str = JSON, **more: str
+    request: Request, body: bytes, snapshot: int, media: str = "application/json", **more: str
 ) -> Response:
     """A body with its entity tag; without the body if the client has it already."""
-    tag = tag or etag(body)
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"etag": tag, SNAPSHOT: str(snapshot), "cache-control": "no-cache", **more}
     tags = [known.strip().removeprefix("W/") for known in request.headers.get("if-none-match", "").split(",")]
     if "*" in tags or tag in tags:
@@ -165,7 +153,7 @@ async def answered(
 ) -> Response:
     """What a snapshot, the present one by default, tells as JSON; worked out in a thread."""
     rests_on = view or service_of(request).cache.present
-    data = await working(request, lambda: told_as_json(work(rests_on)).encode())
+    data = await working(request, lambda: json_bytes(work(rests_on)))
     return tagged(request, data, rests_on.manifest.number)
 
 
@@ -179,74 +167,40 @@ def status_of(error: TunerError) -> int:
 
 def error_json(error: TunerError) -> dict[str, Any]:
     """An error as a JSON object."""
-    told: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
-    if isinstance(error, PlanError) and error.line:
-        told |= {"line": error.line, "key": error.key}
-    return told
+    place = {"line": error.line, "key": error.key} if isinstance(error, PlanError) and error.line else {}
+    return {"kind": type(error).__name__, "message": str(error), **place}
 
 
-def tuner_error(request: Request, error: Exception) -> Response:
-    """Answers an error of ours."""
-    assert isinstance(error, TunerError)
-    status = status_of(error)
-    headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
-    return error_response(request, status, error_json(error), headers)
+def complaint(errors: Sequence[Mapping[str, Any]]) -> str:
+    """What is wrong with the first value that is not as documented."""
+    where = ".".join(map(str, errors[0]["loc"]))
+    return f"{where}: {errors[0]['msg']}, got {str(errors[0].get('input'))[:80]!r}; see /docs"
 
 
-def refused(request: Request, error: Exception) -> Response:
-    """Answers a request that may not be made; a browser is led to the login."""
-    assert isinstance(error, Refused)
-    if error.status == 401 and wants_page(request) and request.method == "GET":
-        query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{root_of(request)}/login?next={quote(request.scope['path'] + query)}", 303)
-    return error_response(request, error.status, {"kind": "Refused", "message": str(error)}, error.headers)
-
-
-def http_error(request: Request, error: Exception) -> Response:
-    """Answers what the framework refuses: an unknown path, a method that is not there."""
-    assert isinstance(error, HTTPException)
-    rules = {404: "there is nothing under this path", 405: "this path does not take that method"}
-    message = rules.get(error.status_code, str(error.detail))
-    return error_response(
-        request, error.status_code, {"kind": "Refused", "message": message}, error.headers or {}
-    )
-
-
-def invalid(request: Request, error: Exception) -> Response:
-    """Answers parameters or a body of another form than documented."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = f"{where}: {first['msg']}, got {str(first.get('input'))[:80]!r}; see /docs"
-    return error_response(request, 422, {"kind": "InputError", "message": message}, {})
-
-
-def trouble(request: Request, error: Exception) -> Response:
-    """Answers our own mistakes; the log has the traceback."""
-    message = "the server failed to answer; its log says more"
-    return error_response(request, 500, {"kind": "Trouble", "message": message}, {})
-
-
-def error_response(
-    request: Request, status: int, error: Mapping[str, Any], headers: Mapping[str, str]
-) -> Response:
-    """An error as JSON, or as a page where a browser asks for one."""
+def failed(request: Request, error: Exception) -> Response:
+    """Answers an error: ours, a value that is not as documented, a request that may not be made, a mistake."""
+    headers: Mapping[str, str] = {}
+    if isinstance(error, TunerError):
+        status, told = status_of(error), error_json(error)
+        headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+    elif isinstance(error, RequestValidationError):
+        status, told = 422, {"kind": "InputError", "message": complaint(error.errors())}
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers or {}
+        if status == 401 and wants_page(request) and request.method == "GET":
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(
+                f"{root_of(request)}/login?next={quote(request.scope['path'] + query)}", 303
+            )
+        told = {"kind": "Refused", "message": RULES.get(status, str(error.detail))}
+    else:
+        status, told = 500, {"kind": "Trouble", "message": "the server failed to answer; its log says more"}
     if wants_page(request):
-        page: Response = request.app.state.error_page(request, status, str(error["message"]), headers)
+        page: Response = request.app.state.error_page(request, status, told["message"], headers)
         return page
-    return JSONResponse({"error": dict(error)}, status, dict(headers))
+    return JSONResponse({"error": told}, status, dict(headers))
 
 
 def wants_page(request: Request) -> bool:
     """True if a browser asks for a page."""
     return not request.scope["path"].startswith("/v1") and "text/html" in request.headers.get("accept", "")
-
-
-#: Kind of error -> what answers it.
-HANDLERS: dict[type[Exception], Callable[[Request, Exception], Response]] = {
-    TunerError: tuner_error,
-    Refused: refused,
-    RequestValidationError: invalid,
-    HTTPException: http_error,
-    Exception: trouble,
-}

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
-import math
 import shutil
 import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
@@ -28,7 +28,6 @@ from tuner.lookup.demand import COLD, DEMAND, CallCount
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.questions import LookupRequest
 from tuner.store import Store, retracting, snapshots
 from tuner.store.published import tuned_folder
 from tuner.store.snapshots import Came, FrozenStore, Manifest
@@ -48,21 +47,28 @@ KEPT_OPEN = 3
 Naming = Callable[[str], DeviceInfo | str]
 
 
-def told_as_json(data: Any) -> str:
-    """Compact JSON; what it has no words for, NaN and infinities, is null."""
-    try:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        return json.dumps(finite(data), separators=(",", ":"))
+@dataclass(frozen=True)
+class LookupRequest:
+    """A question to a lookup.
+
+    Attributes:
+        problem: What is to be computed.
+        device: A name, a uuid, or a device of the node that answers; empty for that node's own.
+        regime: How time is taken.
+        kernel: Only this kernel; any if empty.
+        confirmed: True for champions only that won again in a fresh process, or were published.
+    """
+
+    problem: ProblemKey
+    device: str = ""
+    regime: str = "cold"
+    kernel: str = ""
+    confirmed: bool = False
 
 
-def finite(data: Any) -> Any:
-    """The same data with null for every number that is not finite."""
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    if isinstance(data, Mapping):
-        return {key: finite(value) for key, value in data.items()}
-    return [finite(value) for value in data] if isinstance(data, list | tuple) else data
+def json_bytes(data: Any) -> bytes:
+    """Compact JSON; NaN and infinities, for which it has no words, are null."""
+    return to_json(data, inf_nan_mode="null")
 
 
 # --- the files that answers rest on --------------------
@@ -108,30 +114,25 @@ class PublishedCopies:
         files = _files(self._published, "*/*.json", "*/models/*.json")
         digest = _digest(self._published, files)
         if self.copy_of(digest) is None:
-            self._copy([path for path, _, _ in files], digest)
+            self._copies.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._copies, prefix=".new-") as fresh:
+                whole = Path(fresh) / digest
+                whole.mkdir()
+                for path, _, _ in files:
+                    target = whole / path.relative_to(self._published)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(path, target)
+                try:
+                    whole.rename(self._copies / digest)
+                except OSError:
+                    if self.copy_of(digest) is None:  # else another server was quicker
+                        raise
         return digest
 
     def copy_of(self, digest: str) -> Path | None:
         """Folder with the published results of a digest; None if there is no copy on this machine."""
         folder = self._copies / digest
         return folder if folder.is_dir() else None
-
-    def _copy(self, files: Sequence[Path], digest: str) -> None:
-        """Copies whole or not at all, whoever else does the same."""
-        self._copies.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=self._copies, prefix=".new-"))
-        try:
-            for path in files:
-                target = fresh / path.relative_to(self._published)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, target)
-            fresh.chmod(0o755)
-            fresh.rename(self._copies / digest)
-        except OSError:
-            if self.copy_of(digest) is None:
-                raise
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
 
 
 # --- an open snapshot ----------------------------------
@@ -142,49 +143,47 @@ class AnswerBody:
     """An answer as it is sent.
 
     Attributes:
-        text: JSON, without the number of the snapshot and the closing brace.
+        text: JSON in bytes, without the number of the snapshot and the closing brace.
         answer: What it was made of.
         tally: Counts how often it was asked; None for an exact answer, and for an earlier snapshot.
     """
 
-    text: str
+    text: bytes
     answer: Answer
     tally: CallCount | None = None
 
-    def with_number(self, number: int, more: str = "") -> bytes:
-        """The whole JSON text of a snapshot; counts a question."""
+    def with_number(self, number: int, marks: Mapping[str, Any]) -> bytes:
+        """The whole JSON of a snapshot, with what is no longer as it was then; counts a question."""
         if self.tally is not None:
             self.tally.hits[0] += 1
-        return f'{self.text},"snapshot":{number}{more}}}'.encode()
+        return self.text + b"," + json_bytes({"snapshot": number, **marks})[1:]
 
 
+@dataclass
 class OpenSnapshot:
     """A snapshot, open for questions from several threads.
 
     Attributes:
         manifest: What it rests on.
         store: The database as it was then.
+        published: Published results as they were then.
+        naming: What the name of a device means on this machine.
         differs: What is not as it was when the snapshot was taken, in words; empty if answers repeat exactly.
+        demand: Database in which questions without an exact answer are counted; empty to count none.
         snapshot: What lookups read, with the answers that were given.
     """
 
-    def __init__(
-        self, manifest: Manifest, store: FrozenStore, published: Path, device: Naming, differs: str = "",
-        demand: str = "",
-    ) -> None:  # fmt: skip
-        """Opens a snapshot.
+    manifest: Manifest
+    store: FrozenStore
+    published: Path
+    naming: Naming
+    differs: str
+    demand: str
+    snapshot: Snapshot = field(init=False)
 
-        Args:
-            manifest: What it rests on.
-            store: The database as it was then.
-            published: Published results as they were then.
-            device: What the name of a device means on this machine.
-            differs: What is not as it was.
-            demand: Database in which questions without an exact answer are counted; empty to count none.
-        """
-        self.manifest, self.store, self.differs = manifest, store, differs
-        self.snapshot = Snapshot(store, published, ("snapshot", manifest.number))
-        self._device, self._demand = device, demand
+    def __post_init__(self) -> None:
+        """Begins with nothing read."""
+        self.snapshot = Snapshot(self.store, self.published, ("snapshot", self.manifest.number))
 
     def answer(self, asked: LookupRequest, catalogue: Catalogue | None = None) -> Answer:
         """What a lookup answers.
@@ -194,7 +193,7 @@ class OpenSnapshot:
             UnknownName: The device is unknown.
         """
         return answer_within(
-            self.snapshot, asked.problem, self._device(asked.device), asked.regime, asked.kernel or None,
+            self.snapshot, asked.problem, self.naming(asked.device), asked.regime, asked.kernel or None,
             catalogue, confirmed=asked.confirmed,
         )  # fmt: skip
 
@@ -218,21 +217,21 @@ class OpenSnapshot:
 
         def made() -> AnswerBody:
             answer = self.answer(asked)
-            told = answer.to_json()
-            del told["age_days"]  # it would differ from one moment to the next
-            return AnswerBody(told_as_json(told)[:-1], answer, self._tally(asked, answer))
+            keys = answer.to_json()
+            del keys["age_days"]  # it would differ from one moment to the next
+            return AnswerBody(json_bytes(keys)[:-1], answer, self._tally(asked, answer))
 
         return self.snapshot.once((ANSWER, asked), made)
 
     def _tally(self, asked: LookupRequest, answer: Answer) -> CallCount | None:
         """What counts a question whose answer is not exact, where that is of use to nights."""
-        if not self._demand or answer.match == EXACT or answer.question is None:
+        if not self.demand or answer.match == EXACT or answer.question is None:
             return None
         problem = declared_problem(answer.question, builtin_now())
         if asked.regime != COLD or asked.kernel or asked.confirmed or problem is None:
             return None
         tally = CallCount()
-        DEMAND.add(problem, answer.question.device, answer, tally, self._demand)
+        DEMAND.add(problem, answer.question.device, answer, tally, self.demand)
         return tally
 
     def warm(self) -> None:
@@ -243,9 +242,7 @@ class OpenSnapshot:
                     for model in self.snapshot.models(operation.name, COLD, dtype):
                         for _, layout in (trait for trait in model.traits if trait[0] == dtype):
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
-                            answer_within(
-                                self.snapshot, ProblemKey.of(problem), self._device(model.device.name)
-                            )
+                            answer_within(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
 
     def inherit(self, earlier: OpenSnapshot, came: Came) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.
@@ -282,29 +279,19 @@ class SnapshotCache:
         looked_s: When the database was last looked at with success, by `time.monotonic`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        url: str,
-        device: Naming,
-        *,
-        published: Path | None = None,
-        copies: Path | None = None,
-    ) -> None:
+    def __init__(self, store: Store, url: str, naming: Naming, published: PublishedCopies) -> None:
         """Opens the present snapshot.
 
         Args:
             store: The database, for writing.
             url: Its URL.
-            device: What the name of a device means on this machine.
-            published: Folder of published results; the project's own when None.
-            copies: Folder for copies of published results; one in the cache when None.
+            naming: What the name of a device means on this machine.
+            published: Published results, and where copies of them are.
 
         Raises:
             StoreTrouble: The database cannot be used.
         """
-        self._store, self._url, self._device = store, url, device
-        self._published = PublishedCopies(published, copies)
+        self._store, self._url, self._naming, self._published = store, url, naming, published
         self._earlier: OrderedDict[int, OpenSnapshot] = OrderedDict()
         self._lock = threading.Lock()
         self._rest_until_s = 0.0
@@ -392,24 +379,15 @@ class SnapshotCache:
         except BaseException:
             store.close()
             raise
-        return OpenSnapshot(manifest, store, published, self._device, differs, demand)
+        return OpenSnapshot(manifest, store, published, self._naming, differs, demand)
 
 
 def _is_of_same_answers(before: OpenSnapshot, after: OpenSnapshot) -> bool:
-    """True if no more has come than records, champions and rulings on them, of devices that are known or alone.
-
-    A device that has name or architecture of an earlier one changes answers for that one.
-    """
+    """True if no more has come than records, champions and rulings on them, of devices that are known."""
     then, now = before.manifest, after.manifest
     others = ("tuner_retractions", "tuner_models")
-    same_files = (then.published, then.code) == (now.published, now.code)
-    if not same_files or any(then.positions.get(name) != now.positions.get(name) for name in others):
-        return False
-    earlier, later = before.snapshot.devices(), after.snapshot.devices()
-    kinds = {(info.kind, name) for info in earlier for name in (info.name, info.architecture)}
-    return all(info in later for info in earlier) and not any(
-        (info.kind, name) in kinds
-        for info in later
-        if info not in earlier
-        for name in (info.name, info.architecture)
+    return (
+        (then.published, then.code) == (now.published, now.code)
+        and all(then.positions.get(name) == now.positions.get(name) for name in others)
+        and before.snapshot.devices() == after.snapshot.devices()
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
+import functools
 import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -18,8 +18,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from tuner.devices.detect import find, own_devices
 from tuner.errors import InputError, StoreTrouble, TunerError
-from tuner.service.pool import ClusterChoice, DevicePool
-from tuner.service.snapshots import SnapshotCache
+from tuner.service.pool import DevicePool, is_loopback
+from tuner.service.snapshots import PublishedCopies, SnapshotCache
 from tuner.service.supervisor import JobSupervisor
 from tuner.service.tokens import LoginSessions, Throttle, TokenRegistry
 from tuner.store import Store, jobs
@@ -50,7 +50,8 @@ class Settings:
         root_path: Path under which a proxy serves it; empty for none.
         proxied: True to believe a proxy on this machine about the client's address and scheme.
         jobs: False to run no jobs here: they are taken and shown, and wait.
-        cluster: What runs the jobs, in place of this machine's devices; None for those.
+        cluster: What runs the jobs, in place of this machine's devices; empty for those.
+        tls: The cluster's certificates; see `tuner.service.pool.DevicePool`.
     """
 
     db: str
@@ -62,17 +63,8 @@ class Settings:
     root_path: str = ""
     proxied: bool = False
     jobs: bool = True
-    cluster: ClusterChoice | None = None
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+    cluster: str = ""
+    tls: tuple[Path, ...] = ()
 
     @property
     def host_names(self) -> frozenset[str] | None:
@@ -80,7 +72,7 @@ class Settings:
 
         A page of a stranger can have its own name point to this machine; its requests then name the stranger.
         """
-        if not self.is_loopback and not self.hosts:
+        if not is_loopback(self.host) and not self.hosts:
             return None
         own = {"localhost", "127.0.0.1", "[::1]", self.host, f"[{self.host}]"}
         return frozenset(name.casefold() for name in (*own, *self.hosts))
@@ -91,12 +83,12 @@ class Settings:
         Raises:
             InputError: An address that others reach, without tokens; or --local-admin with tokens.
         """
-        if not self.is_loopback and not has_tokens:
+        if not is_loopback(self.host) and not has_tokens:
             raise InputError(
                 f"without tokens only this machine is served, got --host {self.host}; make tokens with `tuner "
                 "token create NAME`, or leave --host out"
             )
-        if self.local_admin and (has_tokens or not self.is_loopback):
+        if self.local_admin and (has_tokens or not is_loopback(self.host)):
             raise InputError(
                 "--local-admin lets everyone on this machine do everything while there are no tokens, and "
                 "there are some, or others are served; leave it out, and use a token of scope admin"
@@ -109,25 +101,19 @@ class Metrics:
     def __init__(self, store: Store, cache: SnapshotCache) -> None:
         self._store, self._cache = store, cache
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "tuner_requests", "Requests answered.", ("method", "route", "status"), registry=registry
-        )
+        counter = functools.partial(Counter, registry=registry)
+        gauge = functools.partial(Gauge, registry=registry)
+        self._requests = counter("tuner_requests", "Requests answered.", ("method", "route", "status"))
         self._seconds = Histogram(
             "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S,
             registry=registry,
         )  # fmt: skip
-        self.answers = Counter(
-            "tuner_answers", "Answers of lookups, by what they rest on.", ("match",), registry=registry
-        )
-        self.refused = Counter("tuner_refused_tokens", "Wrong tokens presented.", registry=registry)
-        self._snapshot = Gauge("tuner_snapshot", "Number of the present snapshot.", registry=registry)
-        self._rows = Gauge(
-            "tuner_rows", "Last row of a table in the present snapshot.", ("table",), registry=registry
-        )
-        self._looked = Gauge(
-            "tuner_looked_seconds_ago", "Seconds since the database was last looked at.", registry=registry
-        )
-        self._jobs = Gauge("tuner_jobs", "Jobs, by state.", ("state",), registry=registry)
+        self.answers = counter("tuner_answers", "Answers of lookups, by what they rest on.", ("match",))
+        self.refused = counter("tuner_refused_tokens", "Wrong tokens presented.")
+        self._snapshot = gauge("tuner_snapshot", "Number of the present snapshot.")
+        self._rows = gauge("tuner_rows", "Last row of a table in the present snapshot.", ("table",))
+        self._looked = gauge("tuner_looked_seconds_ago", "Seconds since the database was last looked at.")
+        self._jobs = gauge("tuner_jobs", "Jobs, by state.", ("state",))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
@@ -193,36 +179,23 @@ class Service:
 
     @classmethod
     @contextlib.contextmanager
-    def open(
-        cls, settings: Settings, *, published: Path | None = None, folder: Path | None = None
-    ) -> Iterator[Service]:
+    def open(cls, settings: Settings) -> Iterator[Service]:
         """Opens the database, and starts the threads that watch it.
-
-        Args:
-            settings: How the server runs.
-            published: Folder of published results; the project's own when None.
-            folder: Folder for copies of published results and for jobs; one in the cache when None.
 
         Raises:
             StoreTrouble: The database cannot be used.
             InputError: A device is named wrongly, or the settings would let strangers in.
         """
         devices = tuple(map(find, settings.devices)) or own_devices()
-        cluster = settings.cluster
-        if cluster is not None:
-            cluster.check(settings.db)
-            cluster = replace(cluster, found=devices) if cluster.is_local else cluster
-        pool = DevicePool.of(devices, cluster)
+        pool = DevicePool.of(devices, settings.cluster, settings.tls)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             registry = TokenRegistry(store, settings.local_admin)
             settings.check(has_tokens=not registry.is_open)
-            copies = folder / "published" if folder else None
-            cache = SnapshotCache(store, settings.db, pool.device, published=published, copies=copies)
+            cache = SnapshotCache(store, settings.db, pool.naming, PublishedCopies())
             stack.callback(cache.close)
-            supervisor = None
-            if settings.jobs:
-                supervisor = JobSupervisor(store, settings.db, pool, folder / "jobs" if folder else None)
+            supervisor = JobSupervisor(store, settings.db, pool) if settings.jobs else None
+            if supervisor is not None:
                 stack.callback(supervisor.close)
                 supervisor.start()
             stack.enter_context(_watching(registry, cache))

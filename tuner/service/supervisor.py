@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import os
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,15 @@ from typing import Any
 import psutil
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import DetectedDevice
 from tuner.devices.device_lock import device_holder, lock_files
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
-from tuner.night.plan.items import clock_time, seconds_until
+from tuner.night.plan_items import clock_time, seconds_until
 from tuner.results.record import utc_now
-from tuner.service.job_queue import check_files, fair, node
-from tuner.service.pool import ClusterChoice, DevicePool
+from tuner.service.pool import ANY, DevicePool, allowed_file, node
 from tuner.store import Store, jobs
 from tuner.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.store.reading import Reader
 from tuner.study.job_files import SPENT, VARIABLE
 from tuner.study.locks import Occupancy
 
@@ -59,40 +60,32 @@ _LOG = logging.getLogger(__name__)
 class JobProcess:
     """The process of one job, whoever started it: this server, or one before it."""
 
-    def __init__(self, job_id: str, folder: Path | None = None) -> None:
-        """Names the job's folder.
-
-        Args:
-            job_id: The job.
-            folder: Folder of all jobs; one in the cache when None.
-        """
-        self.folder = (folder or cache_root() / "service" / "jobs") / job_id
+    def __init__(self, job_id: str, folder: Path) -> None:
+        """Names the job, and the folder of all jobs."""
+        self.folder = folder / job_id
         self.interrupts, self._first_s = 0, 0.0
         self._process: psutil.Process | None = None
 
-    def start(self, job: Job, url: str, cluster: ClusterChoice | None = None) -> None:
+    def start(self, job: Job, url: str, pool: DevicePool) -> None:
         """Starts the process.
 
         Args:
             job: The job.
             url: The database.
-            cluster: Where the job runs; on this machine when None.
+            pool: Where the job runs.
 
         Raises:
             OSError: It cannot be started, or its folder not be made.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        left_s = seconds_left(job)
-        if cluster is not None or job.asked["kind"] == "plan":
-            plan = cluster.plan_text(job, left_s) if cluster is not None else job.asked["plan"]
-            (self.folder / "plan.toml").write_text(plan, encoding="utf-8")
-        command = cluster.arguments(job, self.folder, left_s) if cluster else arguments(job, self.folder)
+        plan = job.asked.get("plan") or plan_text(job, seconds_left(job))
+        (self.folder / "plan.toml").write_text(plan, encoding="utf-8")
         # The URL may hold a password, and all users can see arguments.
         environment = os.environ | {"TUNER_DB": url, VARIABLE: str(self.folder), SPENT: str(spent_s(job))}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self._process = psutil.Popen(
-                [sys.executable, "-m", "tuner", *command], env=environment,
+                [sys.executable, "-m", "tuner", *arguments(job, self.folder, pool)], env=environment,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
             )  # fmt: skip
 
@@ -108,18 +101,18 @@ class JobProcess:
 
     def _started_before(self) -> psutil.Process | None:
         """The process that an earlier server has started: it has the job's folder in its environment."""
-        found = []
+        candidates = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get(VARIABLE) == str(self.folder):
-                    found.append((process.create_time(), process.pid, process))
-        return min(found)[2] if found else None  # the first: what it starts inherits its environment
+                    candidates.append((process.create_time(), process.pid, process))
+        return min(candidates)[2] if candidates else None  # the first: what it starts inherits its environment
 
     def exit_code(self) -> int | None:
         """How it ended by its own account; None if it did not come to say so: it was killed."""
-        told = self.read("exit")
-        if told is not None:
-            return int(told["code"])
+        end = self.read("exit")
+        if end is not None:
+            return int(end["code"])
         code = self._process.wait(1) if isinstance(self._process, psutil.Popen) else None
         return code if code is not None and code >= 0 else None
 
@@ -159,12 +152,23 @@ class JobProcess:
         return None
 
 
-def arguments(job: Job, folder: Path) -> list[str]:
-    """The command of a job: every value in it was checked when it was submitted."""
-    asked, left_s = job.asked, seconds_left(job)
-    seconds = [f"--seconds={left_s:.3f}"] if left_s is not None else []
-    shared = [f"--device={job.device}", "--json", *seconds]
-    if asked["kind"] == "plan":
+def arguments(job: Job, folder: Path, pool: DevicePool) -> list[str]:
+    """The command of a job: every value in it was checked when it was submitted.
+
+    A plan is a night, and on a cluster a problem is one of that problem alone.
+    """
+    asked, left_s, by_plan = job.asked, seconds_left(job), job.asked["kind"] == "plan"
+    devices = [job.device]
+    if pool.cluster:
+        left_s = left_s if by_plan or job.deadline else None  # else the plan of its problem tells its seconds
+        known = [device.spec for device in pool.named(job.device)]
+        devices = known if not pool.is_elsewhere else [job.device] if job.device != ANY else []
+    shared = ["--json", *([f"--device={','.join(devices)}"] if devices else [])]
+    shared += [f"--seconds={left_s:.3f}"] if left_s is not None else []
+    if pool.cluster:
+        shared += [f"--cluster={pool.cluster}", "--quiet", *([] if by_plan else ["--again"])]
+        shared += [f"--tls-{name}={path}" for name, path in zip(("ca", "cert", "key"), pool.tls, strict=False)]
+    if by_plan or pool.cluster:
         return ["nightly", str(folder / "plan.toml"), *shared]
     problem, names = asked["problem"], ("dtype", "layout", "precision", "epilogue", "regime")
     dims = [f"--set={name}={size}" for name, size in problem["shape"].items()]
@@ -172,6 +176,53 @@ def arguments(job: Job, folder: Path) -> list[str]:
     kernels = [f"--kernel={name}" for name in problem["kernels"]]
     trials = [f"--trials={asked['trials']}"] if asked["trials"] else []
     return ["tune", problem["file"] or problem["operation"], *dims, *options, *kernels, *trials, *shared]
+
+
+def plan_text(job: Job, seconds: float | None) -> str:
+    """The plan of a job's problem alone; texts of JSON are texts of TOML, too."""
+    problem, names = job.asked["problem"], ("dtype", "layout", "precision", "epilogue", "regime", "kernels")
+    values = {name: problem.get(name) for name in ("file", "operation", *names)}
+    values |= {"trials": job.asked["trials"], "seconds": seconds}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value]
+    sizes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in problem["shape"].items())
+    return "\n".join(["[[problems]]", *lines, f"set = {{{sizes}}}", ""])
+
+
+def fair(waiting: Iterable[Job], last_starts: Mapping[str, str]) -> list[Job]:
+    """Puts jobs into a fair order: submitters take turns, each with the job of the highest priority first.
+
+    Args:
+        waiting: Jobs.
+        last_starts: Submitter -> when a job of theirs was last started; whoever waited longest is first.
+    """
+    by_submitter: dict[str, list[Job]] = {}
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.number)):
+        by_submitter.setdefault(job.submitter, []).append(job)
+    turns = sorted(by_submitter, key=lambda name: (last_starts.get(name, ""), by_submitter[name][0].number))
+    rounds = itertools.zip_longest(*(by_submitter[name] for name in turns))
+    return [job for turn in rounds for job in turn if job is not None]
+
+
+def queue(store: Store) -> list[Job]:
+    """The jobs that wait on this node, in the order in which they would start on equal devices."""
+    waiting = [job for job in jobs.unfinished(store, node()) if job.state == QUEUED]
+    return fair(waiting, jobs.last_starts(store, node()))
+
+
+def check_files(store: Reader, asked: Mapping[str, Any]) -> None:
+    """Checks that the kernel files of a job are allowed, and are as they were then.
+
+    Raises:
+        InputError: One is not.
+    """
+    if asked["kind"] == "plan":
+        document = tomllib.loads(asked["plan"])
+        tables = [*document.get("problems", ()), *document.get("surveys", ())]
+    else:
+        tables = [asked["problem"]]
+    for table in tables:
+        if table.get("file"):
+            allowed_file(store, table["file"])
 
 
 def seconds_left(job: Job) -> float | None:
@@ -202,12 +253,6 @@ def _seconds_until(clock: str, started_at: str) -> float:
     return ends_s - datetime.now().timestamp()
 
 
-def overlapping(one: Sequence[DetectedDevice], other: Sequence[DetectedDevice]) -> bool:
-    """True if devices share one that can be locked only once."""
-    locks = {path for device in one for path in lock_files(device.info)}
-    return any(path in locks for device in other for path in lock_files(device.info))
-
-
 class JobSupervisor:
     """Starts, watches and ends the processes of jobs, in a thread of its own.
 
@@ -215,16 +260,16 @@ class JobSupervisor:
     processes for their own. When it ends, however it does, the next one takes over.
     """
 
-    def __init__(self, store: Store, url: str, pool: DevicePool, folder: Path | None = None) -> None:
+    def __init__(self, store: Store, url: str, pool: DevicePool) -> None:
         """Takes over the jobs that an earlier server has left, whether their processes are still there or not.
 
         Args:
             store: The database.
             url: Its URL, for the processes.
             pool: The devices of this node.
-            folder: Folder of the jobs' files; one in the cache when None.
         """
-        self._store, self._url, self._pool, self._folder = store, url, pool, folder
+        self._store, self._url, self._pool = store, url, pool
+        self._folder = cache_root() / "service" / "jobs"
         self._processes: dict[str, JobProcess] = {}
         self._not_before_s: dict[str, float] = {}
         self._wake, self._stopped = threading.Event(), threading.Event()
@@ -271,10 +316,13 @@ class JobSupervisor:
         for job in jobs.unfinished(self._store, node()):
             if job.state != QUEUED:
                 self._watch(job)
-        unfinished = jobs.unfinished(self._store, node())
-        waiting = [job for job in unfinished if job.state == QUEUED]
-        if waiting:
-            self._start_some(waiting, [job for job in unfinished if job.state != QUEUED])
+        running = [job for job in jobs.unfinished(self._store, node()) if job.state != QUEUED]
+        for job in queue(self._store):
+            why = self._obstacle(job, running)
+            if not why and self._start(job):
+                running.append(job)
+            elif why and why != job.why:
+                jobs.note(self._store, job.id, why)
 
     # --- those that run ------------------------------------
 
@@ -309,7 +357,7 @@ class JobSupervisor:
 
     def _passing(self, job: Job, process: JobProcess) -> str:
         """The trouble of a job, if it may pass: its device is taken, its scheduler away; else empty."""
-        return process.last_words() if self._pool.cluster is not None else self._holder(job)
+        return process.last_words() if self._pool.cluster else self._holder(job)
 
     def _finish(self, job: Job, state: str, why: str, report: Any) -> None:
         jobs.change(self._store, job.id, [RUNNING, STOPPING], state, {"why": why}, why=why, report=report)
@@ -324,31 +372,26 @@ class JobSupervisor:
 
     # --- those that wait -----------------------------------
 
-    def _start_some(self, waiting: list[Job], running: list[Job]) -> None:
-        """Starts what can start, in the fair order; says of the others why they wait."""
-        for job in fair(waiting, jobs.last_starts(self._store, node())):
-            why = self._obstacle(job, running)
-            if not why and self._start(job):
-                running.append(job)
-            elif why and why != job.why:
-                jobs.note(self._store, job.id, why)
-
     def _obstacle(self, job: Job, running: list[Job]) -> str:
         """Why a job cannot start now; empty if it can."""
         resting = job.why if time.monotonic() < self._not_before_s.get(job.id, 0.0) else ""
-        if self._pool.cluster is not None:
+        if self._pool.cluster:
             return f"it waits for job {running[0].id}, which runs on the fleet" if running else resting
-        if job.device not in self._pool.devices:
+        locks = self._locks(job)
+        if not locks:
             return f"it waits for the device {job.device}, which this node does not offer now"
-        mine = self._pool.devices[job.device]
         for other in running:
-            if overlapping(mine, self._pool.devices.get(other.device, ())):
+            if locks & self._locks(other):
                 return f"it waits for job {other.id}, which runs on {other.device}"
         return resting or self._holder(job)
 
+    def _locks(self, job: Job) -> set[Path]:
+        """The locks of a job's devices, each of which one process can hold."""
+        return {path for device in self._pool.named(job.device) for path in lock_files(device.info)}
+
     def _holder(self, job: Job) -> str:
         """Who else holds a job's device; empty if nobody does."""
-        holders = (device_holder(device.info) for device in self._pool.devices.get(job.device, ()))
+        holders = (device_holder(device.info) for device in self._pool.named(job.device))
         return next((f"it waits for {holder}" for holder in holders if holder), "")
 
     def _start(self, job: Job) -> bool:
@@ -367,7 +410,7 @@ class JobSupervisor:
             return False
         self._processes[job.id] = process = JobProcess(job.id, self._folder)
         try:
-            process.start(job, self._url, self._pool.cluster)
+            process.start(job, self._url, self._pool)
         except OSError as error:
             self._finish(job, FAILED, f"its process could not be started: {error}", None)
             return False

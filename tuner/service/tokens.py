@@ -58,10 +58,8 @@ def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     until = datetime.now(UTC) + timedelta(days=days)
     ordered = tuple(scope for scope in SCOPES if scope in scopes)
-    access.add(
-        store,
-        StoredToken(name, digest_of(secret), ordered, utc_now(), until.isoformat(timespec="microseconds")),
-    )
+    ends = until.isoformat(timespec="microseconds")
+    access.add(store, StoredToken(name, digest_of(secret), ordered, utc_now(), ends))
     return secret
 
 
@@ -120,7 +118,7 @@ class TokenRegistry:
         """
         presented = digest_of(secret)
         names = [token.name for token in self._tokens if hmac.compare_digest(presented, token.digest)]
-        caller = self.still(names[0]) if names else None
+        caller = self.still("".join(names))
         if caller is not None:
             self._used[caller.name] = utc_now()
         return caller

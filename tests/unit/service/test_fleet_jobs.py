@@ -12,7 +12,8 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import InputError
 from tuner.results.record import Role
-from tuner.service.pool import ClusterChoice
+from tuner.service.pool import DevicePool, checked_cluster
+from tuner.service.supervisor import arguments, plan_text
 from tuner.store import Store
 from tuner.store.jobs import Job
 
@@ -106,12 +107,12 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
     assert "the fleet of this machine has Fake board, Fake board" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786", "slurm:/site.toml"])
+@pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786"])
 def test_a_sqlite_file_and_several_machines_are_refused_with_the_reason(text: str) -> None:
     with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql"):
-        ClusterChoice(text).check("sqlite:///studies.db")
-    ClusterChoice(text).check("postgresql://tuner@head/tuner")
-    ClusterChoice("tcp://127.0.0.1:8786").check("sqlite:///studies.db")
+        checked_cluster(text, (), "sqlite:///studies.db")
+    assert checked_cluster(text, (), "postgresql://tuner@head/tuner") == (text, ())
+    assert checked_cluster("tcp://127.0.0.1:8786", (), "sqlite:///studies.db")
 
 
 def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,21 +132,27 @@ def test_the_plan_of_a_problem_says_all_of_it(tmp_path: Path) -> None:
 
     problem = {
         "operation": "gemm", "shape": {"m": 8, "n": 16, "k": 32}, "dtype": "float32", "layout": "nt",
-        "precision": "ieee", "regime": "hot", "kernels": ["tiled"], "file": "",
+        "precision": "ieee", "regime": "hot", "kernels": ["tiled"], "file": "", "epilogue": "relu",
     }  # fmt: skip
     asked = {"kind": "problem", "problem": problem, "seconds": 30.0, "trials": 7}
     job = Job(asked, "", "", "", "*H200*")
     path = tmp_path / "plan.toml"
-    path.write_text(ClusterChoice("tcp://head:8786").plan_text(job, 12.5))
+    path.write_text(plan_text(job, 12.5))
     (item,) = read_plan(path).items
-    assert (str(item.problem), item.regime, item.kernels) == ("gemm 8 x 16 x 32 float32 nt", "hot", ("tiled",))
-    assert (item.seconds, item.trials, item.devices) == (12.5, 7, ("*H200*",))
+    assert (str(item.problem), item.regime, item.kernels) == (
+        "gemm 8 x 16 x 32 float32 nt relu",
+        "hot",
+        ("tiled",),
+    )
+    assert (item.seconds, item.trials, item.problem.epilogue) == (12.5, 7, "relu")
+    command = arguments(job, tmp_path, DevicePool({}, "tcp://head:8786"))
+    assert {"--cluster=tcp://head:8786", "--device=*H200*", "--again"} <= {*command}
 
 
 def test_what_a_name_stands_for_on_a_local_cluster(tmp_path: Path) -> None:
     spec = write_device(tmp_path / "board.json", baseline_s=1e-3)
-    fleet = ClusterChoice("local", (find(spec), find("cpu")))
-    assert [each.spec for each in fleet.devices("any")] == [spec, "cpu"]
-    assert [each.spec for each in fleet.devices("cpu")] == ["cpu"]
-    assert [each.spec for each in fleet.devices("*board*")] == [spec]
+    fleet = DevicePool.of((find(spec), find("cpu")), "local")
+    assert [device.spec for device in fleet.named("any")] == [spec, "cpu"]
+    assert [device.spec for device in fleet.named("cpu")] == ["cpu"]
+    assert [device.spec for device in fleet.named("*board*")] == [spec]
     assert (fleet.targets("cpu"), fleet.spec("")) == (("cpu",), "any")

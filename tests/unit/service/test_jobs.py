@@ -120,7 +120,7 @@ def test_a_plan_is_a_job_and_its_errors_tell_line_and_key(server: Server) -> Non
     sent = server.post("/v1/jobs", json={"plan": PLAN.format(file=TOY)})
     assert sent.status_code == 202, sent.text
     told = ended(server, sent.json()["id"])
-    assert (told["state"], told["what"]) == ("done", "plan of 2 problems")
+    assert (told["state"], told["what"]) == ("done", "plan of 2 problems"), told["why"]
     assert [each["state"] for each in told["report"]["problems"]] == ["tuned", "tuned"]
     for text, line, key in (
         (PLAN.format(file=TOY).replace("100", "-1"), 4, "problems.0.squares.0"),
@@ -157,7 +157,10 @@ def test_a_plan_is_a_job_and_its_errors_tell_line_and_key(server: Server) -> Non
             {"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "priority": 1000},
             "body.priority: Input should be",
         ),
-        ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "deadline": "soon"}, "a deadline is a time"),
+        (
+            {"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "deadline": "soon"},
+            "body.deadline",
+        ),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "deadline": "2020-01-01"}, "in the future"),
         ({"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "command": "x"}, "body.command"),
     ],

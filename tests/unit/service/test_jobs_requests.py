@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
-from tuner.service.job_queue import fair
-from tuner.service.supervisor import arguments, seconds_left
+from tuner.service.pool import DevicePool
+from tuner.service.supervisor import arguments, fair, seconds_left
 from tuner.store.jobs import Job
 from tuner.study import job_files
 from tuner.study.progress import Progress
@@ -60,7 +60,7 @@ def test_a_job_that_is_started_again_has_the_seconds_that_are_left() -> None:
         assert seconds_left(plan_job({}, **limit)) == 600
         again = plan_job({"spent_s": 400.0, "elapsed_s": 20.0}, **limit)
         assert seconds_left(again) == 200
-        assert "--seconds=200.000" in arguments(again, Path("/jobs"))
+        assert "--seconds=200.000" in arguments(again, Path("/jobs"), DevicePool({}))
         assert seconds_left(plan_job({"spent_s": 4000.0}, **limit)) == 1, "enough for a report"
     assert seconds_left(plan_job({"spent_s": 400.0})) is None
 
@@ -92,6 +92,6 @@ def test_no_value_of_a_job_is_taken_for_an_option() -> None:
         "precision": "", "regime": "cold", "kernels": ["--help"], "file": "",
     }  # fmt: skip
     asked = {"kind": "problem", "problem": problem, "seconds": None, "trials": 5}
-    told = arguments(Job(asked, "", "", "", "cuda:0"), None)  # type: ignore[arg-type]
+    told = arguments(Job(asked, "", "", "", "cuda:0"), Path("/jobs"), DevicePool({}))
     assert told[:2] == ["tune", "gemm"]
     assert all(each.startswith("--") and ("=" in each or each == "--json") for each in told[2:])
