@@ -19,7 +19,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,10 +51,9 @@ def device_lock(
         LockedByAnother: Another process holds it; the message names process, user and time.
         EnvironmentTrouble: The lock file cannot be used.
     """
-    paths = lock_files(info)
-    deadline_s, told = time.monotonic() + wait_s, False
+    paths, deadline_s, is_waiting = lock_files(info), time.monotonic() + wait_s, False
     while True:
-        held, blocked = _take_all(paths)
+        locks, blocked = _take_all(paths, what)
         if blocked is None:
             break
         if time.monotonic() >= deadline_s:
@@ -62,16 +61,12 @@ def device_lock(
                 f"one process at a time times on a device, whatever its database, and {_holder(blocked)} "
                 f"works with {info.name} ({blocked}); wait for it, or stop it"
             )
-        if not told:
+        if not is_waiting:
             waiting(_holder(blocked))
-            told = True
+            is_waiting = True
         time.sleep(RETRY_S)
-    try:
-        for descriptor in held:
-            _sign(descriptor, what)
+    with locks:
         yield
-    finally:
-        _close(held)
 
 
 def device_holder(info: DeviceInfo) -> str:
@@ -80,8 +75,8 @@ def device_holder(info: DeviceInfo) -> str:
     Raises:
         EnvironmentTrouble: The lock file cannot be used.
     """
-    held, blocked = _take_all([path for path in lock_files(info) if path.exists()])
-    _close(held)
+    locks, blocked = _take_all(path for path in lock_files(info) if path.exists())
+    locks.close()
     return "" if blocked is None else _holder(blocked)
 
 
@@ -114,9 +109,9 @@ def lock_folder() -> Path:
     for folder in SHARED_FOLDERS:
         if _is_shared(folder):
             return folder
-    named = ", ".join(str(each) for each in SHARED_FOLDERS)
     raise EnvironmentTrouble(
-        f"a device is locked by a file in a folder that every user may write to, and none of {named} is one; "
+        "a device is locked by a file in a folder that every user may write to, and none of "
+        f"{', '.join(map(str, SHARED_FOLDERS))} is one; "
         f"set {VARIABLE} to a folder that is the same for all who use the device"
     )
 
@@ -131,47 +126,29 @@ def _is_shared(folder: Path) -> bool:
     return stat.S_ISDIR(mode) and mode & 0o1007 == 0o1007 and not read_only
 
 
-def _take_all(paths: Sequence[Path]) -> tuple[list[int], Path | None]:
-    """Takes all locks and returns their descriptors; or takes none and returns the one that is held."""
-    held: list[int] = []
-    for path in paths:
-        try:
-            descriptor = _take(path)
-        except OSError as error:
-            _close(held)
-            raise EnvironmentTrouble(
-                f"a device is locked by a file that this process can open, and {path} is not ({error}); make "
-                f"it readable, or set {VARIABLE} to a folder that is the same for all who use the device"
-            ) from error
-        if descriptor is None:
-            _close(held)
-            return [], path
-        held.append(descriptor)
-    return held, None
+def _take_all(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitStack, Path | None]:
+    """Takes all locks, which the stack holds, and signs them if this process says what it does.
 
-
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def _take(path: Path) -> int | None:
-    """Returns a descriptor that holds the lock; None if another process holds it."""
-    while True:
-        descriptor = _open(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        # Another process removed the file between opening and locking, so the next process would make another
-        # one.
-        os.close(descriptor)
+    Or takes none and returns the one that another process holds.
+    """
+    descriptors = []
+    with contextlib.ExitStack() as locks:
+        for path in paths:
+            try:
+                descriptor = _open(path)
+                locks.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                descriptors.append(descriptor)
+            except BlockingIOError:
+                return contextlib.ExitStack(), path
+            except OSError as error:
+                raise EnvironmentTrouble(
+                    f"a device is locked by a file that this process can open, and {path} is not ({error}); "
+                    f"make it readable, or set {VARIABLE} to a folder that is the same for all users"
+                ) from error
+        for descriptor in descriptors if what else ():
+            _sign(descriptor, what)
+        return locks.pop_all(), None
 
 
 def _open(path: Path) -> int:
@@ -181,35 +158,25 @@ def _open(path: Path) -> int:
     existing file is opened without it. A read-only file can be locked, too.
     """
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        try:
-            return os.open(path, flags | os.O_RDWR)
-        except FileNotFoundError:
-            pass
-        except PermissionError:
-            return os.open(path, flags | os.O_RDONLY)
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            os.fchmod(descriptor, 0o666)  # whatever the umask takes away
-            return descriptor
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask takes away
+        return descriptor
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        return os.open(path, flags | os.O_RDWR)
+    except PermissionError:
+        return os.open(path, flags | os.O_RDONLY)
 
 
 def _sign(descriptor: int, what: str) -> None:
     """Writes the holder into the lock file, unless the file is read-only."""
-    told = {
+    holder = {
         "pid": os.getpid(), "user": _user(), "host": socket.gethostname(), "what": what,
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(told).encode(), 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
 def _user() -> str:
@@ -222,8 +189,8 @@ def _user() -> str:
 def _holder(path: Path) -> str:
     """Returns the holder that the lock file names."""
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        who = f"process {told['pid']} of user {told['user']} on {told['host']}"
-        return f"{who} ({told['what']}, since {told['since']})"
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        who = f"process {holder['pid']} of user {holder['user']} on {holder['host']}"
+        return f"{who} ({holder['what']}, since {holder['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

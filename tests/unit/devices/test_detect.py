@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,83 +15,65 @@ from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, InputError
 
+#: UUID of a board -> UUIDs of its MIG instances.
+Boards = dict[str, list[str]]
+TWO: Boards = {"GPU-aa": [], "GPU-b": []}
 
-class Nvml:
-    """NVML of a machine with some GPUs, of which some may be split into MIG instances."""
 
-    NVML_DEVICE_MIG_ENABLE = 1
+def nvml_of(boards: Boards, names: dict[str, str]) -> SimpleNamespace:
+    """NVML of a machine with these boards; a handle is a UUID."""
 
     class NVMLError(Exception):
-        """What NVML raises."""
+        """NVML's own."""
 
-    def __init__(self, *names: str, split: dict[int, int] | None = None) -> None:
-        self._names, self._split = names, split or {}
+    def instance(handle: str, index: int) -> str:
+        if index >= len(boards[handle]):
+            raise NVMLError("no such instance")
+        return boards[handle][index]
 
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
+    def mig_mode(handle: str) -> list[int]:
+        if not any(boards.values()):
+            raise NVMLError("not supported")
+        return [int(bool(boards[handle])), 0]
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self._names)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int]:  # noqa: N802
-        return index, -1
-
-    def nvmlDeviceGetMigMode(self, handle: tuple[int, int]) -> tuple[int, int]:  # noqa: N802
-        if not self._split:
-            raise self.NVMLError("not supported")
-        return int(handle[0] in self._split), 0
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int]) -> int:  # noqa: N802
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802
-        self, handle: tuple[int, int], index: int
-    ) -> tuple[int, int]:
-        if index >= self._split[handle[0]]:
-            raise self.NVMLError("not found")
-        return handle[0], index
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: tuple[int, int]) -> tuple[int, int]:  # noqa: N802
-        return 9, 0
-
-    def nvmlSystemGetCudaDriverVersion(self) -> int:  # noqa: N802
-        return 13010
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.65"
-
-    def nvmlDeviceGetName(self, handle: tuple[int, int]) -> str:  # noqa: N802
-        name = self._names[handle[0]]
-        return name if handle[1] < 0 else f"{name} MIG 1g.18gb"
-
-    def nvmlDeviceGetUUID(self, handle: tuple[int, int]) -> str:  # noqa: N802
-        board, instance = handle
-        return f"GPU-{str(board) * 3}" if instance < 0 else f"MIG-{board}{instance}"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: tuple[int, int]) -> Any:  # noqa: N802
-        return SimpleNamespace(total=(141 if handle[1] < 0 else 18) << 30)
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_DEVICE_MIG_ENABLE=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(boards),
+        nvmlDeviceGetHandleByIndex=lambda index: list(boards)[index],
+        nvmlDeviceGetUUID=lambda handle: handle,
+        nvmlDeviceGetName=lambda handle: names.get(handle, "NVIDIA H200"),
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
+        nvmlSystemGetCudaDriverVersion=lambda: 13010,
+        nvmlSystemGetDriverVersion=lambda: "580.65",
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=(18 if "MIG" in handle else 141) << 30),
+        nvmlDeviceGetMigMode=mig_mode,
+        nvmlDeviceGetMaxMigDeviceCount=lambda handle: 7,
+        nvmlDeviceGetMigDeviceHandleByIndex=instance,
+    )
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts GPUs into the machine."""
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts GPUs into the machine, which has none before; without CUDA_VISIBLE_DEVICES."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    def put(*names: str, split: dict[int, int] | None = None) -> None:
-        monkeypatch.setitem(sys.modules, "pynvml", Nvml(*names, split=split))
+    def put(boards: Boards, **names: str) -> None:
+        monkeypatch.setitem(sys.modules, "pynvml", nvml_of(boards, names))
 
     return put
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+def uuids() -> list[str]:
+    return [device.info.uuid for device in detect.gpus()]
 
 
 def test_the_cpu_is_known_by_name_cores_and_driver() -> None:
-    found = detect.find("cpu")
-    assert (found.spec, found.target, found.opening) == ("cpu", "cpu", "cpu")
-    info = found.info
+    device = detect.find("cpu")
+    assert (device.spec, device.target, device.opening) == ("cpu", "cpu", "cpu")
+    info = device.info
     assert info.cores >= 1
     assert f"{info.cores} core" in info.name
     assert info.uuid.startswith("CPU-")
@@ -100,81 +83,72 @@ def test_the_cpu_is_known_by_name_cores_and_driver() -> None:
     assert info == detect.find("cpu").info
 
 
-@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.usefixtures("gpus")
 def test_without_a_gpu_the_cpu_is_taken_and_cuda_is_trouble() -> None:
     assert detect.gpus() == []
-    assert detect.find().spec == "cpu"
-    assert [each.spec for each in detect.find_all()] == ["cpu"]
-    for spec in ("cuda", "cuda:0", "cuda:7"):
+    assert [device.spec for device in (detect.find(), *detect.find_all(), *detect.find_each("cpu"))] == [
+        "cpu"
+    ] * 3
+    for spec in ("cuda", "cuda:7"):
         with pytest.raises(
             DeviceTrouble, match=f"device {spec} needs an NVIDIA GPU and its driver, found none"
         ):
             detect.find_all(spec)
 
 
-def test_a_gpu_is_taken_first(gpus: Any) -> None:
-    gpus("NVIDIA H200", "NVIDIA H200")
-    found = detect.find()
-    assert (found.spec, found.target, found.opening) == ("cuda:0", "cuda", "cuda")
-    assert found.info.name == "NVIDIA H200"
-    assert (found.info.architecture, found.info.driver, found.info.runtime) == ("sm_90", "580.65", "CUDA 13.1")
-    assert detect.find("cuda:1").info.uuid == "GPU-111"
+def test_a_gpu_is_taken_first_and_its_worker_sees_no_other(gpus: Callable[..., None]) -> None:
+    gpus(TWO)
+    first, second = detect.find(), detect.find("cuda:1")
+    assert (first.spec, first.target, first.opening, first.info.name) == (
+        "cuda:0",
+        "cuda",
+        "cuda",
+        "NVIDIA H200",
+    )
+    assert (first.info.architecture, first.info.driver, first.info.runtime) == ("sm_90", "580.65", "CUDA 13.1")
+    assert dict(second.environment)["CUDA_VISIBLE_DEVICES"] == second.info.uuid == "GPU-b"
     assert detect.find("cpu").spec == "cpu"
+    with pytest.raises(DeviceTrouble, match=r"no device cuda:3; found cuda:0 \(NVIDIA H200\)"):
+        detect.find("cuda:3")
 
 
-def test_a_worker_sees_its_gpu_and_no_other(gpus: Any) -> None:
-    gpus("NVIDIA H200", "NVIDIA H200")
-    assert dict(detect.find("cuda:1").environment)["CUDA_VISIBLE_DEVICES"] == "GPU-111"
-
-
-def test_cuda_means_every_gpu_where_they_are_of_one_kind(gpus: Any) -> None:
-    gpus("NVIDIA H200", "NVIDIA H200")
-    assert [each.spec for each in detect.find_all("cuda")] == ["cuda:0", "cuda:1"]
-    assert [each.spec for each in detect.find_all("cuda:1")] == ["cuda:1"]
-    gpus("NVIDIA H200", "NVIDIA L4")
+def test_cuda_means_every_gpu_where_they_are_of_one_kind(gpus: Callable[..., None]) -> None:
+    gpus(TWO)
+    assert [device.spec for device in detect.find_all("cuda")] == ["cuda:0", "cuda:1"]
+    assert [device.spec for device in detect.find_all("cuda:1")] == ["cuda:1"]
+    assert [device.spec for device in detect.find_all()] == ["cuda:0"]
+    gpus(TWO, **{"GPU-b": "NVIDIA L4"})
     with pytest.raises(DeviceTrouble, match="are of one kind, found NVIDIA H200, NVIDIA L4; choose one"):
         detect.find_all("cuda")
 
 
 @pytest.mark.parametrize(
-    ("visible", "uuids"),
+    ("visible", "chosen"),
     [
-        ("1", ["GPU-111"]),
-        ("2,0", ["GPU-222", "GPU-000"]),
-        ("GPU-1", ["GPU-111"]),
-        ("GPU-222,0", ["GPU-222", "GPU-000"]),
-        ("0,-1,1", ["GPU-000"]),
-        ("0,9,1", ["GPU-000"]),
-        ("", []),
-        ("-1", []),
-        ("nonsense", []),
+        ("1", ["GPU-b"]), ("1,0", ["GPU-b", "GPU-aa"]), ("GPU-b", ["GPU-b"]), ("GPU-a,7,GPU-b", ["GPU-aa"]),
+        ("0,-1,1", ["GPU-aa"]), ("", []), ("-1", []), ("nonsense", []),
     ],
-)
+)  # fmt: skip
 def test_visible_devices_are_limited_and_ordered_as_cuda_does(
-    gpus: Any, monkeypatch: pytest.MonkeyPatch, visible: str, uuids: list[str]
+    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, visible: str, chosen: list[str]
 ) -> None:
-    gpus("NVIDIA H200", "NVIDIA H200", "NVIDIA H200")
+    gpus(TWO)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = detect.gpus()
-    assert [each.info.uuid for each in found] == uuids
-    assert [each.spec for each in found] == [f"cuda:{number}" for number in range(len(uuids))]
+    assert uuids() == chosen
+    assert [device.spec for device in detect.gpus()] == [f"cuda:{number}" for number in range(len(chosen))]
 
 
-def test_instances_of_a_split_board_are_devices(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus("NVIDIA H200", "NVIDIA H200", split={0: 2})
-    assert [each.info.uuid for each in detect.gpus()] == ["MIG-00", "MIG-01", "GPU-111"]
+def test_instances_of_a_split_board_are_devices(
+    gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus({"GPU-a": ["MIG-1", "MIG-2"], "GPU-b": []})
+    assert uuids() == ["MIG-1", "MIG-2", "GPU-b"]
     second = detect.find("cuda:1")
     assert second.info.memory_bytes == 18 << 30
-    assert dict(second.environment)["CUDA_VISIBLE_DEVICES"] == "MIG-01"
-    for visible, uuids in (("MIG-01", ["MIG-01"]), ("0", ["MIG-00"]), ("GPU-1,MIG-0", ["GPU-111", "MIG-00"])):
+    assert dict(second.environment)["CUDA_VISIBLE_DEVICES"] == "MIG-2"
+    for visible, chosen in (("MIG-2", ["MIG-2"]), ("0", ["MIG-1"]), ("GPU-b,MIG-", ["GPU-b", "MIG-1"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert [each.info.uuid for each in detect.gpus()] == uuids
-
-
-def test_a_gpu_that_is_not_there_is_told_with_those_that_are(gpus: Any) -> None:
-    gpus("NVIDIA H200")
-    with pytest.raises(DeviceTrouble, match=r"no device cuda:3; found cuda:0 \(NVIDIA H200\)"):
-        detect.find("cuda:3")
+        assert uuids() == chosen
 
 
 @pytest.mark.parametrize("spec", ["gpu", "cuda:x", "CPU", "cuda:-1", "cuda:0,1", "H200"])
@@ -183,12 +157,11 @@ def test_what_is_no_device_is_bad_input(spec: str) -> None:
         detect.find(spec)
 
 
-def test_a_fake_device_takes_the_kind_that_its_file_says(tmp_path: Any) -> None:
+def test_a_fake_device_takes_the_kind_that_its_file_says(tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text('{"info": {"name": "Fake", "kind": "cuda"}}')
-    found = detect.find(f"fake:{path}")
-    assert found.target == "cuda"
-    assert found.opening == found.spec
+    device = detect.find(f"fake:{path}")
+    assert (device.target, device.opening) == ("cuda", device.spec)
     with pytest.raises(DeviceTrouble, match="cannot read"):
         detect.find("fake:nowhere.json")
 
@@ -202,13 +175,9 @@ def test_a_fake_device_takes_the_kind_that_its_file_says(tmp_path: Any) -> None:
     ],
 )  # fmt: skip
 def test_the_blas_core_type_that_suits_the_cpu(vector_bytes: int, chosen: str, best: str | None) -> None:
-    cpu = DetectedDevice(
-        "cpu", DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes), (("OMP_NUM_THREADS", "4"),)
+    info = DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes)
+    device = with_best_blas(DetectedDevice("cpu", info, (("OMP_NUM_THREADS", "4"),)), chosen)
+    assert (device and dict(device.environment)) == (
+        best and {"OMP_NUM_THREADS": "4", "OPENBLAS_CORETYPE": best}
     )
-    told = with_best_blas(cpu, chosen)
-    assert (told and dict(told.environment)) == (best and {"OMP_NUM_THREADS": "4", "OPENBLAS_CORETYPE": best})
-
-
-def test_no_core_type_is_chosen_for_what_is_no_cpu() -> None:
-    board = DetectedDevice("cuda:0", DeviceInfo("NVIDIA H200", "cuda", vector_bytes=64))
-    assert with_best_blas(board, "Haswell") is None
+    assert with_best_blas(DetectedDevice("cuda:0", info), chosen) is None

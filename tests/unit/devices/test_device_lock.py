@@ -110,21 +110,6 @@ def test_every_user_may_take_the_lock_whatever_the_umask() -> None:
     assert lock_files(GPU)[0].stat().st_mode & 0o777 == 0o666
 
 
-def test_a_lock_file_that_was_removed_does_not_let_two_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = locks._open
-
-    def removing(path: Path) -> int:
-        """The first time somebody removes the file once it is open."""
-        descriptor = opened(path)
-        monkeypatch.setattr(locks, "_open", opened)
-        path.unlink()
-        return descriptor
-
-    monkeypatch.setattr(locks, "_open", removing)
-    with device_lock(GPU, "first"), pytest.raises(LockedByAnother, match=r"\(first, since"):
-        device_lock(GPU, "second").__enter__()
-
-
 def test_the_folder_is_one_that_all_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TUNER_LOCKS")
     private, shared = tmp_path / "private", tmp_path / "shared"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,3 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, text: str, message: str) ->
     path.write_text(text)
     with pytest.raises(DeviceTrouble, match=message):
         read_info(str(path))
-    with pytest.raises(DeviceTrouble, match=message):
-        FakeDevice.from_file(str(path))
-
-
-def test_identity_and_memory_come_from_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "device.json"
-    path.write_text(json.dumps({"info": BOARD, "free_bytes": 123}))
-    assert read_info(str(path)).uuid == "FAKE-1"
-    assert FakeDevice.from_file(str(path)).free_bytes() == 123

@@ -9,7 +9,7 @@ import pytest
 
 import tuner
 from tuner.declare.language import languages
-from tuner.devices.detect import find_each, is_spec, kind_of, kinds, language_of
+from tuner.devices.detect import is_spec, kind_of, kinds, language_of
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeclarationError, InputError
 
@@ -74,7 +74,3 @@ def test_what_has_no_folder_is_refused() -> None:
     with pytest.raises(DeclarationError, match="a target is one of cpu, cuda, got 'triton'"):
         language_of("triton")
     assert (is_spec(""), is_spec("cpu"), is_spec("cuda:1"), is_spec("NVIDIA H200")) == (True, True, True, False)
-
-
-def test_a_spec_without_a_number_is_all_devices_of_its_kind() -> None:
-    assert [device.spec for device in find_each("cpu")] == ["cpu"]

@@ -1,4 +1,4 @@
-"""Power: keeping a device busy, a CPU's energy counters, and the energy of a run."""
+"""Power: keeping a device busy, and the energy of a run."""
 
 from __future__ import annotations
 
@@ -11,37 +11,11 @@ from fixtures.fake_device import BEST, BEST_S, BOARD, TOY, rule
 from tuner.declare import catalogue
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.devices.cpu.load import EnergyCounters
 from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.devices.protocol import keep_busy
 from tuner.results.measurement import Measurement
 from tuner.workers.bench import Bench, CompiledConfig
 from tuner.workers.workload import Workload
-
-
-def package(folder: Path, name: str, microjoules: int) -> Path:
-    (folder / name).mkdir()
-    (folder / name / "max_energy_range_uj").write_text("1000000000\n")
-    counter = folder / name / "energy_uj"
-    counter.write_text(f"{microjoules}\n")
-    return counter
-
-
-def test_counters_of_packages_are_summed_and_may_wrap_around(tmp_path: Path) -> None:
-    first, second = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 999_000_000)
-    package(tmp_path, "intel-rapl:0:0", 1)  # a part of the first package
-    counters = EnergyCounters(tmp_path)
-    assert counters.trouble == ""
-    before = counters.read_j()
-    first.write_text("7500000\n")
-    second.write_text("2000000\n")
-    assert counters.between_j(before, counters.read_j()) == pytest.approx(2.5 + 3.0)
-
-
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    assert "no energy counters of this CPU" in EnergyCounters(tmp_path).trouble
-    package(tmp_path, "intel-rapl:0", 1).write_text("")
-    assert "chmod a+r" in EnergyCounters(tmp_path).trouble
 
 
 def test_a_device_is_kept_busy_in_batches() -> None:

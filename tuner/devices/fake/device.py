@@ -20,7 +20,6 @@ Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memor
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -61,23 +60,42 @@ def _read(path: str) -> dict[str, Any]:
     return data
 
 
-class _Table:
-    """The file's rules, looked up by the constants at the top of a rendered kernel."""
+def _rule(data: Mapping[str, Any], rendered: Rendered) -> Mapping[str, Any]:
+    """The first rule that the constants at the top of a rendered kernel match."""
+    lines = re.findall(r"^(?:#define (\w+) (\S+)|(\w+) = (\S+))$", rendered.text, re.MULTILINE)
+    constants = {(c or python): value or other for c, value, python, other in lines}
+    for rule in data.get("rules", ()):
+        if all(constants.get(name) == str(value) for name, value in rule.get("where", {}).items()):
+            return dict(rule)
+    if "landscape_seed" in data:
+        text = f"{data['landscape_seed']}{sorted(constants.items())}{rendered.entry}"
+        share = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+        return {"latency_s": data.get("base_s", 1e-3) * (1 + 9 * share)}
+    return {"fault": "launch_failed"}
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = data
 
-    def of(self, rendered: Rendered) -> Mapping[str, Any]:
-        found = re.findall(r"^(?:#define (\w+) (\S+)|(\w+) = (\S+))$", rendered.text, re.MULTILINE)
-        constants = {(c or python): value or other for c, value, python, other in found}
-        for rule in self._data.get("rules", ()):
-            if all(constants.get(name) == str(value) for name, value in rule.get("where", {}).items()):
-                return dict(rule)
-        if "landscape_seed" in self._data:
-            text = f"{self._data['landscape_seed']}{sorted(constants.items())}{rendered.entry}"
-            share = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
-            return {"latency_s": self._data.get("base_s", 1e-3) * (1 + 9 * share)}
-        return {"fault": "launch_failed"}
+def _perform(fault: str) -> None:
+    """Performs what a fault does to its process."""
+    match fault.removeprefix("compile_"):
+        case "failed":
+            raise CompileFailed("kernel.cu(1): error: injected by the fake device")
+        case "launch_failed":
+            raise LaunchFailed("injected by the fake device")
+        case "unwell":
+            raise LaunchFailed("an illegal memory access was encountered (fake)", device_unwell=True)
+        case "hang":
+            time.sleep(3600)
+        case "memory" | "out_of_memory":
+            bytearray(1 << 62)
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(7)
+        case "rubbish":
+            os.write(int(os.environ.get("TUNER_CHANNEL_FD", "2")), b"rubbish" * 100)
+            os._exit(0)
 
 
 class FakeCompiler:
@@ -85,19 +103,12 @@ class FakeCompiler:
 
     def __init__(self, path: str) -> None:
         self._data = _read(path)
-        self._table = _Table(self._data)
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
         """Fails, hangs or crashes if the table says so; see the protocol."""
-        match self._table.of(rendered).get("fault"):
-            case "compile_failed":
-                raise CompileFailed("kernel.cu(1): error: injected by the fake device")
-            case "compile_hang":
-                time.sleep(3600)
-            case "compile_crash":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            case "compile_memory":
-                bytearray(1 << 62)
+        fault = _rule(self._data, rendered).get("fault", "")
+        if fault.startswith("compile_"):
+            _perform(fault)
         code = rendered.text
         for name in self._data.get("idle", ()):
             code = re.sub(rf"^#define {name} .*$", "", code, flags=re.MULTILINE)
@@ -112,57 +123,34 @@ class FakeRun:
     def __init__(self, rule: Mapping[str, Any], arrays: Arrays) -> None:
         self.latency_s = float(rule.get("latency_s", 1e-3))
         self.power_w: float | None = rule.get("power_w")
-        self.traits = {name: float(each) for name, each in rule.get("traits", {}).items()}
-        self._error_rel = float(rule.get("error_rel", 0.0))
-        self._fault = ""
-        here = rule.get("only_at") in (None, arrays.problem.shape[0][1])
-        self._later = rule.get("fault", "") if here else ""
-        self._good_runs = int(rule.get("after", 0))
-        self._arrays = arrays
+        self.traits = {name: float(value) for name, value in rule.get("traits", {}).items()}
+        self._rule, self._arrays = rule, arrays
+        is_here = rule.get("only_at") in (None, arrays.problem.shape[0][1])
+        self._fault = rule.get("fault", "") if is_here else ""
+        self._runs = 0
         self._first: dict[str, Any] = {}
-        self._first_s = float(rule.get("first_s", 0.0))
 
     def __call__(self) -> None:
         """Writes the correct output, or performs the rule's fault."""
-        time.sleep(self._first_s)
-        self._first_s = 0.0
-        self._good_runs -= 1
-        self._fault = self._later if self._good_runs < 0 else ""
-        match self._fault:
-            case "launch_failed":
-                raise LaunchFailed("injected by the fake device")
-            case "unwell":
-                raise LaunchFailed("an illegal memory access was encountered (fake)", device_unwell=True)
-            case "hang":
-                time.sleep(3600)
-            case "out_of_memory":
-                bytearray(1 << 62)
-            case "crash":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            case "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            case "exit":
-                os._exit(7)
-            case "rubbish":
-                os.write(int(os.environ.get("TUNER_CHANNEL_FD", "2")), b"rubbish" * 100)
-                os._exit(0)
-        self._write()
+        if self._runs == 0:
+            time.sleep(self._rule.get("first_s", 0.0))
+        self._runs += 1
+        fault = self._fault if self._runs > self._rule.get("after", 0) else ""
+        _perform("" if fault.startswith("compile_") else fault)
+        if fault != "unwritten":
+            self._write(fault)
 
-    def _write(self) -> None:
-        if self._fault == "unwritten":
-            return
-        if self._fault == "writes_input":
+    def _write(self, fault: str) -> None:
+        if fault == "writes_input":
             self._arrays.arrays[self._arrays.problem.inputs[0].name].reshape(-1)[-1] += 1
         for name, reference in self._arrays.references.items():
             target = self._arrays.arrays[name]
-            right = reference * (1 + self._error_rel)
+            right = reference * (1 + self._rule.get("error_rel", 0.0))
             first = self._first.setdefault(name, right)
-            if self._fault == "stale":
-                right = first
-            target[...] = right if self._fault != "wrong_result" else reference + 1
-            if self._fault == "spoils":
+            target[...] = {"stale": first, "wrong_result": reference + 1}.get(fault, right)
+            if fault == "spoils":
                 reference.reshape(-1)[0] += 1
-            if self._fault == "out_of_bounds":
+            if fault == "out_of_bounds":
                 whole = target.base
                 while whole.base is not None:
                     whole = whole.base
@@ -178,7 +166,6 @@ class FakeDevice(Device):
         self.info = DeviceInfo.from_json(data["info"])
         self.versions = {"compiler": "fake 1", "driver": self.info.driver or "fake"}
         self._data = data
-        self._table = _Table(data)
         self._random = random.Random(data.get("landscape_seed", 0))
 
     @classmethod
@@ -194,35 +181,31 @@ class FakeDevice(Device):
         """Looks the config up; see the protocol."""
         if code != rendered.text.encode():
             raise LaunchFailed("not a binary of the fake compiler")
-        return FakeRun(self._table.of(rendered), arrays)
+        return FakeRun(_rule(self._data, rendered), arrays)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """Returns a library that takes ``baseline_s``, if the file has it and the operation has a baseline."""
-        declared = self.info.kind in arrays.problem.operation.baselines
-        by_threads = self._data.get("baseline_s")
-        if by_threads is None or not declared:
+        times = self._data.get("baseline_s")
+        if times is None or self.info.kind not in arrays.problem.operation.baselines:
             return None
-        error = {"error_rel": self._data.get("baseline_error_rel", 0.0)}
-        if not isinstance(by_threads, Mapping):
-            return None if threads else FakeRun({"latency_s": by_threads, **error}, arrays)
-        threads = threads or max(int(count) for count in by_threads)
-        latency_s = by_threads.get(str(threads))
-        if latency_s is None:
-            return None
-        return FakeRun({"latency_s": latency_s, "traits": {"threads": threads}, **error}, arrays)
+        rule: dict[str, Any] = {"error_rel": self._data.get("baseline_error_rel", 0.0)}
+        if isinstance(times, Mapping):
+            threads = threads or max(int(count) for count in times)
+            rule |= {"latency_s": times.get(str(threads)), "traits": {"threads": threads}}
+        else:
+            rule["latency_s"] = None if threads else times
+        return None if rule["latency_s"] is None else FakeRun(rule, arrays)
 
     def samples_s(self, run: Run, count: int, regime: str, before: Run | None = None) -> list[float]:
         """The table's latency with noise; see the protocol."""
         assert isinstance(run, FakeRun)
-        latency_s = run.latency_s
         for _ in range(count):
             if before is not None:
                 before()
             run()
-        with contextlib.suppress(KeyError):
-            time.sleep(count * latency_s * self._data["pace"])
+        time.sleep(count * run.latency_s * self._data.get("pace", 0.0))
         sigma = self._data.get("noise", 0.001)
-        return [latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
+        return [run.latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Returns a steady clock, and the traits of a run from the table."""
@@ -233,8 +216,8 @@ class FakeDevice(Device):
         """Returns the power of the config, or else of the device, without waiting."""
         assert isinstance(run, FakeRun)
         run()
-        found: float | None = self._data.get("power_w") if run.power_w is None else run.power_w
-        return found
+        power_w: float | None = self._data.get("power_w") if run.power_w is None else run.power_w
+        return power_w
 
     def canary(self) -> None:
         """Fails if the file says that the device is dead."""
