@@ -6,9 +6,13 @@ timed a second. On a GPU each comparison is one kernel (`tuner.devices.cuda.comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy
+
+from tuner.extras import load
 
 #: Elements that NumPy compares at a time: intermediate results stay in a core's cache.
 PIECE = 1 << 15
@@ -46,19 +50,21 @@ def differences(xp: Any, output: Any, values: Any, tolerance: float, scale: floa
         scale: Is added to the size of each reference.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices.cuda import comparing
+        rows = load("tuner.devices.cuda.comparing:differences")(output, values, tolerance, scale)
+    else:
+        rows = numpy.array(list(_rows(output, values, tolerance, scale)))
+    (largest, ratio), (total, squares) = rows[:, :2].max(axis=0).tolist(), rows[:, 2:].sum(axis=0).tolist()
+    return Differences(largest, ratio, total, squares)
 
-        return Differences(*comparing.differences(output, values, tolerance, scale))
-    found = []
+
+def _rows(output: Any, values: Any, tolerance: float, scale: float) -> Iterator[tuple[float, ...]]:
+    """Largest difference and ratio, sum and sum of squares of each piece."""
     for start in range(0, values.size, PIECE):
         value = values[start : start + PIECE]
-        difference = xp.abs(output[start : start + PIECE].astype(xp.float64, copy=False) - value)
-        allowed = xp.maximum(tolerance * (scale + xp.abs(value)), 1e-300)
+        difference = abs(output[start : start + PIECE].astype(numpy.float64, copy=False) - value)
+        allowed = numpy.maximum(tolerance * (scale + abs(value)), 1e-300)
         ratio = (difference / allowed).max()
-        found.append((difference.max(), ratio, difference.sum(), (difference * difference).sum()))
-    told = xp.array(found)
-    (largest, ratio), (total, squares) = told[:, :2].max(axis=0).tolist(), told[:, 2:].sum(axis=0).tolist()
-    return Differences(largest, ratio, total, squares)
+        yield difference.max(), ratio, difference.sum(), (difference * difference).sum()
 
 
 def unequal(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
@@ -69,9 +75,7 @@ def unequal(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> list[bool]:
         pairs: Arrays of unsigned integers; see `tuner.workers.inputs.bits`.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices.cuda import comparing
-
-        return comparing.unequal(pairs)
+        return list(load("tuner.devices.cuda.comparing:unequal")(pairs))
     return [_unequal(one, other) for one, other in pairs]
 
 
@@ -83,10 +87,8 @@ def checksums(xp: Any, arrays: Sequence[Any]) -> list[int]:
         arrays: Arrays of unsigned integers; see `tuner.workers.inputs.bits`.
     """
     if xp.__name__ == "cupy":
-        from tuner.devices.cuda import comparing
-
-        return comparing.checksums(arrays)
-    return [int(each.sum(dtype="uint64")) for each in arrays]
+        return list(load("tuner.devices.cuda.comparing:checksums")(arrays))
+    return [int(array.sum(dtype="uint64")) for array in arrays]
 
 
 def _unequal(one: Any, other: Any) -> bool:
