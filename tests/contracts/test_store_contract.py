@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.results.measurement import Comparison, Error, Measurement, Outcome
-from tuner.results.record import Pair, ProblemKey, Record, Retraction, Role, new_id
-from tuner.store import Store, lines, listing, matrix, retracting, snapshots, streams
-from tuner.store.streams import Selection
+from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role, new_id
+from tuner.store import Store, lines, listing, matrix, retracting, snapshots
+from tuner.store.listing import Selection
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def test_a_record_is_only_ever_added(store: Store) -> None:
 
 
 def test_an_id_is_a_uuid(store: Store) -> None:
-    with pytest.raises(InputError, match="an id is a UUID, got 'first'"):
+    with pytest.raises(InputError, match=r"is named by its id, a UUID such as .*got 'first'"):
         store.add([record(square(64)), record(square(64), id="first")])
     assert store.records() == []
 
@@ -255,21 +255,21 @@ def test_no_answer_depends_on_the_order_of_adding(store: Store) -> None:
 
 
 def test_all_records_are_streamed_by_id(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "AT_ONCE", 3)
+    monkeypatch.setattr(listing, "AT_ONCE", 3)
     some = [record(square(64 + n % 2), device=(BOARD, CPU)[n % 3 == 0]) for n in range(10)]
     store.add(some)
     crowned = [champion(each) for each in some]
     store.crown(crowned)
     by_id = sorted(some, key=lambda each: each.id)
-    assert list(streams.records(store, Selection())) == by_id
-    assert streams.count(store) == 10
+    assert list(listing.stream(store, Record, Selection())) == by_id
+    assert listing.count(store) == 10
     chosen = Selection("gemm", (64, 64, 64), "NVIDIA H200", "cold")
     fits = [each for each in by_id if each.problem == square(64) and each.device == BOARD]
     assert 0 < len(fits) < 5
-    assert list(streams.records(store, chosen)) == fits
-    assert {each.record.id for each in streams.champions(store, chosen)} == {each.id for each in fits}
-    assert list(streams.champions(store, Selection())) == sorted(crowned, key=lambda each: each.id)
-    assert list(streams.records(store, Selection("gemv"))) == []
+    assert list(listing.stream(store, Record, chosen)) == fits
+    assert {each.record.id for each in listing.stream(store, Champion, chosen)} == {each.id for each in fits}
+    assert list(listing.stream(store, Champion, Selection())) == sorted(crowned, key=lambda each: each.id)
+    assert list(listing.stream(store, Record, Selection("gemv"))) == []
     assert [found for _, found in listing.latest(store, Selection(), 4)] == some[:-5:-1]
     assert listing.latest(store, Selection(regime="hot"), 4) == []
 
@@ -321,8 +321,8 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     asked = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
     assert store.crowned(BOARD) == {(square(64), "cold")}
     retraction = Retraction(gone.id, "a NUL \0 in the reason")
-    assert store.retract([retraction, retraction]) == 1
-    assert store.retract(retraction) == 0
+    assert store.add([retraction, retraction]) == 1
+    assert store.add(retraction) == 0
     assert store.champion(square(64), BOARD, "cold") == crowned[0]
     assert store.champions(history=True) == [crowned[0]]
     assert store.records() == [kept]
@@ -331,24 +331,24 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     assert [row.time_s for rows in matrix.fastest(store, asked, 100) for row in rows] == [2e-3]
     assert [each.record.time_s for each in matrix.crowned(store, asked)] == [2e-3]
     assert [each.retracted for each in listing.tallies(store)] == [1]
-    assert [each.id for each in streams.records(store, Selection())] == [kept.id]
-    assert [each.id for each in streams.champions(store, Selection())] == [crowned[0].id]
-    (told,) = streams.retractions(store)
+    assert [each.id for each in listing.stream(store, Record, Selection())] == [kept.id]
+    assert [each.id for each in listing.stream(store, Champion, Selection())] == [crowned[0].id]
+    (told,) = listing.stream(store, Retraction)
     assert (told.id, told.of) == (retraction.id, gone.id)
     assert retracting.retracted(store, [kept.id, gone.id]) == {gone.id: told}
-    assert streams.count(store) == 2
-    store.retract(Retraction(retraction.id))
+    assert listing.count(store) == 2
+    store.add(Retraction(retraction.id))
     assert store.champion(square(64), BOARD, "cold") == crowned[1]
     assert len(store.records()) == 2
-    store.retract(Retraction(gone.id))
+    store.add(Retraction(gone.id))
     assert store.records() == [kept], "it can be taken back once more"
     with pytest.raises(InputError, match="UUID"):
-        store.retract(Retraction("no"))
+        store.add(Retraction("no"))
 
 
 def test_a_retraction_may_come_before_what_it_takes_back(store: Store) -> None:
     later = record(square(64))
-    store.retract(Retraction(later.id))
+    store.add(Retraction(later.id))
     store.add(later)
     assert store.records() == []
     assert store.devices() == []
@@ -368,7 +368,7 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> Non
         before = _all_of(then, problem, other)
         store.crown(champion(record(problem, 1e-4), "2026-02-01T00:00:00.000000+00:00"))
         store.add([record(problem, 1e-5), record(square(256))])
-        store.retract(Retraction(crowned.record.id))
+        store.add(Retraction(crowned.record.id))
         assert _all_of(then, problem, other) == before
     later = snapshots.take(store, "published", "code")
     assert later.number > manifest.number

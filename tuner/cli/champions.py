@@ -186,13 +186,13 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
     """
     from tuner.lookup.asking import parse_device
     from tuner.lookup.demand import most_wanted
-    from tuner.store import Store, demand
+    from tuner.store import Store, watched
 
     where = parse_device(device) if device else ""
     name = where if isinstance(where, str) else where.name
     if clear:
         with Store.open(db) as store:
-            gone = demand.forget(store, demand.read(store, device=name, operation=operation))
+            gone = watched.forget_demand(store, watched.demand(store, device=name, operation=operation))
         if as_json:
             print_json({"cleared": gone})
         else:

@@ -76,7 +76,7 @@ def export_(
     """
     from tuner.store import Store
     from tuner.store.exchange import export
-    from tuner.store.streams import Selection
+    from tuner.store.listing import Selection
 
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")

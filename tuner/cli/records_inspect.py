@@ -55,7 +55,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     if saved:
         click.echo(
             f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
-            f"second copy, {saved.from_pages} more from the file's pages",
+            "second copy",
             err=True,
         )
     elif not found.sound:
@@ -92,7 +92,7 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
     from tuner.store import Store, listing, retracting
-    from tuner.store.streams import Selection
+    from tuner.store.listing import Selection
 
     with Store.open(db, read_only=True) as store:
         wanted = Selection.parsed(operation, shape, device, regime)
@@ -119,9 +119,10 @@ def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: 
 @json_option
 def show(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
+    from tuner.results.record import checked_id
     from tuner.store import Store, listing
 
-    text = listing.record_id(text)
+    text = checked_id(text)
     with Store.open(db, read_only=True) as store:
         record, gone = listing.record_named(store, text, db)
     told = listing.record_json(record, gone)
@@ -158,7 +159,8 @@ def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool
 
     The ID of a record or champion stands for all measurements of its config for that problem.
     """
-    from tuner.store import Store, listing, retracting
+    from tuner.results.record import checked_id
+    from tuner.store import Store, retracting
 
     before, after, device = asked["before"], asked["after"], asked["device"]
     if bool(ids) == bool(before or after or device) or (alone and not ids):
@@ -166,7 +168,7 @@ def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
             "the one or the other"
         )
-    named = tuple(listing.record_id(each) for each in ids)
+    named = tuple(checked_id(each) for each in ids)
     chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
     with Store.open(db) as store:
         count = (retracting.give_back if undo else retracting.take_back)(store, chosen, asked["reason"])

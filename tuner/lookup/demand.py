@@ -216,11 +216,11 @@ def _write(url: str, rows: Sequence[Wanted], patience_s: float) -> None:
         NothingFound: There is none.
         StoreTrouble: It cannot be used.
     """
-    from tuner.store import Store, demand
+    from tuner.store import Store, watched
 
     Store.open(url, read_only=True, patience_s=patience_s).close()
     with Store.open(url, patience_s=patience_s) as store:
-        demand.add(store, rows)
+        watched.add_demand(store, rows)
 
 
 def saving_s(found: Answer | None, problem: Problem, device: DeviceInfo) -> float:
@@ -272,7 +272,7 @@ def most_wanted(
 
 
 def _open(store: Store, device: str, operation: str) -> Iterator[Wanted]:
-    from tuner.store.demand import read
+    from tuner.store.watched import demand as read
 
     snapshot, catalogue = Snapshot.open(store), builtin_now()
     for each in read(store, device=device, operation=operation):

@@ -33,8 +33,7 @@ from tuner.model.stored import models, name_of, to_bytes
 from tuner.model.table import Timings
 from tuner.results.record import ProblemKey, latest_hash, utc_now
 from tuner.results.survey import LIBRARY, SurveyPart, Timing
-from tuner.store import Store
-from tuner.store import models as stored_models
+from tuner.store import Store, watched
 from tuner.store.reading import Reader
 
 
@@ -221,7 +220,7 @@ def refit(
     surveyed = timings(store, operation, by_name.values(), device, regime, dtype)
     surveyed = replace(surveyed, provenance={**surveyed.provenance, **circumstances(regime)})
     model = fit(surveyed, by_name, device, seed, gpu=gpu)
-    stored_models.add(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
+    watched.add_model(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model
 
 

@@ -260,7 +260,7 @@ def _named(
         if (model.operation, regime_of(model)) == (operation, regime):
             found[model.device.name] = model
     if store is not None:
-        from tuner.store.models import latest
+        from tuner.store.watched import models as latest
 
         for device, (fitted_at, text) in latest(store, name, regime).items():
             if device not in found or fitted_at > fitted_at_of(found[device]):

@@ -11,7 +11,7 @@ from tuner.lookup.stale import installed_compiler, staleness
 from tuner.night.plan_items import PlanItem
 from tuner.results.objectives import ErrorLimit
 from tuner.results.record import Champion, ProblemKey, Record, Role
-from tuner.store import Store, demand
+from tuner.store import Store, watched
 from tuner.study.session import study_name
 
 #: Largest number of finals of a problem while its champion stays provisional: two in each of three nights.
@@ -83,7 +83,7 @@ class Standing:
     def uses(self, item: PlanItem) -> float:
         """Seconds that programs would have saved with a champion of this problem, as far as counted."""
         if self._uses is None:
-            counted = demand.read(self._store, device=self._device.name)
+            counted = watched.demand(self._store, device=self._device.name)
             self._uses = {each.problem: each.saves_s for each in counted}
         return self._uses.get(ProblemKey.of(item.problem), 0.0)
 

@@ -17,7 +17,7 @@ from tuner.night.plan_items import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, Boards, LocalBoards, Pass, Watched, choose
 from tuner.results.record import Champion, new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel, Terms
-from tuner.store import Store, demand, watched
+from tuner.store import Store, watched
 from tuner.study import crowns
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class NightWatch:
     def _watch(self, boards: Boards, most: int) -> str:
         """Times and judges sentinels on boards of a model; returns why there are none."""
         device = boards.info
-        uses = {wanted.problem: wanted.saves_s for wanted in demand.read(self.store, device=device.name)}
+        uses = {wanted.problem: wanted.saves_s for wanted in watched.demand(self.store, device=device.name)}
         chosen, left = choose(self.store, device, self._candidates, uses, most)
         why = "" if chosen else "no problem has a champion to watch yet"
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
 
     from tuner.store import Store
-    from tuner.store.streams import Selection
+    from tuner.store.listing import Selection
 
 #: Formats of a table's file.
 FORMATS = ("csv", "parquet")
@@ -177,7 +177,7 @@ def records(**options: Unpack[RecordOptions]) -> Table:
         UnknownName: There is no such option.
     """
     from tuner.store import Store
-    from tuner.store.streams import Selection, records
+    from tuner.store.listing import Selection, stream
 
     for name in options:
         if name not in RecordOptions.__annotations__:
@@ -188,7 +188,7 @@ def records(**options: Unpack[RecordOptions]) -> Table:
     )  # fmt: skip
     role = options.get("role")
     with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
-        found = [each for each in records(store, wanted) if role in (None, "", each.role.value)]
+        found = [each for each in stream(store, Record, wanted) if role in (None, "", each.role.value)]
     return table_of(sorted(found, key=lambda each: (each.measured_at, each.id)))
 
 
@@ -209,14 +209,14 @@ def export_table(store: Store, path: Path | None, format: str, wanted: Selection
         InputError: Parquet for stdout.
         EnvironmentTrouble: pyarrow is not installed.
     """
-    from tuner.store import streams
+    from tuner.store import listing
 
     if format not in FORMATS:
         raise UnknownName("format of a table", format, FORMATS)
     columns = _Columns()
-    for record in streams.records(store, wanted):
+    for record in listing.stream(store, Record, wanted):
         columns.see(record)
-    rows = (row_of(record) for record in streams.records(store, wanted))
+    rows = (row_of(record) for record in listing.stream(store, Record, wanted))
     if format == "csv":
         return _write_csv(rows, columns.all, path)
     if path is None:

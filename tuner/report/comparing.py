@@ -21,8 +21,8 @@ from tuner.results import measurement as judging
 from tuner.results.measurement import Comparison, Outcome
 from tuner.results.record import Record, Role
 from tuner.results.units import config_text, duration
-from tuner.store import Store, streams
-from tuner.store.streams import Selection
+from tuner.store import Store, listing
+from tuner.store.listing import Selection
 from tuner.study.requests import database_url
 
 #: What a side may be chosen by -> what a record has of it.
@@ -259,7 +259,7 @@ def _read(url: str, selection: Selection) -> list[Record]:
     with Store.open(url, read_only=True) as store:
         return [
             record
-            for record in streams.records(store, selection)
+            for record in listing.stream(store, Record, selection)
             if record.measurement.outcome is Outcome.MEASURED and record.measurement.samples_s
         ]
 

@@ -56,7 +56,10 @@ def checked_id(text: str) -> str:
     try:
         return str(uuid.UUID(text))
     except (ValueError, AttributeError, TypeError):
-        raise InputError(f"an id is a UUID, got {text!r}; take it from `tuner.results.record.new_id`") from None
+        raise InputError(
+            f"a record is named by its id, a UUID such as {uuid.UUID(int=0)}, got {text!r}; `tuner records "
+            f"list` shows ids in its last column"
+        ) from None
 
 
 #: A UUID, in its canonical spelling wherever it is stored.
@@ -158,6 +161,13 @@ class ProblemKey:
     def told_epilogue(self) -> dict[str, str]:
         """The epilogue as a field of JSON; no field where there is none, as before there were any."""
         return {"epilogue": self.epilogue} if self.epilogue else {}
+
+    def as_keys(self) -> dict[str, Any]:
+        """The key as fields of a JSON object for users."""
+        return {
+            "operation": self.operation, "shape": self.dims, "dtype": self.dtype, "layout": self.layout,
+            "precision": self.precision, **self.told_epilogue,
+        }  # fmt: skip
 
     @property
     def plain(self) -> ProblemKey:
@@ -329,6 +339,17 @@ class Champion:
     crowned_at: str = field(default_factory=utc_now)
 
     @property
+    def place(self) -> tuple[Any, ...]:
+        """What a present champion is unique for, in the order in which champions are listed."""
+        record = self.record
+        problem, device = record.problem, record.device
+        shape = tuple(value for _, value in problem.shape)
+        return (
+            problem.operation, problem.arithmetic, problem.layout, shape, record.regime, device.kind,
+            device.name,
+        )  # fmt: skip
+
+    @property
     def doubts(self) -> tuple[str, ...]:
         """Reasons why it is provisional, from the circumstances of its finals; empty if it is not."""
         return doubts(self.record.measurement.circumstances)
@@ -377,11 +398,8 @@ class Wanted:
 
     def to_json(self) -> dict[str, Any]:
         """The fields, the problem's among them."""
-        problem = self.problem
         return {
-            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
-            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
-            "device": {"name": self.device, "kind": self.kind}, "match": self.match,
+            **self.problem.as_keys(), "device": {"name": self.device, "kind": self.kind}, "match": self.match,
             **self.counts(), "first_at": self.first_at, "last_at": self.last_at,
         }  # fmt: skip
 

@@ -17,8 +17,8 @@ from tuner.service.job_queue import job_json
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
 from tuner.store import Store, jobs, listing, watched
+from tuner.store.listing import Selection
 from tuner.store.reading import Reader
-from tuner.store.streams import Selection
 from tuner.study.crowns import champion_json, champions_page, history_of, reign_json, reigns
 
 #: Hours that a night has before the last champion of it was crowned.

@@ -21,10 +21,10 @@ from tuner.results.record import Role
 from tuner.service.answers import LARGEST_NUMBER, AsQuery, Text, view_of
 from tuner.service.responses import Reads, Sends, answered, service_of, working
 from tuner.service.snapshots import OpenSnapshot
-from tuner.store import Store, demand, listing, retracting
+from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
+from tuner.store.listing import Selection
 from tuner.store.reading import Reader
-from tuner.store.streams import Selection
 from tuner.study.crowns import champions_page, history_of
 
 #: Refused lines whose reasons are told.
@@ -165,7 +165,7 @@ def take_file(store: Store, path: Path) -> dict[str, Any]:
     """
     file = LinesFile(path, most_bytes=MOST_BYTES)
     counts, reasons = Counter[str](), list[dict[str, Any]]()
-    lines = file.told()
+    lines = file.contents()
     while batch := list(itertools.islice(lines, BATCH)):
         batch = batch[:-1] if file.damage else batch
         refused = [(number, content) for number, content in batch if isinstance(content, str)]
@@ -215,4 +215,4 @@ def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> d
 
 def wanted_json(store: Reader, operation: str = "", limit: int = 100) -> dict[str, Any]:
     """What was asked and has no exact answer."""
-    return {"wanted": [problem.to_json() for problem in demand.read(store, operation=operation)[:limit]]}
+    return {"wanted": [problem.to_json() for problem in watched.demand(store, operation=operation)[:limit]]}

@@ -18,7 +18,7 @@ from tuner.results import codec
 from tuner.results.crowns import Crown
 from tuner.results.record import Champion, ProblemKey, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import lines, rows, tables
+from tuner.store import rows, tables
 
 #: Rows read at a time.
 AT_ONCE = 500
@@ -51,7 +51,7 @@ def carry_over(connection: sa.Connection) -> None:
             connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN data {kind}")
     for name, number, item in read(connection):
         table = present[name]
-        connection.execute(table.update().where(table.c.number == number).values(data=lines.packed(item)))
+        connection.execute(table.update().where(table.c.number == number).values(data=item))
     for name, table in present.items():
         for column in _columns(connection, name) - set(table.c.keys()):
             connection.exec_driver_sql(f"ALTER TABLE {name} DROP COLUMN {column}")
@@ -68,11 +68,10 @@ def carry_over(connection: sa.Connection) -> None:
 
 def _carry_sentinels(connection: sa.Connection) -> None:
     of = tables.sentinels.c
-    for number, data in connection.execute(sa.select(of.number, of.data)).all():
-        sentinel = json.loads(zlib.decompress(data))
+    for number, sentinel in connection.execute(sa.select(of.number, of.data)).all():
         problem = sentinel["problem"]
         key = ProblemKey(**problem | {"shape": tuple(problem["shape"].items())})
-        changed = zlib.compress(json.dumps(sentinel | {"problem": key.to_json()}).encode())
+        changed = sentinel | {"problem": key.to_json()}
         connection.execute(tables.sentinels.update().where(of.number == number).values(data=changed))
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 
 from tuner.errors import LockedByAnother, StoreTrouble
 from tuner.results.record import Champion, Record, utc_now
+from tuner.results.survey import Kept
 from tuner.store import Store, opening
 from tuner.store.tables import claims
 
@@ -72,11 +74,6 @@ class Claims:
     """The claims in a database. One coordinator at a time writes them."""
 
     def __init__(self, store: Store) -> None:
-        """Takes the database.
-
-        Args:
-            store: Where records go.
-        """
         self._store = store
 
     def take(self, night: str, study: str, what: str, worker: str, device: str, board: str) -> int:
@@ -158,25 +155,20 @@ class Claims:
         finally:
             lock.release()
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        # A power cut ends the workers' claims, too.
-        with self._store.writing(opening.SOON) as connection:
-            yield connection
+    def _writing(self) -> AbstractContextManager[sa.Connection]:
+        return self._store.writing(opening.SOON)  # a power cut ends the workers' claims, too
 
     @staticmethod
     def _end(
-        connection: sa.Connection,
-        which: sa.ColumnElement[bool],
-        state: str,
-        why: str,
+        connection: sa.Connection, which: sa.ColumnElement[bool], state: str, why: str,
         trials: int | None = None,
-    ) -> int:
-        now, running = utc_now(), sa.and_(which, claims.c.state == RUNNING)
+    ) -> int:  # fmt: skip
+        now = utc_now()
         values: dict[str, object] = {"state": state, "why": why, "ended_at": now}
         if trials is not None:
             values |= {"trials": trials, "progressed_at": now}
-        return int(connection.execute(claims.update().where(running).values(**values)).rowcount)
+        running = claims.update().where(which, claims.c.state == RUNNING)
+        return int(connection.execute(running.values(**values)).rowcount)
 
 
 class _CoordinatorLock:
@@ -189,42 +181,36 @@ class _CoordinatorLock:
     def hold(self) -> None:
         """Takes the lock, unless the connection that has it still answers."""
         with opening.explained(self._store._where):
-            if not self._answers():
-                self._take()
-
-    def _answers(self) -> bool:
-        connection = self._connection
-        if connection is None:
-            return False
-        try:
-            connection.execute(sa.text("SELECT 1"))
-            connection.rollback()
-            return True
-        except sa.exc.DBAPIError:
-            self._connection = None
-            connection.invalidate()
-            connection.close()
-            return False
-
-    def _take(self) -> None:
-        connection = self._store._engine.connect()
-        wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
-        if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
-            connection.close()
-            raise LockedByAnother(
-                f"one coordinator at a time works with a database, and another works with "
-                f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
-            )
-        connection.commit()
-        self._connection = connection
+            if self._connection is not None:
+                try:
+                    self._connection.execute(sa.text("SELECT 1"))
+                    self._connection.rollback()
+                    return
+                except sa.exc.DBAPIError:
+                    self._give_up()
+            connection = self._store._engine.connect()
+            wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
+            if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
+                connection.close()
+                raise LockedByAnother(
+                    f"one coordinator at a time works with a database, and another works with "
+                    f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
+                )
+            connection.commit()
+            self._connection = connection
 
     def release(self) -> None:
         """Gives the lock back: a server takes a moment to see that a connection was closed."""
+        if self._connection is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                unlock = sa.text("SELECT pg_advisory_unlock(:number)")
+                self._connection.execute(unlock, {"number": _COORDINATOR})
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Ends the connection: the pool must not hand one on that may hold the lock."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                connection.execute(sa.text("SELECT pg_advisory_unlock(:number)"), {"number": _COORDINATOR})
-            # The pool must not hand a connection on that holds the lock all the same.
             connection.invalidate()
             connection.close()
 
@@ -238,15 +224,15 @@ class FencedStore(Store):
 
     claim: int = 0
 
-    def _may_crown(self, connection: sa.Connection) -> bool:
-        return bool(self.claim) and _holds(connection, self.claim)
-
-    def _dated(self, connection: sa.Connection, champion: Champion) -> Champion:
-        """Dates champions by the server's clock: the latest reigns, and clocks of workers may be apart."""
+    def _crownable(self, connection: sa.Connection, champions: Sequence[Champion]) -> Sequence[Champion]:
+        """None without a claim that runs; dated by the server's clock: those of workers may be apart."""
+        if not (champions and self.claim and _holds(connection, self.claim)):
+            return []
         if connection.dialect.name != "postgresql":
-            return champion
+            return champions
         now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
-        return replace(champion, crowned_at=now.astimezone(UTC).isoformat(timespec="microseconds"))
+        crowned_at = now.astimezone(UTC).isoformat(timespec="microseconds")
+        return [replace(champion, crowned_at=crowned_at) for champion in champions]
 
 
 def _holds(connection: sa.Connection, number: int) -> bool:
@@ -308,15 +294,10 @@ class PatientStore(FencedStore):
     def _until_back(self, call: Callable[..., T], *which: Any, **more: Any) -> T:
         return patiently(lambda: call(self, *which, **more), self.wait_s, lambda: self.waiting())
 
-    def add(self, records: Record | Iterable[Record]) -> int:
+    def add(self, items: Kept | Iterable[Kept]) -> int:
         """See `Store.add`."""
-        wanted = [records] if isinstance(records, Record) else list(records)
+        wanted = list(items) if isinstance(items, Iterable) else items
         return self._until_back(FencedStore.add, wanted)
-
-    def crown(self, champions: Champion | Iterable[Champion]) -> int:
-        """See `Store.crown`."""
-        wanted = [champions] if isinstance(champions, Champion) else list(champions)
-        return self._until_back(FencedStore.crown, wanted)
 
     def records(self, **query: Any) -> list[Record]:
         """See `Reader.records`."""

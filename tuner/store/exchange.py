@@ -12,6 +12,7 @@ import gzip
 import io
 import sys
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,10 @@ from typing import IO, Any
 import zstandard
 
 from tuner.errors import InputError
-from tuner.results.crowns import Crown
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, lines, streams
-from tuner.store.streams import SURVEYS_AT_ONCE, Selection
+from tuner.store import Store, lines, listing
+from tuner.store.listing import SURVEYS_AT_ONCE, Selection
 
 #: Lines stored in one transaction.
 BATCH = 500
@@ -78,7 +78,6 @@ def export(
         wanted: Which records; all if None.
         progress: Reports progress.
     """
-    wanted = wanted or Selection()
     if path is None:
         return _written(store, wanted, sys.stdout, progress)
     fresh = path.with_name(f".{path.name}.part")
@@ -91,21 +90,23 @@ def export(
     return counts
 
 
-def _written(store: Store, wanted: Selection, out: IO[str], progress: Progress | None) -> Counts:
-    there = streams.count(store) if progress else 0
+def _written(store: Store, wanted: Selection | None, out: IO[str], progress: Progress | None) -> Counts:
+    there = listing.count(store) if progress else 0
     print(lines.header(), file=out)
-    counted: dict[type, int] = dict.fromkeys(lines.KINDS.values(), 0)
-    timings = 0
-    for item in streams.everything(store, wanted):
+    counts, timings = Counter[type](), 0
+    for item in listing.everything(store, wanted):
         print(lines.line_of(item), file=out)
-        counted[type(item)] += 1
+        counts[type(item)] += 1
         timings += len(item.timings) if isinstance(item, SurveyPart) else 0
-        if progress and counted[Record] % BATCH == 0:
-            progress(counted[Record], there)
+        if progress and counts[Record] % BATCH == 0:
+            progress(counts[Record], there)
+    return _counts(counts, timings=timings)
+
+
+def _counts(by_kind: Counter[type], **more: Any) -> Counts:
     return Counts(
-        counted[Record], counted[Champion], retractions=counted[Retraction], surveys=counted[SurveyPart],
-        timings=timings,
-    )  # fmt: skip
+        by_kind[Record], by_kind[Champion], retractions=by_kind[Retraction], surveys=by_kind[SurveyPart], **more
+    )
 
 
 @contextlib.contextmanager
@@ -139,14 +140,14 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
     """
     file = LinesFile(path, progress)
     if not skip_broken:
-        for number, told in file.told():
-            if isinstance(told, str):
+        for number, content in file.contents():
+            if isinstance(content, str):
                 raise InputError(
                     f"a line of records must be what `tuner records export` writes, line {number} of {path} is "
-                    f"not: {told}. Nothing of the file was imported; mend it, or take what is good with "
+                    f"not: {content}. Nothing of the file was imported; mend it, or take what is good with "
                     f"--skip-broken"
                 )
-    return taken(store, file.told())
+    return taken(store, file.contents())
 
 
 def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
@@ -159,10 +160,10 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
         source: The store to read.
         progress: Reports progress.
     """
-    there = streams.count(source)
+    there = listing.count(source)
 
     def items() -> Iterator[tuple[int, Kept]]:
-        for number, item in enumerate(streams.everything(source), 1):
+        for number, item in enumerate(listing.everything(source), 1):
             if progress and number % BATCH == 0:
                 progress(min(number, there), there)
             yield number, item
@@ -170,34 +171,25 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     return taken(store, items())
 
 
-def taken(store: Store, found: Iterable[tuple[int, Kept | str | None]]) -> Counts:
-    """Adds numbered contents of lines, as `content_of` reads them, that the store lacks."""
-    keep: dict[type, Callable[[Any], int]] = {
-        Retraction: store.retract,
-        Record: store.add,
-        Champion: store.crown,
-        SurveyPart: store.add_surveys,
-        Crown: store.log_crowns,
-    }
-    waiting: dict[type, list[Any]] = {kind: [] for kind in keep}
-    new = dict.fromkeys(keep, 0)
+def taken(store: Store, contents: Iterable[tuple[int, Kept | str | None]]) -> Counts:
+    """Adds numbered contents of lines, as `LinesFile.contents` yields them, that the store lacks."""
+    waiting, new = defaultdict[type, list[Kept]](list), Counter[type]()
     broken: list[tuple[int, str]] = []
     read = broken_lines = 0
-    for number, item in found:
-        if isinstance(item, str):
+    for number, content in contents:
+        if isinstance(content, str):
             broken_lines += 1
-            broken += [(number, item)] if len(broken) < TOLD else []
-        elif item is not None:
+            broken += [(number, content)] if len(broken) < TOLD else []
+        elif content is not None:
             read += 1
-            kind = type(item)
-            waiting[kind].append(item)
-            if len(waiting[kind]) >= (SURVEYS_AT_ONCE if kind is SurveyPart else BATCH):
-                new[kind] += keep[kind](waiting[kind])
-                waiting[kind].clear()
-    for kind, batch in waiting.items():
-        new[kind] += keep[kind](batch)
-    counts = new[Record], new[Champion], read - sum(new.values())
-    return Counts(*counts, tuple(broken), broken_lines, new[Retraction], new[SurveyPart])
+            kind, batch = type(content), waiting[type(content)]
+            batch.append(content)
+            if len(batch) >= (SURVEYS_AT_ONCE if kind is SurveyPart else BATCH):
+                new[kind] += store.add(batch)
+                batch.clear()
+    for kind in lines.KINDS.values():
+        new[kind] += store.add(waiting[kind])
+    return _counts(new, known=read - new.total(), broken=tuple(broken), broken_lines=broken_lines)
 
 
 @dataclass
@@ -216,7 +208,7 @@ class LinesFile:
     most_bytes: int = 1 << 40
     damage: str = ""
 
-    def told(self) -> Iterator[tuple[int, Kept | str | None]]:
+    def contents(self) -> Iterator[tuple[int, Kept | str | None]]:
         """Yields number and content of each line: a text says what is wrong with it; None is a header.
 
         Raises:
@@ -229,7 +221,7 @@ class LinesFile:
                     number += 1
                     if self.progress and number % BATCH == 0:
                         self.progress(raw.tell(), self.path.stat().st_size)
-                    yield number, content_of(line)
+                    yield number, _content_of(line)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             self.damage = f"the file is damaged from here on ({error})"
             yield number + 1, self.damage
@@ -241,13 +233,10 @@ class LinesFile:
     def _lines(self, raw: IO[bytes]) -> Iterator[bytes]:
         start = raw.read(4)
         raw.seek(0)
-        if start[:2] == b"\x1f\x8b":
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield from self._split(iter(lambda: unpacked.read(CHUNK_BYTES), b""))
-        elif start == b"\x28\xb5\x2f\xfd":
-            yield from self._split(_unpacked(raw))
-        else:
-            yield from self._split(iter(lambda: raw.read(CHUNK_BYTES), b""))
+        if start == b"\x28\xb5\x2f\xfd":
+            return self._split(_unpacked(raw))
+        file: Any = gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw
+        return self._split(iter(lambda: file.read(CHUNK_BYTES), b""))
 
     def _split(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Yields lines.
@@ -283,7 +272,7 @@ def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("it ends early")
 
 
-def content_of(line: bytes) -> Kept | str | None:
+def _content_of(line: bytes) -> Kept | str | None:
     """What a line says: a text tells what is wrong with it; None is a header or an empty line."""
     if not line.strip():
         return None

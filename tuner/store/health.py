@@ -1,7 +1,6 @@
 """Checks whether a database is sound, and rescues everything readable into a new one.
 
-It reads three places: the tables through the database, the second copy beside a SQLite file and, for a rescue,
-what lies whole in the file and its log, wherever it lies.
+It reads the tables, as far as the database returns rows, and the second copy beside a SQLite file.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.results.record import Champion, Record, Retraction
+from tuner.results.record import Champion, Record, Retraction, latest_hash
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, carry_over, exchange, lines, opening, rows, streams, tables
-from tuner.store.ledger import Ledger, ledger_file, packed_in, readable
+from tuner.store import Store, carry_over, exchange, listing, opening, rows, tables
+from tuner.store.lines import Ledger, ledger_file, readable
 
 #: Exceptions raised if a database or its copy cannot be read.
 UNREADABLE = (
     StoreTrouble, NothingFound, OSError, sa.exc.SQLAlchemyError, sqlite3.Error, InputError, *opening.DAMAGE,
 )  # fmt: skip
-#: Tables of what records share.
-SHARED = (tables.problems, tables.devices, tables.kernels, tables.runs)
 #: Number of rows read or stored at a time.
 AT_ONCE = 500
 #: Largest number of reported complaints about the database's structure.
@@ -76,17 +73,14 @@ def check(url: str) -> Health:
         NothingFound: There is no database.
         StoreTrouble: Its server does not respond, or its schema is newer.
     """
-    parts = opening.parsed(url)
-    where, file = parts.render_as_string(hide_password=True), opening.sqlite_file(parts)
-    if file is not None and not file.exists() and not ledger_file(file).exists():
-        raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    file = _file(url)
     # Read the copy first: additions of a running study reach the tables before the copy.
     copied, copy_damaged = _copied(file)
     ids: set[str] = set()
     intact, damaged = dict.fromkeys(rows.TABLES, 0), 0
-    complaints = list(_structure(url))
+    complaints = list(_structure(url)) if file else []
     try:
-        for item in _checked(url):
+        for item in _stored(url, strict=True):
             if item is None:
                 damaged += 1
                 continue
@@ -96,22 +90,42 @@ def check(url: str) -> Health:
         if file is None:
             raise
         complaints += [str(error)] if not complaints else []
-    only_copied, only_stored = len(copied - ids), len(ids - copied)
     return Health(
-        where, tuple(complaints[:COMPLAINTS]), intact[Record], intact[Champion], intact[Retraction],
-        intact[SurveyPart], damaged, None if file is None else len(copied), copy_damaged, only_copied,
-        only_stored,
+        opening.parsed(url).render_as_string(hide_password=True), tuple(complaints[:COMPLAINTS]),
+        intact[Record], intact[Champion], intact[Retraction], intact[SurveyPart], damaged,
+        len(copied) if file else None, copy_damaged, len(copied - ids), len(ids - copied),
     )  # fmt: skip
+
+
+def _file(url: str) -> Path | None:
+    """Returns the file of a SQLite database; None for a server.
+
+    Raises:
+        NothingFound: There is neither the file nor its second copy.
+    """
+    file = opening.sqlite_file(opening.parsed(url))
+    if file is not None and not file.exists() and not ledger_file(file).exists():
+        raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    return file
 
 
 def _copied(file: Path | None) -> tuple[set[str], int]:
     """Returns the ids in the second copy, and the number of its damaged stretches."""
     ids: set[str] = set()
     damaged = 0
-    for line in _as_far_as_it_goes(readable(ledger_file(file))) if file else ():
-        ids.update(_ids(line))
-        damaged += line is None
+    for item in _as_far_as_it_goes(readable(ledger_file(file))) if file else ():
+        ids.update(_ids(item))
+        damaged += item is None
     return ids, damaged
+
+
+def _ids(item: Kept | None) -> Iterator[str]:
+    """Returns the id of an item; a champion's with those of its records."""
+    if isinstance(item, Champion):
+        yield item.record.id
+        yield from [item.baseline.id] if item.baseline else []
+    if item is not None:
+        yield item.id
 
 
 def complete(url: str) -> int:
@@ -124,24 +138,14 @@ def complete(url: str) -> int:
     if file is None:
         raise InputError("a second copy is kept beside a SQLite file only; a server has its own backups")
     with Store.open(url) as store:
-        ledger = Ledger(file, opening.identity(store._engine, store._where))
+        ledger, added = Ledger(file, store.identity), 0
         copied, _ = _copied(file)
-        everything = streams.everything(store, retracted=True)
-        missing = (each for each in everything if each.id not in copied)
-        added = 0
+        everything = listing.everything(store, retracted=True)
+        missing = (item for item in everything if item.id not in copied)
         while batch := list(itertools.islice(missing, AT_ONCE)):
             ledger.append(batch)
             added += len(batch)
     return added
-
-
-def _ids(item: Kept | None) -> Iterator[str]:
-    """Returns the id of an item; a champion's with those of its records."""
-    if isinstance(item, Champion):
-        yield item.record.id
-        yield from [item.baseline.id] if item.baseline else []
-    if item is not None:
-        yield item.id
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,10 @@ class Rescued:
     Attributes:
         from_tables: Records, champions and retractions that came from the tables.
         from_copy: Further ones that came from the second copy.
-        from_pages: Further ones that lay whole in the file or its log.
     """
 
     from_tables: int
     from_copy: int
-    from_pages: int
 
 
 def rescue(url: str, into: Path) -> Rescued:
@@ -170,16 +172,12 @@ def rescue(url: str, into: Path) -> Rescued:
         raise InputError(
             f"a rescue makes a new file, and {into} or its second copy is there; choose another name"
         )
-    file = opening.sqlite_file(opening.parsed(url))
-    if file is not None and not file.exists() and not ledger_file(file).exists():
-        raise NothingFound(f"there is no database at {file}, nor a second copy of one")
+    file = _file(url)
     with Store.open(f"sqlite:///{into}") as store:
-        stored = (item for _, _, item in _stored(url))
         if file is None:
-            return Rescued(_saved(store, stored), 0, 0)
-        # Each source is read as far as possible; the next supplies what is missing.
-        scattered = itertools.chain(packed_in(file), packed_in(Path(f"{file}-wal")))
-        sources = (stored, readable(ledger_file(file)), scattered)
+            return Rescued(_saved(store, _stored(url)), 0)
+        # Each source is read as far as possible; the second supplies what the first lacks.
+        sources = (_stored(url), readable(ledger_file(file)))
         return Rescued(*(_saved(store, _as_far_as_it_goes(source)) for source in sources))
 
 
@@ -199,63 +197,30 @@ def _saved(store: Store, items: Iterable[Kept | None]) -> int:
 
 
 def _size(store: Store) -> int:
-    with store.reading() as connection:
-        counts = [sa.select(sa.func.count()).select_from(table) for table in rows.TABLES.values()]
-        return sum(int(connection.execute(count).scalar_one()) for count in counts)
+    counts = [sa.select(sa.func.count()).select_from(table) for table in rows.TABLES.values()]
+    return sum(store.read(sa.union_all(*counts)))
 
 
 def _structure(url: str) -> Iterator[str]:
-    """Returns SQLite's complaints about its file; a server checks its own."""
+    """Returns SQLite's complaints about its file."""
     parts = opening.parsed(url)
-    if opening.sqlite_file(parts) is None:
-        return
     engine = opening.make_engine(parts, read_only=True, patience_s=30.0)
     try:
         with opening.explained(str(parts)), engine.connect() as connection:
-            told = connection.exec_driver_sql(f"PRAGMA integrity_check({COMPLAINTS})").scalars().all()
-            yield from (str(each) for each in told if each != "ok")
+            complaints = connection.exec_driver_sql(f"PRAGMA integrity_check({COMPLAINTS})").scalars().all()
+            yield from (str(complaint) for complaint in complaints if complaint != "ok")
     except UNREADABLE as error:
         yield str(error)
     finally:
         engine.dispose()
 
 
-def _checked(url: str) -> Iterator[Kept | None]:
-    """Yields what is stored; None for each row that is damaged, or whose columns say something else."""
-    with Store.open(url, read_only=True) as store:
-        shared = {
-            (table.name, row.number): row._asdict()
-            for table in SHARED
-            for row in _rows(store, table)
-            if row is not None
-        }
-        numbers = {row.number: row.id for row in _rows(store, tables.records) if row is not None}
-    for _, row, item in _stored(url):
-        yield item if item is not None and _agrees(row, item, shared, numbers) else None
-
-
-def _agrees(row: sa.Row[Any], item: Kept, shared: Mapping[Any, Any], records: Mapping[int, str]) -> bool:
-    """True if the columns of a row are those of its data.
+def _stored(url: str, *, strict: bool = False) -> Iterator[Kept | None]:
+    """Yields what is stored; None for each row that is damaged.
 
     Args:
-        row: The row.
-        item: What its data holds.
-        shared: Table and number -> row there.
-        records: Number of a record -> its id.
-    """
-    columns = row._asdict()
-    if isinstance(item, Champion):
-        library = item.baseline.id if item.baseline else None
-        if (records.get(row.record), records.get(row.baseline)) != (item.record.id, library):
-            return False
-    return columns.items() >= rows.columns_of(item).items() and all(
-        shared.get((table.name, columns[name]), {}).items() >= told.items()
-        for name, (table, told) in rows.references_of(item).items()
-    )
-
-
-def _stored(url: str) -> Iterator[tuple[str, Any, Kept | None]]:
-    """Yields table, row and content of every row, as far as they can be read.
+        url: The database.
+        strict: True for None also where the columns of a row say something else than its data.
 
     Raises:
         StoreTrouble: The structure is damaged at the next place to read.
@@ -264,44 +229,62 @@ def _stored(url: str) -> Iterator[tuple[str, Any, Kept | None]]:
     try:
         with opening.explained(str(engine.url)), engine.connect() as connection:
             if opening.schema_of(connection) in tables.OLDER:
-                yield from ((name, None, item) for name, _, item in carry_over.read(connection))
+                yield from (item for _, _, item in carry_over.read(connection))
                 return
     finally:
         engine.dispose()
     with Store.open(url, read_only=True) as store, opening.explained(store._where):
+        shared = _shared(store) if strict else {}
         for table in rows.TABLES.values():
-            for row in _rows(store, table):
-                yield table.name, row, _content(row)
+            for row in _rows(store, table, *table.c):
+                whole = row is not None and (not strict or _agrees(row, shared))
+                yield row.data if row is not None and whole else None
 
 
-def _content(row: sa.Row[Any] | None) -> Kept | None:
-    try:
-        return lines.unpacked(row.data) if row is not None else None
-    except ValueError:
-        return None
+def _shared(store: Store) -> dict[sa.Table, dict[int, sa.RowMapping]]:
+    """What items share: table -> number -> row there; of records the id alone."""
+    shared: dict[sa.Table, dict[int, sa.RowMapping]] = {}
+    for table in set(rows.REFERRED.values()):
+        columns = (table.c.number, table.c.id) if table is tables.records else table.c
+        shared[table] = {row.number: row._mapping for row in _rows(store, table, *columns) if row is not None}
+    return shared
 
 
-def _rows(store: Store, table: sa.Table) -> Iterator[sa.Row[Any] | None]:
+def _agrees(row: sa.Row[Any], shared: Mapping[sa.Table, Mapping[int, sa.RowMapping]]) -> bool:
+    """True if the columns of a row, and the rows that it refers to, are those of its data."""
+    columns = dict(row._mapping)
+    for name, expected in rows.references_of(row.data).items():
+        number = columns[name]
+        if expected is None and number is None:
+            continue
+        there = dict(shared[rows.REFERRED[name]].get(number, {}))
+        if "source_hash" in there:
+            there["source_hash"] = latest_hash(there["source_hash"])
+        if expected is None or not there.items() >= expected.items():
+            return False
+    return columns.items() >= rows.columns_of(row.data).items()
+
+
+def _rows(store: Store, table: sa.Table, *columns: Any) -> Iterator[sa.Row[Any] | None]:
     """Yields rows by number; None for each that the database finds but cannot return."""
     of, last = table.c.number, 0
     while True:
-        page = sa.select(of).where(of > last).order_by(of).limit(AT_ONCE)
-        with store._engine.connect() as connection:
-            numbers = list(connection.execute(page).scalars())
+        numbers = store.read(sa.select(of).where(of > last).order_by(of).limit(AT_ONCE))
         if not numbers or max(numbers) <= last:
             # A damaged tree may return rows again, without end.
             return
         first, last = min(numbers), max(numbers)
+        some = sa.select(*columns).order_by(of)
         try:
-            yield from _select(store, sa.select(table).where(of >= first, of <= last).order_by(of))
+            yield from _read(store, some.where(of >= first, of <= last))
         except (*opening.DAMAGE, sa.exc.DBAPIError):
             for number in numbers:
                 try:
-                    yield from _select(store, sa.select(table).where(of == number))
+                    yield from _read(store, some.where(of == number))
                 except (*opening.DAMAGE, sa.exc.DBAPIError):
                     yield None
 
 
-def _select(store: Store, wanted: sa.Select[Any]) -> list[sa.Row[Any]]:
+def _read(store: Store, wanted: sa.Select[Any]) -> list[sa.Row[Any]]:
     with store._engine.connect() as connection:
         return list(connection.execute(wanted).all())

@@ -1,15 +1,26 @@
-"""Everything that is kept as lines of JSON, and back. Reading returns exactly what was written.
+"""Everything that is kept as lines of JSON: in files, in the database, and in the second copy beside it.
 
 Each line is self-contained: a champion's line includes its records. So files of lines can be joined, split and
-sorted. NaN and infinities, which JSON cannot express, are texts. The database has the same lines, packed.
+sorted. Reading returns exactly what was written; NaN and infinities, which JSON cannot express, are texts.
+
+The database has the same lines, packed (`packed`). Beside a SQLite file lies a second copy (`Ledger`): a gzip
+member for each line, only ever appended to. So damage to the database (a flipped page, a truncated file, a log
+that ends early) loses no data. Writes to the copy are not synchronised: if a power cut loses its last seconds,
+the database, which is synchronised, has them. ``zcat`` and `tuner records import` read it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import logging
 import math
+import mmap
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
@@ -31,46 +42,23 @@ _KEYS = {kind: key for key, kind in KINDS.items()}
 MOST_BYTES = 1 << 26
 #: What lines have in common, which shortens packed ones to a third. It is part of the packed form: never change
 #: it. Fields that came later only take a few bytes more.
-_COMMON = (
-    b'{"champion":{"record":{"problem":{"operation":"gemm","shape":[["m",4096],["n",4096],["k",4096]],"dtype":'
-    b'"float64","layout":"nn"},"device":{"name":"AMD EPYC (AVX-512)","kind":"cpu","uuid":"","architecture":"'
-    b'znver","driver":"Linux","runtime":"Numba ","memory_bytes":0,"compute_capability":0,"sm_count":0,'
-    b'"warp_size":0,'
-    b'"max_threads_per_block":0,"max_threads_per_sm":0,"shared_bytes_per_block":0,"shared_bytes_per_sm":0,'
-    b'"registers_per_block":0,"registers_per_thread":0,"l2_bytes":0,"l1_bytes":0,"cores":0,"vector_bytes":0},'
-    b'"baseline":null,"speedup":1.,"verdict":"faster","trials":{"total":,"measured":,"failed":},"pairs":[{"one":'
-    b'"other":"ratio":"low":"high":"same"}],"crowned_at":"},{"retraction":{"of":"reason":"made_at":"}},{"survey":'
-    b'"problems":[[["configs":"noise":[0.0,"reasons":{}},"kernel":"library","outcome":"WRONG_RESULT","reason":"'
-    b'COMPILE_FAILED","reason":"PRUNED","reason":"{"record":{"problem":{"operation":"gemm","shape":[["m",1024],'
-    b'["n",1024],["k",1024]],"dtype":"float32","layout":"nn"},"device":{"name":"NVIDIA H200","kind":"cuda",'
-    b'"uuid":"GPU-","architecture":"sm_90","driver":"580.","runtime":"13.0","memory_bytes":150754820096,'
-    b'"compute_capability":90,"sm_count":132,"warp_size":32,"max_threads_per_block":1024,"max_threads_per_sm":2048'
-    b',"shared_bytes_per_block":232448,"shared_bytes_per_sm":233472,"registers_per_block":65536,'
-    b'"registers_per_thread":255,"l2_bytes":62914560,"l1_bytes":0,"cores":0,"vector_bytes":0},"regime":"cold",'
-    b'"role":"trial","kernel":"tiled","config":{"BM":64,"BN":64,"BK":8,"TM":4,"TN":4,"VECTOR":4,"PAD":true},'
-    b'"source_hash":"","measurement":{"outcome":"MEASURED","reason":"","samples_s":[0.000],"error":{"max_rel":'
-    b'"rms_rel":"bound_ratio":0.,"mean_rel":e-07},"compiled":{"registers":128,"spill_bytes":0,"shared_bytes":0,'
-    b'"local_bytes":0,"binary_hash":"","compiler":"NVRTC 13.0","launch_hash":""},"stages_s":{"compile":0.,'
-    b'"load":0.,"verify":0.,"time":0.},"circumstances":{"sm_clock_hz":1980000000.0,"temperature_c":40.0,'
-    b'"power_w":,"throttle_reasons":0.0,"throttled":0.0,"occupancy":0.5,"load_1min":0.,"clock_hz":},"work":'
-    b'{"flops":2147483648.0,"bytes":12582912.0},"versions":{"tuner":"0.2.0","python":"3.11","numpy":"2.","driver":'
-    b'"580.","compiler":"NVRTC 13.0","verification":"2"},"study":"gemm 1024 x 1024 x 1024 float32 nn, cold",'
-    b'"session":"","origin":"","id":"","measured_at":"2026-01-01T00:00:00.000000+00:00"}}'
-)
-#: First bytes of a packed line: zlib's header and the sum of `_COMMON`.
-MAGIC = b"\x78\xf9" + zlib.adler32(_COMMON).to_bytes(4, "big")
+_COMMON = Path(__file__).with_name("lines.zdict").read_bytes()
+#: Bytes of the sum behind a packed line.
+_SUM_BYTES = 4
+#: First bytes of a gzip member.
+_MEMBER = b"\x1f\x8b\x08"
 
 
 def header(**more: str) -> str:
     """The first line of a file."""
-    return _line({"tile_tuner": "records", "format": FORMAT, "made_by": __version__, **more})
+    return json_text({"tile_tuner": "records", "format": FORMAT, "made_by": __version__, **more})
 
 
 def line_of(item: Kept) -> str:
     """Returns what is kept as a line, without the newline."""
     kind: Any = type(item)
     write, _ = codec.converters(kind)
-    return _line({_KEYS[kind]: write(item)})
+    return json_text({_KEYS[kind]: write(item)})
 
 
 def parsed(line: str) -> Kept | None:
@@ -99,44 +87,12 @@ def parsed(line: str) -> Kept | None:
     return None
 
 
-def packed(item: Kept) -> bytes:
-    """Returns what is kept as it lies in the database: a line with a sum of its own."""
-    packing = zlib.compressobj(9, zdict=_COMMON)
-    return packing.compress(line_of(item).encode()) + packing.flush()
-
-
-def unpacked(data: bytes) -> Kept:
-    """Reads the output of `packed`.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    unpacking = unpacker()
+def json_text(data: Any, *, sort_keys: bool = False) -> str:
+    """Returns JSON without spaces; converts NumPy's scalars, and writes NaN and infinities as texts."""
     try:
-        text = unpacking.decompress(data, MOST_BYTES)
-        item = parsed(text.decode()) if unpacking.eof else None
-    except (zlib.error, TypeError, ValueError) as error:
-        raise ValueError(f"stored data is damaged: {error}") from error
-    if item is None:
-        raise ValueError("stored data is damaged: it ends early")
-    return item
-
-
-def unpacker() -> Any:
-    """Returns what unpacks one line."""
-    return zlib.decompressobj(zdict=_COMMON)
-
-
-def text_of(data: Any) -> str:
-    """Returns JSON text, the same for equal data; converts NumPy's scalars."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=_plain)
-
-
-def _line(data: Any) -> str:
-    try:
-        return json.dumps(data, separators=(",", ":"), default=_plain, allow_nan=False)
+        return json.dumps(data, sort_keys=sort_keys, separators=(",", ":"), default=_plain, allow_nan=False)
     except ValueError:
-        return json.dumps(_named(data), separators=(",", ":"), default=_plain)
+        return json_text(_named(data), sort_keys=sort_keys)
 
 
 def _plain(scalar: Any) -> Any:
@@ -150,3 +106,142 @@ def _named(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _named(value) for key, value in data.items()}
     return [_named(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+# --- in the database -----------------------------------
+
+
+def packed(item: Kept) -> bytes:
+    """Returns what is kept as it lies in the database: a compressed line, and a CRC-32 behind it.
+
+    The sum that zlib has itself, Adler-32, misses some changes of a single bit.
+    """
+    packing = zlib.compressobj(9, zdict=_COMMON)
+    data = packing.compress(line_of(item).encode()) + packing.flush()
+    return data + zlib.crc32(data).to_bytes(_SUM_BYTES, "big")
+
+
+def unpacked(data: bytes) -> Kept:
+    """Reads the output of `packed`; rows of before there was a CRC-32 have none.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    unpacking = zlib.decompressobj(zdict=_COMMON)
+    try:
+        text = unpacking.decompress(data, MOST_BYTES)
+        item = parsed(text.decode()) if unpacking.eof else None
+    except (zlib.error, TypeError, ValueError) as error:
+        raise ValueError(f"stored data is damaged: {error}") from error
+    if item is None:
+        raise ValueError("stored data is damaged: it ends early")
+    rest = unpacking.unused_data
+    if rest and rest != zlib.crc32(data[: -len(rest)]).to_bytes(_SUM_BYTES, "big"):
+        raise ValueError("stored data is damaged: its sum is another")
+    return item
+
+
+# --- the second copy -----------------------------------
+
+
+def ledger_file(database: Path) -> Path:
+    """Returns the path of the second copy of a database's file."""
+    return database.with_name(f"{database.name}.ledger.jsonl.gz")
+
+
+class Ledger:
+    """The second copy of one database, for the process that writes."""
+
+    def __init__(self, database: Path, identity: str) -> None:
+        """Continues an existing copy, or begins one.
+
+        A copy of another, earlier database is renamed, never overwritten.
+
+        Args:
+            database: File of the database.
+            identity: The database's UUID.
+        """
+        self._path = ledger_file(database.absolute())  # the process may change its folder
+        self._identity = identity
+        self._complained = False
+        other = _identity_in(self._path)
+        if other not in ("", identity):
+            with contextlib.suppress(OSError):
+                self._path.rename(database.with_name(f"{database.name}.{other[:8]}.ledger.jsonl.gz"))
+
+    def append(self, items: Sequence[Kept]) -> None:
+        """Appends lines. A failure is reported once; the database has the data."""
+        if not items:
+            return
+        try:
+            begun = [] if self._path.exists() else [header(database=self._identity)]
+            self._write([*begun, *map(line_of, items)])
+        except OSError as error:
+            if not self._complained:
+                logging.getLogger(__name__).warning("no second copy of the records is kept: %s", error)
+            self._complained = True
+
+    def _write(self, texts: Iterable[str]) -> None:
+        members = b"".join(gzip.compress(f"{text}\n".encode(), 6, mtime=0) for text in texts)
+        # A single write at the end of the file stays whole beside those of other processes.
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            if os.write(file, members) < len(members):
+                raise OSError(f"{self._path} took a part only; its disk is full")
+        finally:
+            os.close(file)
+
+
+def _identity_in(path: Path) -> str:
+    """Returns the UUID of a copy's database; empty if there is no copy or it has none."""
+    try:
+        with gzip.open(path, "rb") as file:
+            return str(json.loads(file.readline(1000)).get("database", ""))
+    except (OSError, EOFError, ValueError, zlib.error, AttributeError):
+        return ""
+
+
+def readable(path: Path) -> Iterator[Kept | None]:
+    """Yields the lines of a copy, in order; None for each damaged stretch."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end, start = 0, content.find(_MEMBER)
+        while start >= 0:
+            text, after = _member(content, start)
+            if text is None:
+                start = content.find(_MEMBER, start + 1)
+                continue
+            if start > end:
+                yield None
+            yield from _items(text)
+            end, start = after, content.find(_MEMBER, after)
+        if end < len(content):
+            yield None
+
+
+def _member(content: Any, start: int) -> tuple[str | None, int]:
+    """Returns the text and the end of the gzip member that begins here; no text if it is damaged."""
+    unpacking, at, parts = zlib.decompressobj(wbits=31), start, []
+    try:
+        while not unpacking.eof and at < len(content):
+            chunk = content[at : at + (1 << 16)]
+            parts.append(unpacking.decompress(chunk))
+            at += len(chunk)
+        if unpacking.eof:
+            return b"".join(parts).decode(), at - len(unpacking.unused_data)
+    except (zlib.error, UnicodeDecodeError, MemoryError):
+        pass
+    return None, start
+
+
+def _items(text: str) -> Iterator[Kept | None]:
+    """What the lines of a member hold; None for each that is damaged."""
+    for line in text.splitlines():
+        try:
+            item = parsed(line)
+        except ValueError:
+            yield None
+            continue
+        if item is not None:
+            yield item

@@ -1,29 +1,179 @@
-"""Lists and counts for people and programs that look around, and the JSON of single records."""
+"""Lists, counts and streams for people and programs that look around, and the JSON of single records."""
 
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
+from tuner.results.crowns import Crown
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
-from tuner.store import lines, queries, retracting, rows, tables
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role, checked_id
+from tuner.results.survey import Kept, SurveyPart
+from tuner.store import lines, opening, retracting, rows, tables
 from tuner.store.reading import Reader
-from tuner.store.streams import Selection
 
-#: Problems that a statement may name.
-FEW = 100
+#: Rows of a batch.
+AT_ONCE = 500
+#: Parts of surveys of a batch, each as long as some hundred records.
+SURVEYS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class RecordTally:
+class Selection:
+    """Selects records; by default all.
+
+    Attributes:
+        operation: Name.
+        shape: Values of the dims, in their order.
+        device: Name or uuid.
+        regime: How time was taken.
+    """
+
+    operation: str = ""
+    shape: tuple[int, ...] = ()
+    device: str = ""
+    regime: str = ""
+
+    @classmethod
+    def parsed(cls, operation: str = "", shape: str = "", device: str = "", regime: str = "") -> Selection:
+        """Reads what a user names; empty texts select everything.
+
+        Raises:
+            InputError: The shape is not a list of sizes such as ``1024,1024,512``.
+        """
+        try:
+            sizes = tuple(int(size) for size in shape.replace("x", ",").split(",") if size)
+        except ValueError:
+            raise InputError(f"a shape is whole numbers such as 1024,1024,512, got {shape!r}") from None
+        return cls(operation, sizes, device, regime)
+
+    def has(self, problem: ProblemKey) -> bool:
+        """True if this problem's records are selected."""
+        shape = tuple(value for _, value in problem.shape)
+        return self.operation in ("", problem.operation) and self.shape in ((), shape)
+
+    def conditions(self, connection: sa.Connection, table: sa.Table) -> list[Any]:
+        """Conditions for rows of a table: records, champions or parts of surveys.
+
+        A part of a survey has many shapes and stays whole: none is selected by a shape.
+        """
+        of, fits = table.c, list[Any]()
+        if "operation" in of:
+            fits += [of.operation == self.operation] if self.operation else []
+            fits += [sa.false()] if self.shape else []
+        elif self.operation or self.shape:
+            problems = tables.problems
+            named = [problems.c.operation == self.operation] if self.operation else []
+            numbers: Any = sa.select(problems.c.number).where(*named)
+            if self.shape:  # of which there are few problems
+                every = connection.execute(sa.select(problems).where(*named))
+                numbers = [row.number for row in every if self.has(rows.problem_of(row))]
+            fits.append(of.problem.in_(numbers))
+        fits += [of.device.in_(rows.devices_like(self.device))] if self.device else []
+        return [*fits, of.regime == self.regime] if self.regime else fits
+
+
+# --- streams -------------------------------------------
+
+
+def count(store: Reader) -> int:
+    """Counts records."""
+    with store.reading() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(tables.records)).scalar_one())
+
+
+def stream(
+    store: Reader, kind: type[Kept], wanted: Selection | None = None, *, retracted: bool = False
+) -> Iterator[Any]:
+    """Yields what is kept of a kind by id, which is the same in every database.
+
+    Nothing stays open between batches, so a long reader does not keep a writer's log from being merged into the
+    database. Items added meanwhile may or may not be included.
+
+    Args:
+        store: The store.
+        kind: Records, champions, retractions, parts of surveys or entries of the crown log.
+        wanted: Which records, champions and parts of surveys; all if None.
+        retracted: True to include what was taken back.
+    """
+    table, last = rows.TABLES[kind], ""
+    size = SURVEYS_AT_ONCE if kind is SurveyPart else AT_ONCE
+    page = sa.select(table.c.id, table.c.data).order_by(table.c.id).limit(size)
+    if kind not in (Retraction, Crown) and not retracted:
+        page = page.where(rows.reigns() if kind is Champion else rows.stands(table))
+    if wanted is not None:
+        with store.reading() as connection:
+            page = page.where(*wanted.conditions(connection, table))
+    while True:
+        with store.reading() as connection:
+            batch = connection.execute(page.where(table.c.id > last) if last else page).all()
+        yield from (row.data for row in batch)
+        if len(batch) < size:
+            return
+        if batch[-1].id <= last:  # a damaged index could lead in a circle
+            raise opening.damaged(store._where, f"after {last} came {batch[-1].id}")
+        last = batch[-1].id
+
+
+def everything(store: Reader, wanted: Selection | None = None, *, retracted: bool = False) -> Iterator[Kept]:
+    """Yields retractions, records, champions, surveys, then the crown log unless only some are wanted.
+
+    Retractions are known before their targets.
+    """
+    some = wanted if wanted != Selection() else None
+    for kind in rows.TABLES:
+        if kind is Crown and some is not None:
+            continue
+        yield from stream(store, kind, None if kind is Retraction else some, retracted=retracted)
+
+
+def latest(
+    store: Reader, wanted: Selection, limit: int, *, before: int = 0, only: Sequence[str] = ()
+) -> list[tuple[int, Record]]:
+    """The records stored last with their numbers, newest first; those taken back, too.
+
+    Args:
+        store: The store.
+        wanted: Which records.
+        limit: How many.
+        before: Only numbers before this one; 0 for the latest.
+        only: Roles and outcomes; any if empty.
+    """
+    of, fits = tables.records.c, list[Any]()
+    for column, names in ((of.role, set(Role)), (of.outcome, set(Outcome))):
+        chosen = [name for name in only if name in names]
+        fits += [column.in_(chosen)] if chosen else []
+    with store.reading() as connection:
+        fits += wanted.conditions(connection, tables.records)
+        page = sa.select(of.number, of.data).where(*fits, *([of.number < before] if before else []))
+        return [
+            (row.number, row.data) for row in connection.execute(page.order_by(of.number.desc()).limit(limit))
+        ]
+
+
+def trials(
+    store: Reader, problem: ProblemKey, device: DeviceInfo | str, regime: str, limit: int
+) -> list[Record]:
+    """The last records of a problem on a device, `limit` at the most, in order of measurement."""
+    of = tables.records.c
+    wanted = sa.select(of.data).where(
+        of.problem == rows.number_of(problem), of.device.in_(rows.devices_like(device)), of.regime == regime,
+        rows.stands(),
+    )  # fmt: skip
+    last: list[Record] = store.read(wanted.order_by(of.number.desc()).limit(limit))
+    return sorted(last, key=lambda record: (record.measured_at, record.id))
+
+
+# --- counts --------------------------------------------
+
+
+class RecordTally(NamedTuple):
     """Counts for one operation on one device.
 
     Attributes:
@@ -54,10 +204,10 @@ class RecordTally:
 def tallies(store: Reader) -> list[RecordTally]:
     """Counts records and champions, by operation and device."""
     of, problem, device = tables.records, tables.problems.c, tables.devices.c
-    stands = queries.stands()
+    stands = rows.stands()
     is_trial = sa.and_(of.c.role == Role.TRIAL.value, stands)
-    others = sa.and_(of.c.role != Role.TRIAL.value, stands)
-    well = of.c.outcome.in_((Outcome.MEASURED.value, Outcome.PRUNED.value))
+    is_other = sa.and_(of.c.role != Role.TRIAL.value, stands)
+    failed = sa.and_(is_trial, of.c.outcome.in_([outcome.value for outcome in Outcome if outcome.failed]))
 
     def grouped(table: sa.Table, *columns: sa.ColumnElement[Any]) -> Any:
         return (
@@ -70,31 +220,25 @@ def tallies(store: Reader) -> list[RecordTally]:
         )
 
     counted = grouped(
-        of, sa.func.count(of.c.problem.distinct()), _sum(is_trial), _sum(sa.and_(is_trial, sa.not_(well))),
-        _sum(others), sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at), _sum(sa.not_(stands)),
+        of, sa.func.count(of.c.problem.distinct()), *map(_sum, (is_trial, failed, is_other)),
+        sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at), _sum(sa.not_(stands)),
     )  # fmt: skip
     with store.reading() as connection:
         crowned = {
-            (operation, name): int(champions)
-            for operation, name, champions in connection.execute(
-                grouped(tables.champions, _sum(queries.reigns()))
-            )
+            (operation, name): count
+            for operation, name, count in connection.execute(grouped(tables.champions, _sum(rows.reigns())))
         }
         return [
-            RecordTally(
-                row[0], row[1], int(row[2]), int(row[3]), int(row[4]), int(row[5]),
-                crowned.get((row[0], row[1]), 0), row[6], row[7], int(row[8]),
-            )
+            RecordTally(*(*row[:6], crowned.get((row[0], row[1]), 0), *row[6:]))
             for row in connection.execute(counted)
-        ]  # fmt: skip
+        ]
 
 
 def _sum(condition: Any) -> Any:
     return sa.func.sum(sa.case((condition, 1), else_=0))
 
 
-@dataclass(frozen=True)
-class SurveyTally:
+class SurveyTally(NamedTuple):
     """How much was surveyed of one operation on one device in one regime.
 
     Attributes:
@@ -119,13 +263,14 @@ class SurveyTally:
 def survey_tallies(store: Reader) -> list[SurveyTally]:
     """How much was surveyed and not taken back, by operation, device and regime."""
     of, name = tables.surveys.c, tables.devices.c.name
+    stored_bytes = sa.func.sum(sa.func.length(of.data, type_=sa.Integer))
     wanted = (
         sa.select(
-            of.operation, name, of.regime, sa.func.sum(of.timings), sa.func.sum(sa.func.length(of.data)),
-            sa.func.min(of.measured_at), sa.func.max(of.measured_at),
+            of.operation, name, of.regime, sa.func.sum(of.timings), stored_bytes, sa.func.min(of.measured_at),
+            sa.func.max(of.measured_at),
         )
         .join(tables.devices, of.device == tables.devices.c.number)
-        .where(~queries.withdrawn(of.id))
+        .where(rows.stands(tables.surveys))
         .group_by(of.operation, name, of.regime)
         .order_by(of.operation, name, of.regime)
     )  # fmt: skip
@@ -135,11 +280,12 @@ def survey_tallies(store: Reader) -> list[SurveyTally]:
 
 def tallies_json(store: Reader) -> list[dict[str, Any]]:
     """Counts of records by operation and device, then those of surveys."""
-    return [*map(asdict, tallies(store)), *map(asdict, survey_tallies(store))]
+    return [
+        *(tally._asdict() for tally in tallies(store)), *(tally._asdict() for tally in survey_tallies(store)),
+    ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MeasuredProblem:
+class MeasuredProblem(NamedTuple):
     """A problem that was measured on a device.
 
     Attributes:
@@ -162,121 +308,43 @@ class MeasuredProblem:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        key, device = self.problem, self.device
+        device = {name: getattr(self.device, name) for name in ("name", "kind", "uuid")}
         return {
-            "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-            "precision": key.precision, **key.told_epilogue, "regime": self.regime,
-            "device": {"name": device.name, "kind": device.kind, "uuid": device.uuid},
-            "records": self.records, "timed": self.timed, "champions": self.champions,
-            "crowned_at": self.crowned_at or None,
+            **self.problem.as_keys(), "regime": self.regime, "device": device, "records": self.records,
+            "timed": self.timed, "champions": self.champions, "crowned_at": self.crowned_at or None,
         }  # fmt: skip
 
 
 def problems(store: Reader) -> list[MeasuredProblem]:
     """Every problem that was measured, those with the latest champions first. Reads indexes alone."""
-    of, champion = tables.records.c, tables.champions.c
-    counted = sa.select(of.problem, of.device, of.regime, sa.func.count(), sa.func.count(of.time_s)).group_by(
-        of.problem, of.regime, of.device
-    )
-    crowned = sa.select(
-        champion.problem, champion.device, champion.regime, sa.func.count(), sa.func.max(champion.crowned_at)
-    ).group_by(champion.problem, champion.device, champion.regime)
+
+    def grouped(of: Any, *columns: Any) -> sa.Select[Any]:
+        place = of.problem, of.device, of.regime
+        return sa.select(*place, sa.func.count(), *columns).group_by(*place)
+
+    counted = grouped(tables.records.c, sa.func.count(tables.records.c.time_s))
+    crowned = grouped(tables.champions.c, sa.func.max(tables.champions.c.crowned_at))
     with store.reading() as connection:
-        keys, infos = queries.problems_and_devices(connection)
-        champions = {tuple(row[:3]): (int(row[3]), str(row[4])) for row in connection.execute(crowned)}
-        found = [
-            MeasuredProblem(
-                keys[problem], infos[device], str(regime), int(count), int(timed),
-                *champions.get((problem, device, regime), (0, "")),
-            )
-            for problem, device, regime, count, timed in connection.execute(counted)
-        ]  # fmt: skip
-    return sorted(found, key=lambda measured: (measured.crowned_at, str(measured.problem)), reverse=True)
+        keys, infos = rows.problems_and_devices(connection)
+        champions = {tuple(row[:3]): row[3:] for row in connection.execute(crowned)}
+        return sorted(
+            (
+                MeasuredProblem(keys[row[0]], infos[row[1]], *row[2:], *champions.get(tuple(row[:3]), (0, "")))
+                for row in connection.execute(counted)
+            ),
+            key=lambda measured: (measured.crowned_at, str(measured.problem)),
+            reverse=True,
+        )
 
 
-def latest(
-    store: Reader, wanted: Selection, limit: int, *, before: int = 0, only: Sequence[str] = ()
-) -> list[tuple[int, Record]]:
-    """The records stored last with their numbers, newest first; those taken back, too.
-
-    Args:
-        store: The store.
-        wanted: Which records.
-        limit: How many.
-        before: Only numbers before this one; 0 for the latest.
-        only: Roles and outcomes; any if empty.
-    """
-    of = tables.records.c
-    roles = [name for name in only if name in set(Role)]
-    outcomes = [name for name in only if name in set(Outcome)]
-    with store.reading() as connection:
-        fits = [
-            *wanted.conditions(connection, of),
-            *([of.number < before] if before else []),
-            *([of.role.in_(roles)] if roles else []),
-            *([of.outcome.in_(outcomes)] if outcomes else []),
-        ]
-        page = sa.select(of.number, of.data).where(*fits).order_by(of.number.desc()).limit(limit)
-        return [(number, rows.item_of(data)) for number, data in connection.execute(page)]
-
-
-def trials(
-    store: Reader, problem: ProblemKey, device: DeviceInfo | str, regime: str, limit: int
-) -> list[Record]:
-    """The last records of a problem on a device, `limit` at the most, in order of measurement."""
-    of = tables.records.c
-    wanted = sa.select(of.data).where(
-        of.problem == queries.number_of(problem), of.device.in_(queries.devices_like(device)),
-        of.regime == regime, queries.stands(),
-    )  # fmt: skip
-    found: list[Record] = store.read(wanted.order_by(of.number.desc()).limit(limit))
-    return sorted(found, key=lambda record: (record.measured_at, record.id))
-
-
-def recent_champions(store: Reader, limit: int) -> list[Champion]:
-    """The champions crowned last, latest first."""
-    of = tables.champions.c
-    last = sa.select(of.number).order_by(of.number.desc()).limit(limit)
-    wanted = sa.select(of.data).where(of.number.in_(last), queries.reigns())
-    return store.read(wanted.order_by(of.number.desc()))
-
-
-def champions_of(store: Reader, problems: Sequence[ProblemKey]) -> list[Champion]:
-    """Every champion that some problems have had, oldest first; retracted ones are left out."""
-    of, found = tables.champions.c, list[Champion]()
-    for start in range(0, len(problems), FEW):
-        named = sa.or_(*(queries.is_problem(problem) for problem in problems[start : start + FEW]))
-        wanted = sa.select(of.data).join(tables.problems, of.problem == tables.problems.c.number)
-        wanted = wanted.where(named, queries.reigns())
-        found += store.read(wanted.order_by(queries.rank_in_time(of.crowned_at), of.id))
-    return found
-
-
-def last_studies(store: Reader, count: int) -> list[str]:
+def last_studies(store: Reader, most: int) -> list[str]:
     """Names of the studies with the latest runs, oldest first."""
     of = tables.runs.c
     named = sa.select(of.study).where(of.study != "").group_by(of.study)
-    with store.reading() as connection:
-        last = connection.execute(named.order_by(sa.func.max(of.number).desc()).limit(count))
-        return list(last.scalars())[::-1]
+    return store.read(named.order_by(sa.func.max(of.number).desc()).limit(most))[::-1]
 
 
 # --- single records ------------------------------------
-
-
-def record_id(text: str) -> str:
-    """An id that a user names, in the form in which it is stored.
-
-    Raises:
-        InputError: The text is no UUID.
-    """
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise InputError(
-            f"a record is named by its id, a UUID such as {uuid.UUID(int=0)}, got {text!r}; `tuner "
-            f"records list` shows ids in its last column"
-        ) from None
 
 
 def record_named(store: Reader, text: str, where: str) -> tuple[Record, Retraction | None]:
@@ -286,7 +354,7 @@ def record_named(store: Reader, text: str, where: str) -> tuple[Record, Retracti
         InputError: The text is no id.
         NothingFound: No record has it.
     """
-    named = record_id(text)
+    named = checked_id(text)
     record = store.record(named)
     if record is None:
         raise NothingFound(f"no record of {where} has the id {named}; `tuner records list` shows some")
@@ -296,5 +364,5 @@ def record_named(store: Reader, text: str, where: str) -> tuple[Record, Retracti
 def record_json(record: Record, retraction: Retraction | None) -> dict[str, Any]:
     """Everything stored about a record, and when and why it was taken back."""
     taken_back = f"{retraction.made_at} {retraction.reason}".rstrip() if retraction else None
-    told: dict[str, Any] = json.loads(lines.line_of(record))["record"]
-    return told | {"taken_back": taken_back}
+    fields: Mapping[str, Any] = json.loads(lines.line_of(record))["record"]
+    return {**fields, "taken_back": taken_back}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, latest_hash
-from tuner.store import queries, rows, tables
+from tuner.store import rows, tables
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -124,7 +124,7 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[C
             .where(
                 of.problem == sa.bindparam("problem"), of.regime == query.regime,
                 of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
-                queries.stands(),
+                rows.stands(),
             )
             .order_by(of.time_s)
             .limit(max(8, rows_at_most // max(1, len(pairs))))
@@ -142,10 +142,10 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
     champion, record = tables.champions.c, tables.records
     library, later = record.alias("library"), tables.champions.alias("later")
     last = (
-        sa.select(sa.func.max(queries.rank_in_time(later.c.crowned_at)))
+        sa.select(sa.func.max(rows.rank_in_time(later.c.crowned_at)))
         .where(
             later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == query.regime, queries.reigns(later), later.c.id.not_in(barred),
+            later.c.regime == query.regime, rows.reigns(later), later.c.id.not_in(barred),
         )
         .correlate(tables.champions)
         .scalar_subquery()
@@ -163,8 +163,8 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         .join(tables.devices, champion.device == tables.devices.c.number)
         .where(
             *_these(query), champion.regime == query.regime,
-            queries.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
-            queries.reigns(), champion.id.not_in(barred),
+            rows.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
+            rows.reigns(), champion.id.not_in(barred),
         )
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
@@ -192,7 +192,7 @@ def _pairs(query: MatrixQuery) -> sa.Select[Any]:
         sa.select(of.number)
         .where(
             of.problem == problem.c.number, of.regime == query.regime, of.device == device.c.number,
-            of.time_s.is_not(None), queries.stands(),
+            of.time_s.is_not(None), rows.stands(),
         )
         .correlate(problem, device)
         .exists()
@@ -211,7 +211,7 @@ class _Names:
     def __init__(self, connection: sa.Connection, query: MatrixQuery) -> None:
         self._connection, problem = connection, tables.problems.c
         fits = problem.operation == query.operation, problem.dtype == query.dtype
-        self._problems, self._devices = queries.problems_and_devices(connection, *fits)
+        self._problems, self._devices = rows.problems_and_devices(connection, *fits)
         self._kernels: dict[int, tuple[str, str]] = {}
 
     def row(self, problem: int, device: int, kernel: int, *columns: Any) -> ConfigTime:

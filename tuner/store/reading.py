@@ -1,19 +1,105 @@
-"""Reads records and champions that match a query, in a reproducible order."""
+"""Reads records and champions that match a query, in a reproducible order; and which may answer."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.results.crowns import Act, Crown, rules_of
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, checked_id
 from tuner.results.survey import SurveyPart
-from tuner.store import opening, queries, rows, tables
-from tuner.store.crown_log import Rulings
+from tuner.store import opening, rows, tables
+
+#: Entries that change who answers; those of confirmations do not.
+RULING = (Act.PIN, Act.UNPIN, Act.ROLLBACK, Act.FREEZE, Act.UNFREEZE)
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(tables.crowns.c.number), 0)).where(
+    tables.crowns.c.act.in_([act.value for act in RULING])
+)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What pins, rollbacks and freezes come to.
+
+    Attributes:
+        barred: UUIDs of the champions that may not answer.
+        chosen: Of those that may where there is such an entry: nothing published comes before them.
+    """
+
+    barred: tuple[str, ...] = ()
+    chosen: frozenset[str] = frozenset()
+
+
+class Rulings:
+    """The rulings of one database, worked out once until its log or its champions change."""
+
+    def __init__(self, reading: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
+        self._reading = reading
+        self._known: tuple[tuple[Any, ...], Ruling] = (), Ruling()
+
+    def now(self) -> Ruling:
+        """What the log rules."""
+        newest = sa.select(
+            _NEWEST.scalar_subquery(), sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
+        )
+        with self._reading() as connection:
+            stamp = tuple(connection.execute(newest).one())
+            if not stamp[0]:
+                return Ruling()
+            if self._known[0] != stamp:
+                self._known = stamp, _ruling(connection)
+        return self._known[1]
+
+    def newest(self) -> int:
+        """A number that grows with every entry that changes who answers; 0 if there is none."""
+        with self._reading() as connection:
+            return int(connection.execute(_NEWEST).scalar_one())
+
+    def confirmed(self) -> set[str]:
+        """UUIDs of the champions that won again in a fresh process."""
+        return rules_of(self.log((Act.CONFIRM, Act.DOUBT)), ()).confirmed
+
+    def log(self, acts: Iterable[Act] = tuple(Act)) -> list[Crown]:
+        """All entries of some kinds, in the order of their ids."""
+        with self._reading() as connection:
+            return _log(connection, acts)
+
+
+def _log(connection: sa.Connection, acts: Iterable[Act]) -> list[Crown]:
+    of = tables.crowns.c
+    entries = sa.select(of.data).where(of.act.in_([act.value for act in acts])).order_by(of.id)
+    return list(connection.execute(entries).scalars())
+
+
+def _ruling(connection: sa.Connection) -> Ruling:
+    champion, device, problem = tables.champions.c, tables.devices.c, tables.problems
+    every = (
+        sa.select(champion.id, champion.crowned_at, champion.regime, device.kind, device.name, *problem.c)
+        .join(problem, champion.problem == problem.c.number)
+        .join(tables.devices, champion.device == device.number)
+        .where(rows.reigns())
+    )
+    histories: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    for row in connection.execute(every):
+        place = rows.problem_of(row), row.kind, row.name, row.regime
+        histories.setdefault(place, []).append((row.id, row.crowned_at))
+    entries = _log(connection, RULING)
+    out: set[str] = set()
+    chosen: set[str] = set()
+    for place, history in histories.items():
+        rules = rules_of([entry for entry in entries if entry.holds_for(*place)], history)
+        if rules.pinned or rules.out or rules.frozen_at:
+            allowed = rules.allowed(history)
+            chosen |= allowed
+            out |= {name for name, _ in history} - allowed
+    return Ruling(tuple(sorted(out)), frozenset(chosen))
 
 
 class Reader:
@@ -57,14 +143,14 @@ class Reader:
     ) -> list[Record]:
         """Returns records that match all arguments and were not retracted, in order of measurement."""
         of, run = tables.records.c, tables.runs.c
-        wanted = sa.select(of.data).where(queries.stands())
+        wanted = sa.select(of.data).where(rows.stands())
         for column, value in ((run.study, study), (run.session, session)):
             if value is not None:
                 wanted = wanted.where(of.run.in_(sa.select(run.number).where(column == value)))
         if problem is not None:
-            wanted = wanted.where(of.problem == queries.number_of(problem))
+            wanted = wanted.where(of.problem == rows.number_of(problem))
         if device is not None:
-            wanted = wanted.where(of.device.in_(queries.devices_like(device)))
+            wanted = wanted.where(of.device.in_(rows.devices_like(device)))
         if role is not None:
             wanted = wanted.where(of.role == role.value)
         return self.read(wanted.order_by(of.measured_at, of.id))
@@ -92,24 +178,24 @@ class Reader:
         fastest = (
             sa.select(of.time_s, of.measured_at, of.id, of.data)
             .where(
-                of.problem == queries.number_of(problem),
+                of.problem == rows.number_of(problem),
                 of.regime == regime,
                 of.device == sa.bindparam("number"),
                 of.time_s.is_not(None),
                 of.outcome == Outcome.MEASURED.value,
-                queries.stands(),
+                rows.stands(),
                 of.role == role.value if role else of.role != Role.BASELINE.value,
             )
             .order_by(of.time_s, of.measured_at, of.id)
             .limit(1)
         )
         if kernels is not None:
-            fastest = fastest.where(of.kernel.in_(queries.kernels_like(kernels)))
+            fastest = fastest.where(of.kernel.in_(rows.kernels_like(kernels)))
         with self.reading() as connection:
-            numbers = connection.execute(queries.devices_like(device)).scalars().all()
-            found = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
-            best = min((row for row in found if row is not None), key=lambda row: tuple(row)[:3], default=None)
-            return rows.item_of(best.data) if best is not None else None
+            numbers = connection.execute(rows.devices_like(device)).scalars().all()
+            firsts = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
+            best = min(filter(None, firsts), key=lambda row: tuple(row)[:3], default=None)
+            return best.data if best is not None else None
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
         """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""
@@ -117,11 +203,11 @@ class Reader:
         wanted = (
             sa.select(of.outcome, sa.func.count())
             .where(
-                of.problem == queries.number_of(problem),
+                of.problem == rows.number_of(problem),
                 of.regime == regime,
-                of.device.in_(queries.devices_like(device)),
+                of.device.in_(rows.devices_like(device)),
                 of.role == Role.TRIAL.value,
-                queries.stands(),
+                rows.stands(),
             )
             .group_by(of.outcome)
             .order_by(of.outcome)
@@ -155,39 +241,41 @@ class Reader:
         """
         of, record = tables.champions.c, tables.records.c
         wanted = sa.select(of.data).where(
-            of.problem == queries.number_of(problem), of.regime == regime, queries.reigns(),
+            of.problem == rows.number_of(problem), of.regime == regime, rows.reigns(),
             of.id.not_in(self.rulings.now().barred),
         )  # fmt: skip
         if confirmed:
             wanted = wanted.where(of.id.in_(self.rulings.confirmed()))
         if kernel is not None:
             wanted = wanted.join(tables.records, of.record == record.number).where(
-                record.kernel.in_(queries.kernels_like({kernel: ""}))
+                record.kernel.in_(rows.kernels_like({kernel: ""}))
             )
-        wanted = wanted.order_by(queries.rank_in_time(of.crowned_at).desc(), of.id.desc()).limit(1)
+        wanted = wanted.order_by(rows.rank_in_time(of.crowned_at).desc(), of.id.desc()).limit(1)
         uuid = device if isinstance(device, str) else device.uuid
-        boards = [queries.boards(uuid)] if uuid else []
-        for numbers in (*boards, queries.devices_like(device)):
-            found: list[Champion] = self.read(wanted.where(of.device.in_(numbers)))
-            if found:
-                return found[0]
+        boards = [rows.boards(uuid)] if uuid else []
+        for numbers in (*boards, rows.devices_like(device)):
+            champions: list[Champion] = self.read(wanted.where(of.device.in_(numbers)))
+            if champions:
+                return champions[0]
         return None
 
     def is_chosen(self, champion: Champion) -> bool:
         """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
         return champion.id in self.rulings.now().chosen
 
-    def crowned(self, device: DeviceInfo | str) -> set[tuple[ProblemKey, str]]:
-        """Returns the problems and regimes that have a champion on a device, in one query."""
+    def crowned(self, device: DeviceInfo | str | None = None) -> set[tuple[ProblemKey, str]]:
+        """Returns the problems and regimes that have a champion on a device, or on any, in one query."""
         of = tables.champions.c
-        uuid = device if isinstance(device, str) else device.uuid
-        boards = [of.device.in_(queries.boards(uuid))] if uuid else []
         wanted = (
             sa.select(*tables.problems.c, of.regime)
             .join(tables.champions, of.problem == tables.problems.c.number)
-            .where(sa.or_(of.device.in_(queries.devices_like(device)), *boards), queries.reigns())
+            .where(rows.reigns(), of.id.not_in(self.rulings.now().barred))
             .distinct()
         )
+        if device is not None:
+            uuid = device if isinstance(device, str) else device.uuid
+            boards = [of.device.in_(rows.boards(uuid))] if uuid else []
+            wanted = wanted.where(sa.or_(of.device.in_(rows.devices_like(device)), *boards))
         with self.reading() as connection:
             return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
 
@@ -209,7 +297,7 @@ class Reader:
                 problem, kind of device and regime.
         """
         of, problem = tables.champions.c, tables.problems.c
-        wanted = sa.select(of.data).where(queries.reigns())
+        wanted = sa.select(of.data).where(rows.reigns())
         if not history:
             wanted = wanted.where(of.id.not_in(self.rulings.now().barred))
         if operation is not None:
@@ -217,24 +305,24 @@ class Reader:
                 of.problem.in_(sa.select(problem.number).where(problem.operation == operation))
             )
         if device is not None:
-            wanted = wanted.where(of.device.in_(queries.devices_like(device)))
+            wanted = wanted.where(of.device.in_(rows.devices_like(device)))
         if regime is not None:
             wanted = wanted.where(of.regime == regime)
-        when = of.crowned_at if history else queries.rank_in_time(of.crowned_at)
-        found: list[Champion] = sorted(self.read(wanted.order_by(when, of.id)), key=queries.place)
-        return found if history else list({queries.place(champion): champion for champion in found}.values())
+        when = of.crowned_at if history else rows.rank_in_time(of.crowned_at)
+        champions = sorted(self.read(wanted.order_by(when, of.id)), key=lambda champion: champion.place)
+        return champions if history else list({champion.place: champion for champion in champions}.values())
 
     def devices(self) -> list[DeviceInfo]:
         """Returns every device with records or surveys, by kind, name and uuid, as of its latest use."""
         device, record, survey = tables.devices.c, tables.records.c, tables.surveys.c
         latest = sa.select(sa.func.max(record.measured_at)).where(record.device == device.number)
-        known = sa.select(record.number).where(record.device == device.number, queries.stands())
-        surveyed = sa.select(survey.number).where(survey.device == device.number, ~queries.withdrawn(survey.id))
+        known = sa.select(record.number).where(record.device == device.number, rows.stands())
+        surveyed = sa.select(survey.number).where(survey.device == device.number, rows.stands(tables.surveys))
         used = sa.select(device.info).where(sa.or_(known.exists(), surveyed.exists()))
         ordered = used.order_by(sa.func.coalesce(latest.scalar_subquery(), ""), device.digest)
         with self.reading() as connection:
-            found = [rows.device_of(info) for (info,) in connection.execute(ordered)]
-        last = {(device.kind, device.name, device.uuid): device for device in found}
+            known_devices = [rows.device_of(info) for (info,) in connection.execute(ordered)]
+        last = {(device.kind, device.name, device.uuid): device for device in known_devices}
         return [last[key] for key in sorted(last)]
 
     def survey_parts(
@@ -250,19 +338,14 @@ class Reader:
         """
         of, run = tables.surveys.c, tables.runs.c
         wanted = sa.select(of.data).where(
-            of.operation == operation, of.regime == regime, of.device.in_(queries.devices_like(device)),
-            ~queries.withdrawn(of.id),
+            of.operation == operation, of.regime == regime, of.device.in_(rows.devices_like(device)),
+            rows.stands(tables.surveys),
         )  # fmt: skip
         if study is not None:
             wanted = wanted.where(of.run.in_(sa.select(run.number).where(run.study == study)))
         return self.read(wanted.order_by(of.measured_at, of.id))
 
-    def survey_part(self, part_id: str) -> SurveyPart | None:
-        """The part of that id, also where it was taken back."""
-        of = tables.surveys.c
-        return next(iter(self.read(sa.select(of.data).where(of.id == checked_id(part_id)))), None)
-
-    def read(self, wanted: sa.Select[Any]) -> list[Any]:
-        """Returns what the ``data`` of some rows holds."""
+    def read(self, wanted: sa.Executable) -> list[Any]:
+        """Returns what the selected column of some rows holds."""
         with self.reading() as connection:
-            return [rows.item_of(data) for data in connection.execute(wanted).scalars()]
+            return list(connection.execute(wanted).scalars())

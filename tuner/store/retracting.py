@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.results.record import Record, Retraction, checked_id, latest_credible
-from tuner.store import Store, queries, rows, tables
+from tuner.results.record import Champion, Record, Retraction, checked_id, latest_credible
+from tuner.store import Store, rows, tables
 from tuner.store.reading import Reader
 
+T = TypeVar("T")
 #: Ids in one statement.
 AT_ONCE = 500
 
@@ -50,11 +52,9 @@ def take_back(store: Store, chosen: Chosen, reason: str = "") -> int:
         NothingFound: No record or champion here has such an id.
         InputError: An id is not a UUID.
     """
-    count = 0
-    for some in _batches(_ids(store, chosen)):
-        gone = retracted(store, some)
-        count += store.retract([Retraction(each, reason) for each in some if each not in gone])
-    return count
+    ids = _ids(store, chosen)
+    gone = retracted(store, ids)
+    return _stored(store, [Retraction(name, reason) for name in ids if name not in gone])
 
 
 def give_back(store: Store, chosen: Chosen, reason: str = "") -> int:
@@ -67,27 +67,29 @@ def give_back(store: Store, chosen: Chosen, reason: str = "") -> int:
         NothingFound: No record or champion here has such an id.
         InputError: An id is not a UUID.
     """
-    count = 0
-    for some in _batches(_ids(store, chosen)):
-        made = _in_force(store, some)
-        store.retract([Retraction(each.id, reason) for each in made])
-        count += len({each.of for each in made})
-    return count
+    in_force = _in_force(store, _ids(store, chosen))
+    _stored(store, [Retraction(retraction.id, reason) for retraction in in_force])
+    return len({retraction.of for retraction in in_force})
+
+
+def _stored(store: Store, retractions: Sequence[Retraction]) -> int:
+    return sum(store.add(some) for some in _batches(retractions))
 
 
 def retracted(store: Reader, ids: Iterable[str]) -> dict[str, Retraction]:
     """Returns those of some records and champions that were themselves retracted, with the first retraction."""
-    found: dict[str, Retraction] = {}
-    for some in _batches(list(dict.fromkeys(ids))):
-        for each in _in_force(store, some):
-            found.setdefault(each.of, each)
-    return found
+    return {retraction.of: retraction for retraction in reversed(_in_force(store, list(dict.fromkeys(ids))))}
 
 
-def any_retracted(store: Reader) -> bool:
-    """True if there is any retraction; a quick query."""
-    with store.reading() as connection:
-        return connection.execute(sa.select(tables.retractions.c.number).limit(1)).first() is not None
+def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
+    """Returns the retractions of some items that were not undone, in order of time."""
+    made, undone = tables.retractions, tables.retractions.alias("undone")
+    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
+    in_force: list[Retraction] = []
+    if store.read(sa.select(made.c.number).limit(1)):
+        for some in _batches(ids):
+            in_force += store.read(sa.select(made.c.data).where(made.c.of.in_(some), ~is_undone))
+    return sorted(in_force, key=lambda retraction: (retraction.made_at, retraction.id))
 
 
 @dataclass(frozen=True)
@@ -120,82 +122,59 @@ def ahead(store: Reader) -> Ahead | None:
     of = tables.records.c
     devices = sa.select(sa.func.max(of.measured_at)).group_by(of.device)
     wanted = sa.select(sa.func.count(), sa.func.min(of.measured_at), sa.func.max(of.measured_at)).where(
-        of.measured_at > latest_credible(), queries.stands()
+        of.measured_at > latest_credible(), rows.stands()
     )
+    # The index by device and time shows at once if there are none.
+    if max(store.read(devices), default="") <= latest_credible():
+        return None
     with store.reading() as connection:
-        # The index by device and time shows at once if there are none.
-        latest = max(connection.execute(devices).scalars(), default="")
-        if latest <= latest_credible():
-            return None
         count, first, last = connection.execute(wanted).one()
     return Ahead(int(count), str(first), str(last)) if count else None
-
-
-def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
-    made, undone = tables.retractions, tables.retractions.alias("undone")
-    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
-    wanted = sa.select(made.c.data).where(made.c.of.in_(ids), ~is_undone)
-    return store.read(wanted.order_by(made.c.made_at, made.c.id))
 
 
 def _ids(store: Store, chosen: Chosen) -> list[str]:
     """Returns the ids of the chosen items, whether they count or not."""
     if chosen.ids:
-        return list(dict.fromkeys(one for each in chosen.ids for one in _meant(store, each, chosen.alone)))
-    found: list[str] = []
-    with store.reading() as connection:
-        for of in (tables.records.c, tables.surveys.c):
-            fits = [
-                *([of.measured_at < chosen.before] if chosen.before else []),
-                *([of.measured_at > chosen.after] if chosen.after else []),
-                *([of.device.in_(queries.devices_like(chosen.device))] if chosen.device else []),
-            ]
-            found += connection.execute(sa.select(of.id).where(*fits).order_by(of.id)).scalars()
-    return found
+        return list(dict.fromkeys(one for name in chosen.ids for one in _meant(store, name, chosen.alone)))
+    ids: list[str] = []
+    for of in (tables.records.c, tables.surveys.c):
+        fits = [
+            *([of.measured_at < chosen.before] if chosen.before else []),
+            *([of.measured_at > chosen.after] if chosen.after else []),
+            *([of.device.in_(rows.devices_like(chosen.device))] if chosen.device else []),
+        ]
+        ids += store.read(sa.select(of.id).where(*fits).order_by(of.id))
+    return ids
 
 
-def _meant(store: Store, asked: str, alone: bool) -> list[str]:
+def _meant(store: Store, text: str, alone: bool) -> list[str]:
     """Returns the ids that an id stands for."""
-    record, named = store.record(asked), checked_id(asked)
-    if record is None and store.survey_part(asked) is not None:
-        return [named]
+    named = checked_id(text)
+    record = store.record(named)
     if record is None:
-        record = store.record(_record_of_champion(store, named))
-        assert record is not None, "a champion's record is stored with it"
-    if alone:
-        return [named]
-    return [named, *(each for each in _of_config(store, record) if each != named)]
-
-
-def _record_of_champion(store: Store, champion_id: str) -> str:
-    of, record = tables.champions.c, tables.records
-    wanted = sa.select(record.c.id).join(tables.champions, of.record == record.c.number)
-    with store.reading() as connection:
-        found = connection.execute(wanted.where(of.id == champion_id)).scalar()
-    if found is None:
-        raise NothingFound(
-            f"no record or champion here has the id {champion_id}; `tuner records list` shows some"
+        if store.read(sa.select(tables.surveys.c.id).where(tables.surveys.c.id == named)):
+            return [named]
+        champions: list[Champion] = store.read(
+            sa.select(tables.champions.c.data).where(tables.champions.c.id == named)
         )
-    return str(found)
+        if not champions:
+            raise NothingFound(
+                f"no record or champion here has the id {named}; `tuner records list` shows some"
+            )
+        record = champions[0].record
+    return [named] if alone else list(dict.fromkeys([named, *_of_config(store, record)]))
 
 
 def _of_config(store: Store, record: Record) -> list[str]:
     """Returns all measurements of a record's config, with its source, for its problem, device and regime."""
-    of, kernel = tables.records, tables.kernels
-    wanted = (
-        sa.select(of.c.id)
-        .join(kernel, of.c.kernel == kernel.c.number)
-        .where(
-            of.c.problem == queries.number_of(record.problem),
-            of.c.device.in_(queries.devices_like(record.device)), of.c.regime == record.regime,
-            of.c.config == rows.config_text(record.config), kernel.c.name == record.kernel,
-            kernel.c.source_hash == record.source_hash,
-        )
-        .order_by(of.c.id)
+    of = tables.records.c
+    same = (
+        of.problem == rows.number_of(record.problem), of.device.in_(rows.devices_like(record.device)),
+        of.regime == record.regime, of.config == rows.config_text(record.config),
+        of.kernel.in_(rows.kernels_like({record.kernel: record.source_hash})),
     )  # fmt: skip
-    with store.reading() as connection:
-        return list(connection.execute(wanted).scalars())
+    return store.read(sa.select(of.id).where(*same).order_by(of.id))
 
 
-def _batches(ids: Sequence[str]) -> list[Sequence[str]]:
-    return [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
+def _batches(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]

@@ -1,4 +1,4 @@
-"""What is kept as rows: the columns by which it is searched, and what it shares with others."""
+"""What is kept as rows: columns by which it is searched, what it shares with others, and shared conditions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,15 +13,28 @@ import sqlalchemy as sa
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.codec import storable
 from tuner.results.crowns import Crown
-from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id, latest_hash
+from tuner.results.record import (
+    Champion,
+    ProblemKey,
+    Record,
+    Retraction,
+    checked_id,
+    equivalent_hashes,
+    latest_credible,
+)
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import lines, tables
-from tuner.store.lines import text_of
+from tuner.store import tables
+from tuner.store.lines import json_text
 
 #: What is kept -> its table, in the order in which it is read: retractions are known before their targets.
 TABLES: Mapping[type, sa.Table] = {
     Retraction: tables.retractions, Record: tables.records, Champion: tables.champions,
     SurveyPart: tables.surveys, Crown: tables.crowns,
+}  # fmt: skip
+#: Column of a reference -> the table that it refers to.
+REFERRED: Mapping[str, sa.Table] = {
+    "problem": tables.problems, "device": tables.devices, "kernel": tables.kernels, "run": tables.runs,
+    "record": tables.records, "baseline": tables.records,
 }  # fmt: skip
 
 
@@ -51,56 +63,37 @@ def columns_of(item: Kept) -> dict[str, Any]:
     return columns | {"id": checked_id(item.id)}
 
 
-def references_of(item: Kept) -> dict[str, tuple[sa.Table, Mapping[str, str]]]:
-    """What something shares with others: column -> the table that it refers to, and the row there."""
+def references_of(item: Kept) -> dict[str, Mapping[str, str] | None]:
+    """What something shares with others: column -> the row that it refers to, None for none."""
     match item:
         case Record():
-            kernel = {"name": item.kernel, "source_hash": item.source_hash, "origin": storable(item.origin)}
             return {
-                "problem": (tables.problems, problem_row(item.problem)),
-                "device": (tables.devices, device_row(item.device)),
-                "kernel": (tables.kernels, kernel), "run": (tables.runs, run_row(item)),
+                "problem": problem_row(item.problem), "device": device_row(item.device), "run": run_row(item),
+                "kernel": {
+                    "name": item.kernel, "source_hash": item.source_hash, "origin": storable(item.origin),
+                },
             }  # fmt: skip
-        case Champion():
-            record = references_of(item.record)
-            return {"problem": record["problem"], "device": record["device"]}
+        case Champion(record=record, baseline=library):
+            return {
+                "problem": problem_row(record.problem), "device": device_row(record.device),
+                "record": {"id": checked_id(record.id)},
+                "baseline": {"id": checked_id(library.id)} if library else None,
+            }  # fmt: skip
         case SurveyPart():
-            return {
-                "device": (tables.devices, device_row(item.device)), "run": (tables.runs, run_row(item)),
-            }  # fmt: skip
-        case Crown() if item.problem is not None:
-            return {"problem": (tables.problems, problem_row(item.problem))}
+            return {"device": device_row(item.device), "run": run_row(item)}
+        case Crown():
+            return {"problem": problem_row(item.problem) if item.problem is not None else None}
     return {}
-
-
-def item_of(data: bytes) -> Any:
-    """Reads a row's ``data``; source hashes are those of today if equivalent ones were stored.
-
-    Raises:
-        ValueError: It is damaged.
-    """
-    item = lines.unpacked(data)
-    if isinstance(item, Record):
-        return _as_of_today(item)
-    if isinstance(item, Champion):
-        library = item.baseline and _as_of_today(item.baseline)
-        return replace(item, record=_as_of_today(item.record), baseline=library)
-    return item
-
-
-def _as_of_today(record: Record) -> Record:
-    now = latest_hash(record.source_hash)
-    return record if now == record.source_hash else replace(record, source_hash=now)
 
 
 def config_text(config: Mapping[str, Any]) -> str:
     """A config as JSON text, its parameters in their order."""
-    return json.dumps(dict(config), separators=(",", ":"), default=lambda scalar: scalar.item())
+    return json_text(dict(config))
 
 
 def problem_row(problem: ProblemKey) -> dict[str, str]:
     """Columns of a problem; its precision stands behind the dtype."""
-    return {name: value if name != "shape" else text_of(value) for name, value in problem.to_json().items()}
+    return {name: value if name != "shape" else json_text(value) for name, value in problem.to_json().items()}
 
 
 def problem_of(row: Any) -> ProblemKey:
@@ -112,7 +105,7 @@ def problem_of(row: Any) -> ProblemKey:
 @functools.lru_cache(maxsize=256)
 def device_row(device: DeviceInfo) -> Mapping[str, str]:
     """Columns of a device; a change of any field, e.g. the driver's version, makes another row."""
-    info = text_of(device.to_json())
+    info = json_text(device.to_json(), sort_keys=True)
     name = {"kind": device.kind, "name": device.name, "uuid": device.uuid}
     return {"digest": _digest_of(info), "info": info, **name}
 
@@ -124,10 +117,88 @@ def device_of(info: str) -> DeviceInfo:
 
 def run_row(item: Record | SurveyPart) -> dict[str, str]:
     """Columns that the records of a run, or the parts of a survey, share."""
-    versions = text_of(dict(item.versions))
+    versions = json_text(dict(item.versions), sort_keys=True)
     digest = _digest_of(item.study, item.session, versions)
     return {"digest": digest, "study": item.study, "session": item.session, "versions": versions}
 
 
 def _digest_of(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+# --- conditions that several queries share -------------
+
+
+def withdrawn(of: Any) -> Any:
+    """Condition: the item with this UUID was retracted, by a retraction that still counts."""
+    made, undone = tables.retractions.alias("made"), tables.retractions.alias("undone")
+    is_undone = sa.select(undone.c.number).where(undone.c.of == made.c.id).correlate(made).exists()
+    return sa.select(made.c.number).where(made.c.of == of, ~is_undone).correlate_except(made).exists()
+
+
+def stands(table: Any = tables.records) -> Any:
+    """Condition: the record, or the part of a survey, was not retracted."""
+    return ~withdrawn(table.c.id)
+
+
+def reigns(champion: Any = tables.champions) -> Any:
+    """Condition: neither the champion was retracted, nor its record, nor its library's record."""
+    named = tables.records.alias("named")
+    gone = (
+        sa.select(named.c.number)
+        .where(named.c.number.in_([champion.c.record, champion.c.baseline]), withdrawn(named.c.id))
+        .correlate(champion)
+        .exists()
+    )
+    return sa.and_(~withdrawn(champion.c.id), ~gone)
+
+
+def rank_in_time(when: Any) -> Any:
+    """`tuner.results.record.rank_in_time` for a column."""
+    return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
+
+
+def is_problem(problem: ProblemKey) -> Any:
+    """Condition on problems: this one."""
+    return sa.and_(*(tables.problems.c[name] == value for name, value in problem_row(problem).items()))
+
+
+def number_of(problem: ProblemKey) -> Any:
+    """The number of a problem, for a condition on what refers to it."""
+    return sa.select(tables.problems.c.number).where(is_problem(problem)).scalar_subquery()
+
+
+def boards(uuid: str) -> Any:
+    """Numbers of the devices with this uuid."""
+    return sa.select(tables.devices.c.number).where(tables.devices.c.uuid == uuid)
+
+
+def devices_like(device: DeviceInfo | str) -> Any:
+    """Numbers of the devices of this kind and name; a text is a name or a uuid."""
+    of = tables.devices.c
+    if isinstance(device, str):
+        fits = sa.or_(of.name == device, sa.and_(of.uuid == device, of.uuid != ""))
+    else:
+        fits = sa.and_(of.kind == device.kind, of.name == device.name)
+    return sa.select(of.number).where(fits)
+
+
+def kernels_like(hashes: Mapping[str, str]) -> Any:
+    """Numbers of these kernels with these source hashes; an empty hash stands for any."""
+    of = tables.kernels.c
+    fits = [
+        of.name == name if not now else sa.and_(of.name == name, of.source_hash.in_(equivalent_hashes(now)))
+        for name, now in hashes.items()
+    ]
+    return sa.select(of.number).where(sa.or_(sa.false(), *fits))
+
+
+def problems_and_devices(
+    connection: sa.Connection, *fits: Any
+) -> tuple[dict[int, ProblemKey], dict[int, DeviceInfo]]:
+    """Problems that meet some conditions, and all devices, by their numbers."""
+    device, problems = tables.devices.c, sa.select(tables.problems).where(*fits)
+    return (
+        {row.number: problem_of(row) for row in connection.execute(problems)},
+        {row.number: device_of(row.info) for row in connection.execute(sa.select(device.number, device.info))},
+    )

@@ -7,7 +7,6 @@ there are the same at any later time.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.results.record import ProblemKey, utc_now
-from tuner.store import Store, opening, queries, rows, tables
+from tuner.store import Store, opening, rows, tables
 from tuner.store.reading import Reader
 
 
@@ -24,7 +23,7 @@ class FrozenStore(Store):
 
     def warm(self) -> None:
         """Reads what would otherwise be read for the first question."""
-        self.has_champion(ProblemKey("", (), "", ""), "")
+        _ = self._crowned
 
     def has_champion(self, problem: ProblemKey, regime: str) -> bool:
         """Whether a problem has a champion that may answer, on whatever device; read once."""
@@ -32,15 +31,7 @@ class FrozenStore(Store):
 
     @functools.cached_property
     def _crowned(self) -> set[tuple[ProblemKey, str]]:
-        of, problem = tables.champions.c, tables.problems
-        wanted = (
-            sa.select(*problem.c, of.regime)
-            .join(tables.champions, of.problem == problem.c.number)
-            .where(queries.reigns(), of.id.not_in(self.rulings.now().barred))
-            .distinct()
-        )
-        with self.reading() as connection:
-            return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
+        return self.crowned()
 
 
 #: The tables that answers rest on.
@@ -105,35 +96,20 @@ def take(store: Store, published: str, code: str) -> Manifest:
     """
     of = tables.snapshots
     with store.writing() as connection:
-        now = {"positions": json.dumps(_positions(connection)), "published": published, "code": code}
+        basis = {"positions": _positions(connection), "published": published, "code": code}
         last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
-        if last is not None and all(last._mapping[name] == value for name, value in now.items()):
-            return _manifest(last)
-        row = now | {"made_at": utc_now()}
-        return _manifest(connection.execute(sa.insert(of).values(**row).returning(of)).one())
-
-
-def latest(store: Reader) -> Manifest | None:
-    """The last snapshot; None before the first."""
-    of = tables.snapshots
-    with store.reading() as connection:
-        found = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
-        return _manifest(found) if found is not None else None
+        if last is not None and all(last._mapping[name] == value for name, value in basis.items()):
+            return Manifest(**last._mapping)
+        row = basis | {"made_at": utc_now()}
+        return Manifest(**connection.execute(sa.insert(of).values(**row).returning(of)).one()._mapping)
 
 
 def manifest(store: Reader, number: int) -> Manifest | None:
     """A snapshot by its number; None if there is none."""
     of = tables.snapshots
     with store.reading() as connection:
-        found = connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
-        return _manifest(found) if found is not None else None
-
-
-def _manifest(row: sa.Row[Any]) -> Manifest:
-    told = row._mapping
-    return Manifest(
-        int(told["number"]), told["made_at"], json.loads(told["positions"]), told["published"], told["code"]
-    )
+        row = connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
+        return Manifest(**row._mapping) if row is not None else None
 
 
 @dataclass(frozen=True)
@@ -153,16 +129,16 @@ class Came:
 
 def problems_since(store: Reader, before: Mapping[str, int]) -> Came:
     """The problems about which something came after earlier positions."""
-    problem, found = tables.problems, []
-    crown = tables.crowns.c
+    problem, crown = tables.problems, tables.crowns.c
+    touched: list[frozenset[ProblemKey]] = []
     general = crown.problem.is_(None) & (crown.number > before.get(tables.crowns.name, 0))
     with store.reading() as connection:
         for table in (tables.records, tables.champions, tables.crowns):
             later = sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)).distinct()
-            rows_of = connection.execute(sa.select(problem).where(problem.c.number.in_(later))).mappings()
-            found.append(frozenset(rows.problem_of(row) for row in rows_of))
-        for_all = bool(connection.execute(sa.select(sa.func.count()).where(general)).scalar_one())
-    return Came(found[0], found[1] | found[2], for_all)
+            new = connection.execute(sa.select(problem).where(problem.c.number.in_(later)))
+            touched.append(frozenset(map(rows.problem_of, new)))
+        ruled_for_all = connection.execute(sa.select(crown.number).where(general).limit(1)).first() is not None
+    return Came(touched[0], touched[1] | touched[2], ruled_for_all)
 
 
 def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
 
 from tuner.errors import NothingFound
-from tuner.results.crowns import Crown
-from tuner.results.record import Champion, Record, Retraction, checked_id
-from tuner.results.survey import Kept, SurveyPart
-from tuner.store import lines, opening, rows, tables
-from tuner.store.ledger import Ledger
+from tuner.results.record import Champion, checked_id
+from tuner.results.survey import Kept
+from tuner.store import opening, rows, tables
+from tuner.store.lines import Ledger
 from tuner.store.reading import Reader
 
 __all__ = ["Store"]
@@ -30,7 +28,7 @@ class Store(Reader):
     """Records and champions.
 
     One process writes at a time; any number may read. Every call that writes is one transaction and is on disk
-    when it returns. A SQLite file has a second copy of all records beside it; see `tuner.store.ledger`.
+    when it returns. A SQLite file has a second copy of all records beside it; see `tuner.store.lines`.
     """
 
     def __init__(self, engine: sa.Engine, where: str, ledger: Ledger | None = None) -> None:
@@ -77,78 +75,42 @@ class Store(Reader):
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def add(self, records: Record | Iterable[Record]) -> int:
-        """Stores records in one transaction. Records whose id is already stored are not changed.
+    def add(self, items: Kept | Iterable[Kept]) -> int:
+        """Stores records, champions, retractions, parts of surveys or crown log entries in one transaction.
+
+        What is stored already, by its id, is not changed. A champion's records are stored with it. The targets
+        of retractions may be stored later, or never.
 
         Returns:
-            How many are new.
+            How many are new; records that come with a champion do not count.
 
         Raises:
             InputError: An id is not a UUID.
             StoreTrouble: The database cannot be written; nothing of this call is stored.
         """
-        return self._keep([records] if isinstance(records, Record) else list(records))
-
-    def retract(self, retractions: Retraction | Iterable[Retraction]) -> int:
-        """Stores retractions as `add` does. The targets that they name may be stored later, or never."""
-        return self._keep([retractions] if isinstance(retractions, Retraction) else list(retractions))
-
-    def add_surveys(self, parts: SurveyPart | Iterable[SurveyPart]) -> int:
-        """Stores parts of surveys as `add` does."""
-        return self._keep([parts] if isinstance(parts, SurveyPart) else list(parts))
-
-    def log_crowns(self, entries: Crown | Iterable[Crown]) -> int:
-        """Adds entries to the crown log as `add` does."""
-        return self._keep([entries] if isinstance(entries, Crown) else list(entries))
-
-    def crown(self, champions: Champion | Iterable[Champion]) -> int:
-        """Stores champions, with their records if not stored yet, in one transaction.
-
-        Returns:
-            How many champions are new.
-
-        Raises:
-            InputError: An id is not a UUID.
-            StoreTrouble: The database cannot be written; nothing of this call is stored.
-        """
-        wanted = [champions] if isinstance(champions, Champion) else list(champions)
-        numbers: Numbers = {}
-        fresh: list[Kept] = []
-        with self.writing() as connection:
-            may_crown = self._may_crown(connection)
-            for champion in wanted:
-                library = [champion.baseline] if champion.baseline else []
-                self._add_new(connection, [champion.record, *library], numbers)
-                if may_crown:
-                    fresh += self._add_new(connection, [self._dated(connection, champion)], numbers)
-        self._remember(numbers, fresh)
-        return len(fresh)
-
-    def _may_crown(self, connection: sa.Connection) -> bool:
-        """False if this process may store records, but no champion any more."""
-        return True
-
-    def _dated(self, connection: sa.Connection, champion: Champion) -> Champion:
-        """The champion with the time at which it is crowned."""
-        return champion
-
-    def _keep(self, items: Sequence[Kept]) -> int:
+        wanted = list(items) if isinstance(items, Iterable) else [items]
+        champions = [item for item in wanted if isinstance(item, Champion)]
+        beside = [record for item in champions for record in (item.record, item.baseline) if record]
+        others = [item for item in wanted if not isinstance(item, Champion)]
         numbers: Numbers = {}
         with self.writing() as connection:
-            fresh = self._add_new(connection, items, numbers)
-        self._remember(numbers, fresh)
-        return len(fresh)
-
-    def _remember(self, numbers: Numbers, fresh: Sequence[Kept]) -> None:
-        """After the commit: remembers the numbers of rows, and writes the second copy."""
+            self._add_new(connection, beside, numbers)
+            fresh = self._add_new(connection, [*others, *self._crownable(connection, champions)], numbers)
         self._numbers |= numbers
         if self._ledger is not None:
             self._ledger.append(fresh)
+        return len(fresh)
+
+    def crown(self, champions: Champion | Iterable[Champion]) -> int:
+        """Stores champions, with their records, as `add` does."""
+        return self.add(champions)
+
+    def _crownable(self, connection: sa.Connection, champions: Sequence[Champion]) -> Sequence[Champion]:
+        """Those that this process may crown, with the times at which they are."""
+        return champions
 
     @contextlib.contextmanager
     def writing(self, how: bool | str = True) -> Iterator[sa.Connection]:
@@ -177,50 +139,49 @@ class Store(Reader):
         return sqlite.insert(table)
 
     def _add_new(self, connection: sa.Connection, items: Sequence[Kept], numbers: Numbers) -> list[Kept]:
-        """Stores those items of one kind that are not stored yet, and returns them."""
-        if not items:
-            return []
-        table = rows.TABLES[type(items[0])]
-        by_id: dict[str, Kept] = {}
-        for item in items:
-            by_id.setdefault(checked_id(item.id), item)
-        present = self.present(connection, table, list(by_id))
-        fresh = [item for name, item in by_id.items() if name not in present]
-        if fresh:
-            added = [self._row(connection, item, numbers) for item in fresh]
-            connection.execute(self.insert(table).on_conflict_do_nothing(), added)
-        return fresh
+        """Stores those items that are not stored yet, and returns them."""
+        added: list[Kept] = []
+        for kind, table in rows.TABLES.items():
+            by_id: dict[str, Kept] = {}
+            for item in items:
+                if type(item) is kind:
+                    by_id.setdefault(checked_id(item.id), item)
+            present = self._present(connection, table, list(by_id))
+            fresh = [item for name, item in by_id.items() if name not in present]
+            if fresh:
+                values = [self._row(connection, item, numbers) for item in fresh]
+                connection.execute(self.insert(table).on_conflict_do_nothing(), values)
+            added += fresh
+        return added
 
     def _row(self, connection: sa.Connection, item: Kept, numbers: Numbers) -> dict[str, Any]:
-        row = rows.columns_of(item) | {"data": lines.packed(item)}
-        if isinstance(item, Champion):
-            row["record"] = self._number_of(connection, item.record)
-            row["baseline"] = self._number_of(connection, item.baseline) if item.baseline else None
-        if isinstance(item, Crown):
-            row["problem"] = None
-        references = rows.references_of(item)
-        return row | {name: self.once(connection, *shared, numbers) for name, shared in references.items()}
+        references = {
+            name: self.number(connection, rows.REFERRED[name], shared, numbers) if shared else None
+            for name, shared in rows.references_of(item).items()
+        }
+        return {**rows.columns_of(item), **references, "data": item}
 
-    def present(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:
+    def _present(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:
         """Returns the ids that are stored, queried a few hundred at a time."""
-        found: set[str] = set()
+        present: set[str] = set()
         for start in range(0, len(ids), 500):
             some = sa.select(table.c.id).where(table.c.id.in_(ids[start : start + 500]))
-            found.update(connection.execute(some).scalars())
-        return found
+            present.update(connection.execute(some).scalars())
+        return present
 
-    def once(self, connection: sa.Connection, table: sa.Table, row: Mapping[str, str], numbers: Numbers) -> int:
-        """Returns the number of the row with this content, new or not. New rows count after the commit."""
+    def number(
+        self, connection: sa.Connection, table: sa.Table, row: Mapping[str, str], numbers: Numbers
+    ) -> int:
+        """Returns the number of the row with this content, which is made if need be, unless it is a record.
+
+        New numbers are known to others after the commit.
+        """
         names = ("digest",) if "digest" in row else tuple(row)
         key = (table.name, *(row[name] for name in names))
-        found = self._numbers.get(key) or numbers.get(key)
-        if found is None:
-            connection.execute(self.insert(table).on_conflict_do_nothing().values(**row))
+        number = self._numbers.get(key) or numbers.get(key)
+        if number is None:
+            if table is not tables.records:
+                connection.execute(self.insert(table).on_conflict_do_nothing().values(**row))
             same = sa.and_(*(table.c[name] == row[name] for name in names))
-            found = int(connection.execute(sa.select(table.c.number).where(same)).scalar_one())
-            numbers[key] = found
-        return found
-
-    def _number_of(self, connection: sa.Connection, record: Record) -> int:
-        of = tables.records.c
-        return int(connection.execute(sa.select(of.number).where(of.id == checked_id(record.id))).scalar_one())
+            number = numbers[key] = int(connection.execute(sa.select(table.c.number).where(same)).scalar_one())
+        return number

@@ -1,12 +1,15 @@
 """Tables of the store. The same database holds Optuna's own tables, so every name here has a prefix.
 
-What is kept for good lies in ``data``, packed (`tuner.store.lines.packed`); queries search the columns beside
-it. Problems, devices, kernels and runs, by which records are searched, are stored once and referred
-to by number. Numbers are local to a database; what travels between databases is named by UUID.
+What is kept for good lies in ``data``, packed; queries search the columns beside it. A column whose type is
+defined here is read as what it holds. Problems, devices, kernels and runs, by which records are searched, are
+stored once and referred to by number. Numbers are local to a database; what travels is named by UUID.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -20,9 +23,14 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     Uuid,
 )
+
+from tuner.results.record import Champion, Record, latest_hash
+from tuner.results.survey import Kept
+from tuner.store import lines
 
 #: The schema, and older ones that are carried over to it (`tuner.store.carry_over`).
 SCHEMA, OLDER = "0006", ("0001", "0002", "0003", "0004", "0005")
@@ -30,6 +38,65 @@ SCHEMA, OLDER = "0006", ("0001", "0002", "0003", "0004", "0005")
 METADATA = MetaData()
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 _UUID: Uuid[str] = Uuid(as_uuid=False)
+
+
+class ItemType(TypeDecorator[Kept]):
+    """What is kept for good; source hashes are those of today if equivalent ones were stored.
+
+    A damaged row raises ValueError.
+    """
+
+    impl, cache_ok = LargeBinary, True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> bytes:
+        """Packs what is kept."""
+        return lines.packed(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Unpacks it."""
+        item = lines.unpacked(value)
+        if isinstance(item, Champion):
+            library = item.baseline and _as_of_today(item.baseline)
+            return replace(item, record=_as_of_today(item.record), baseline=library)
+        return _as_of_today(item) if isinstance(item, Record) else item
+
+
+def _as_of_today(record: Record) -> Record:
+    now = latest_hash(record.source_hash)
+    return record if now == record.source_hash else replace(record, source_hash=now)
+
+
+class JsonType(TypeDecorator[Any]):
+    """JSON in a text."""
+
+    impl, cache_ok = Text, True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        """Writes it."""
+        return json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Reads it."""
+        return json.loads(value)
+
+
+class PackedJsonType(TypeDecorator[Any]):
+    """JSON, packed with a sum of its own; None if it is damaged."""
+
+    impl, cache_ok = LargeBinary, True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> bytes:
+        """Packs it."""
+        return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        """Unpacks it."""
+        unpacking = zlib.decompressobj()
+        try:
+            text = unpacking.decompress(value, lines.MOST_BYTES)
+            return json.loads(text) if unpacking.eof else None
+        except (zlib.error, TypeError):
+            return None
 
 
 def _table(name: str, *columns: Any) -> Table:
@@ -53,8 +120,12 @@ def _refers(name: str, table: str, *, optional: bool = False) -> Column[int]:
     return Column(name, _NUMBER, ForeignKey(f"{table}.number"), nullable=optional)
 
 
-def _data() -> Column[bytes]:
-    return Column("data", LargeBinary, nullable=False)
+def _json(*names: str) -> list[Column[Any]]:
+    return [Column(name, JsonType, nullable=False) for name in names]
+
+
+def _data(kind: Any = ItemType) -> Column[Any]:
+    return Column("data", kind, nullable=False)
 
 
 identity = Table("tuner_identity", METADATA, Column("id", _UUID, primary_key=True))
@@ -176,21 +247,26 @@ sentinels = _table(
     _refers("problem", "tuner_problems"),
     _refers("device", "tuner_devices"),
     *_texts("regime"),
-    _data(),
+    _data(PackedJsonType),
     *_texts("measured_at"),
     Index("tuner_sentinels_by_problem", "problem", "regime", "measured_at"),
 )
 
 # How nights began and ended, and their reports: events that are only added.
 nights = _table(
-    "tuner_nights", _id(), Column("night", _UUID, nullable=False), *_texts("event"), _data(), *_texts("at")
+    "tuner_nights",
+    _id(),
+    Column("night", _UUID, nullable=False),
+    *_texts("event"),
+    _data(PackedJsonType),
+    *_texts("at"),
 )
 
 # Models of times; see `tuner.store.models`. No number is used again: the last one tells of a change.
 models = _table(
     "tuner_models",
     *_texts("operation", "device", "regime"),
-    _data(),
+    _data(LargeBinary),
     *_texts("fitted_at"),
     Index("tuner_models_by_operation", "operation", "regime", "device"),
 )
@@ -209,7 +285,7 @@ demand = _table(
 # --- the service ---------------------------------------
 
 # What a snapshot of the answers rests on; see `tuner.store.snapshots`. Rows are only ever added.
-snapshots = _table("tuner_snapshots", *_texts("made_at", "positions", "published", "code"))
+snapshots = _table("tuner_snapshots", *_texts("made_at"), *_json("positions"), *_texts("published", "code"))
 
 # A token's secret is not stored, only its SHA-256.
 tokens = _table(
@@ -221,7 +297,8 @@ tokens = _table(
 # Files of kernels that jobs may name, on one node; see `tuner.service.job_queue`.
 allowed_files = _table(
     "tuner_allowed_files",
-    *_texts("node", "path", "digest", "covers", "allowed_at"),
+    *_texts("node", "path", "digest", "allowed_at"),
+    *_json("covers"),
     UniqueConstraint("node", "path", name="tuner_allowed_files_once"),
 )
 
@@ -232,7 +309,8 @@ jobs = _table(
     *_texts("same", unique=True),
     *_texts("node", "submitter"),
     *_integers("priority"),
-    *_texts("deadline", "device", "asked", "state", "why", "process", "progress", "report"),
+    *_texts("deadline", "device", "state", "why"),
+    *_json("asked", "process", "progress", "report"),
     *_integers("starts"),
     *_texts("submitted_at", "started_at", "ended_at"),
     Index("tuner_jobs_by_state", "state", "number"),
@@ -241,6 +319,7 @@ jobs = _table(
 job_events = _table(
     "tuner_job_events",
     _refers("job", "tuner_jobs"),
-    *_texts("kind", "said", "at"),
+    *_texts("kind", "at"),
+    *_json("said"),
     Index("tuner_job_events_by_job", "job", "number"),
 )

@@ -1,28 +1,38 @@
-"""Sentinels and nights in the database: rows that are only added."""
+"""What nights keep beside records: sentinels, events, models of times, and demand, which guides the next night.
+
+Sentinels and events are only added. Models and demand are a help, and no measurement: they can be made again,
+and are neither exported nor copied beside the database.
+"""
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from tuner.results import codec
-from tuner.results.record import ProblemKey, checked_id, new_id, utc_now
-from tuner.results.sentinel import Sentinel
-from tuner.store import queries, rows, tables
+from tuner.results.record import ProblemKey, Wanted, checked_id, new_id, utc_now
+from tuner.store import rows, tables
 
 if TYPE_CHECKING:
+    from tuner.results.sentinel import Sentinel
     from tuner.store import Store
     from tuner.store.reading import Reader
 
-#: A row unpacks to at most so many bytes: a damaged one must not fill the memory.
-MOST_BYTES = 1 << 26
 #: Events of a night.
 BEGUN, ENDED = "begun", "ended"
+#: A model unpacks to at most so many bytes: a damaged row must not fill the memory.
+MOST_BYTES = 1 << 24
+#: Rows of demand at the most; those that save the least go.
+MOST_ROWS = 10_000
+#: Rows beyond that before any go.
+SLACK = 500
+
+
+# --- sentinels and events ------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,21 +63,19 @@ def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
     Raises:
         StoreTrouble: The database cannot be written; nothing of this call is stored.
     """
-    by_id = {checked_id(sentinel.id): sentinel for sentinel in sentinels}
-    numbers: dict[tuple[str, ...], int] = {}
+    new, numbers = 0, dict[tuple[str, ...], int]()
     with store.writing() as connection:
-        present = store.present(connection, tables.sentinels, list(by_id))
-        fresh = {name: sentinel for name, sentinel in by_id.items() if name not in present}
-        for name, sentinel in fresh.items():
+        for sentinel in sentinels:
+            problem, device = rows.problem_row(sentinel.problem), rows.device_row(sentinel.device)
             row = {
-                "id": name, "night": checked_id(sentinel.night), "process": sentinel.process,
-                "regime": sentinel.regime, "data": packed(codec.to_json(sentinel)),
-                "measured_at": sentinel.measured_at,
-                "problem": store.once(connection, tables.problems, rows.problem_row(sentinel.problem), numbers),
-                "device": store.once(connection, tables.devices, rows.device_row(sentinel.device), numbers),
+                "id": checked_id(sentinel.id), "night": checked_id(sentinel.night),
+                "process": sentinel.process, "regime": sentinel.regime, "measured_at": sentinel.measured_at,
+                "problem": store.number(connection, tables.problems, problem, numbers),
+                "device": store.number(connection, tables.devices, device, numbers),
+                "data": codec.to_json(sentinel),
             }  # fmt: skip
-            connection.execute(tables.sentinels.insert(), row)
-    return len(fresh)
+            new += connection.execute(store.insert(tables.sentinels).on_conflict_do_nothing(), row).rowcount
+    return new
 
 
 def sentinels(
@@ -82,16 +90,17 @@ def sentinels(
         night: Of this night only.
         since: Measured since then; ISO 8601, UTC.
     """
+    from tuner.results.sentinel import Sentinel  # loads NumPy
+
     of = tables.sentinels.c
     wanted = sa.select(of.data).where(
         of.measured_at >= since,
-        *([of.problem == queries.number_of(problem)] if problem is not None else []),
+        *([of.problem == rows.number_of(problem)] if problem is not None else []),
         *([of.night == checked_id(night)] if night else []),
         *([of.regime == regime] if regime else []),
     )
-    with store.reading() as connection:
-        found = connection.execute(wanted.order_by(of.measured_at, of.id)).scalars().all()
-    return [codec.from_json(Sentinel, data) for data in map(unpacked, found) if data is not None]
+    stored = store.read(wanted.order_by(of.measured_at, of.id))
+    return [codec.from_json(Sentinel, data) for data in stored if data is not None]
 
 
 def note(store: Store, event: NightEvent) -> None:
@@ -100,10 +109,7 @@ def note(store: Store, event: NightEvent) -> None:
     Raises:
         StoreTrouble: The database cannot be written.
     """
-    row = {
-        "id": checked_id(event.id), "night": checked_id(event.night), "event": event.event,
-        "data": packed(event.data), "at": event.at,
-    }  # fmt: skip
+    row = {**vars(event), "id": checked_id(event.id), "night": checked_id(event.night)}
     with store.writing() as connection:
         connection.execute(tables.nights.insert(), row)
 
@@ -117,25 +123,121 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
         limit: Of the latest, at most so many.
     """
     of = tables.nights.c
-    wanted = sa.select(*of).order_by(of.at.desc(), of.number.desc()).limit(limit)
+    wanted = sa.select(of.night, of.event, of.data, of.id, of.at).order_by(of.at.desc(), of.number.desc())
     if night:
         wanted = wanted.where(of.night == checked_id(night))
     with store.reading() as connection:
-        found = connection.execute(wanted).all()
-    read = [(row, unpacked(row.data)) for row in reversed(found)]
-    return [NightEvent(row.night, row.event, data, row.id, row.at) for row, data in read if data is not None]
+        latest = connection.execute(wanted.limit(limit)).all()
+    return [NightEvent(*row) for row in reversed(latest) if row.data is not None]
 
 
-def packed(data: Any) -> bytes:
-    """JSON, packed with a sum of its own."""
-    return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 6)
+# --- models of times -----------------------------------
 
 
-def unpacked(data: bytes) -> Any:
-    """Reads the output of `packed`; None if it is damaged."""
-    unpacking = zlib.decompressobj()
-    try:
-        text = unpacking.decompress(data, MOST_BYTES)
-        return json.loads(text) if unpacking.eof else None
-    except (zlib.error, TypeError):
-        return None
+def add_model(store: Store, name: str, device: str, regime: str, text: bytes) -> None:
+    """Stores a model, which counts in place of the one before it; earlier ones are for snapshots.
+
+    Args:
+        store: Where.
+        name: Name of its operation, which a dtype other than the operation's first one follows.
+        device: Name of the device.
+        regime: How the times that it predicts were taken.
+        text: The model (`tuner.model.stored`).
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    row = {
+        "operation": name, "device": device, "regime": regime, "data": zlib.compress(text),
+        "fitted_at": utc_now(),
+    }  # fmt: skip
+    with store.writing() as connection:
+        connection.execute(tables.models.insert().values(**row))
+
+
+def models(store: Reader, name: str, regime: str) -> dict[str, tuple[str, bytes]]:
+    """The latest models of a name by device: when each was stored (ISO 8601, UTC), and its text.
+
+    One that is damaged is left out: it can be fitted again.
+    """
+    of = tables.models.c
+    last = sa.select(sa.func.max(of.number)).where(of.operation == name, of.regime == regime)
+    wanted = sa.select(of.device, of.fitted_at, of.data).where(of.number.in_(last.group_by(of.device)))
+    readable: dict[str, tuple[str, bytes]] = {}
+    with store.reading() as connection:
+        for device, fitted_at, data in connection.execute(wanted):
+            try:
+                readable[device] = fitted_at, zlib.decompressobj().decompress(data, MOST_BYTES)
+            except zlib.error:
+                continue
+    return readable
+
+
+# --- demand --------------------------------------------
+
+
+def _demand_key(wanted: Wanted) -> dict[str, str]:
+    return {**rows.problem_row(wanted.problem), "kind": wanted.kind, "device": wanted.device}
+
+
+def add_demand(store: Store, wanted: Sequence[Wanted]) -> None:
+    """Adds counts to those that are stored: one row for each problem and device, bounded in number.
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    if not wanted:
+        return
+    now, table = utc_now(), tables.demand
+    added = [
+        {
+            **_demand_key(item), "match": item.match, **item.counts(), "first_at": item.first_at or now,
+            "last_at": item.last_at or now,
+        }
+        for item in wanted
+    ]  # fmt: skip
+    insert = store.insert(table)
+    sums = {name: table.c[name] + insert.excluded[name] for name in ("calls", "saves_s")}
+    latest = {name: insert.excluded[name] for name in ("match", "last_at")}
+    merged = insert.on_conflict_do_update(index_elements=list(_demand_key(wanted[0])), set_=sums | latest)
+    with store.writing() as connection:
+        connection.execute(merged, added)
+        count = int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+        if count > MOST_ROWS + SLACK:
+            least = sa.select(table.c.number).order_by(table.c.saves_s, table.c.number).limit(count - MOST_ROWS)
+            connection.execute(table.delete().where(table.c.number.in_(least)))
+
+
+def demand(store: Reader, *, operation: str = "", device: str = "", kind: str = "") -> list[Wanted]:
+    """What was asked and had no exact answer, the most seconds first.
+
+    Args:
+        store: The store.
+        operation: Only of this one; all where empty.
+        device: Only on devices of this name.
+        kind: Only on devices of this kind.
+    """
+    of = tables.demand.c
+    named = {of.operation: operation, of.device: device, of.kind: kind}
+    wanted = sa.select(*of).where(*(column == value for column, value in named.items() if value))
+    names = "kind", "device", "match", "calls", "saves_s", "first_at", "last_at"
+    with store.reading() as connection:
+        stored = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))
+        return [Wanted(rows.problem_of(row), *(getattr(row, name) for name in names)) for row in stored]
+
+
+def forget_demand(store: Store, wanted: Iterable[Wanted]) -> int:
+    """Deletes counts.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        StoreTrouble: The database cannot be written.
+    """
+    table, gone = tables.demand, 0
+    with store.writing() as connection:
+        for item in wanted:
+            same = sa.and_(*(table.c[name] == value for name, value in _demand_key(item).items()))
+            gone += connection.execute(table.delete().where(same)).rowcount
+    return gone

@@ -16,7 +16,7 @@ from tuner.errors import InputError, NothingFound
 from tuner.results.crowns import Act, Crown, CrownRules, rules_of
 from tuner.results.record import Champion, ProblemKey, rank_in_time
 from tuner.store import Store
-from tuner.store.streams import Selection
+from tuner.store.listing import Selection
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _enter(store: Store, act: Act, place: Throne | None, champion: str, why: str
     kind, device, regime = (place.kind, place.device, place.regime) if place else ("", "", "")
     problem = place.problem if place else None
     entry = Crown(act, problem, kind, device, regime, champion, who or user(), why)
-    store.log_crowns(entry)
+    store.add(entry)
     return entry
 
 

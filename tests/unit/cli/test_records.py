@@ -16,7 +16,7 @@ from tuner.cli.main import run
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.store.ledger import ledger_file
+from tuner.store.lines import ledger_file
 
 Told = Callable[..., tuple[int, str, str]]
 URL = "sqlite:///studies.db"

@@ -21,7 +21,7 @@ from tuner.lookup.answers import Answer, Loss, Predicted
 from tuner.lookup.demand import Demand, saving_s
 from tuner.results.record import Wanted
 from tuner.store import Store
-from tuner.store.demand import read
+from tuner.store.watched import demand as read
 
 __all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")

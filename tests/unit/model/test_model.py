@@ -118,7 +118,7 @@ def later_survey(db: str, count: int, over_library: float) -> None:
         configs.append(SurveyConfig(best.kernel, dict(best.config), kernels[best.kernel].source_hash))
     with Store.open(db) as store:
         part = SurveyPart(model.device, "transpose", "cold", tuple(problems), tuple(configs), tuple(timings))
-        store.add_surveys(part)
+        store.add(part)
 
 
 def test_a_later_survey_tells_what_a_model_loses_and_chooses_when_kernels_answer(

@@ -15,7 +15,7 @@ from tuner.devices.detect import find
 from tuner.night.plan_items import PlanItem
 from tuner.night.standing import Standing
 from tuner.results.record import Champion, ProblemKey, Wanted
-from tuner.store import Store, demand
+from tuner.store import Store, watched
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_what_programs_asked_for_comes_first(item: PlanItem, here: Path) -> None
     other = replace(item, problem=item.problem.operation.problem({"n": 2000}))
     key = ProblemKey.of(other.problem)
     with Store.open(f"sqlite:///{here}/s.db") as store:
-        demand.add(store, [Wanted(key, info.kind, info.name, "default", 5, 12.5)])
+        watched.add_demand(store, [Wanted(key, info.kind, info.name, "default", 5, 12.5)])
         standing = Standing(store, info)
         assert standing.uses(other) == 12.5
         assert standing.uses(item) == 0.0

@@ -20,8 +20,9 @@ from fixtures.server import BOARD, TUNED, Server, eventually, fill, gemm, record
 import tuner
 from tuner.cli.main import run
 from tuner.errors import InputError, NothingFound
+from tuner.results.record import Record
 from tuner.service.client import ServerAway
-from tuner.store import Store, lines, streams
+from tuner.store import Store, lines, listing
 
 ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
 
@@ -240,8 +241,8 @@ def test_a_sender_that_is_killed_can_send_again(server: Server, sender: str) -> 
         again = client.post("/v1/records", content=body).json()
     assert again["records"] + again["known"] == 1500
     with Store.open(server.db, read_only=True) as store:
-        wanted = streams.Selection(operation="gemm")
-        found = [each for each in streams.records(store, wanted) if each.problem.dims["m"] == 67]
+        wanted = listing.Selection(operation="gemm")
+        found = [each for each in listing.stream(store, Record, wanted) if each.problem.dims["m"] == 67]
     assert len(found) == 1500
 
 

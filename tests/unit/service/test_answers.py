@@ -16,7 +16,7 @@ from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library
 from tuner.cli.main import run
 from tuner.model.stored import from_bytes, to_bytes
 from tuner.results.record import Retraction, Role, utc_now
-from tuner.store import Store, models
+from tuner.store import Store, watched
 from tuner.store.published import tuned_folder
 
 ASKED = {"operation": "gemm", "dims": "512,512,512", "device": "NVIDIA H200"}
@@ -155,7 +155,7 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
     assert server.get(f"/v1/snapshots/{number}").json()["champions"] == 6
     with Store.open(server.db) as store:
-        store.retract(Retraction(champion.id, "measured on a hot board"))
+        store.add(Retraction(champion.id, "measured on a hot board"))
     last = next_after(server, now["snapshot"])
     assert last["record_id"] == before.json()["record_id"]
     marked = server.get("/v1/best", **ASKED, snapshot=now["snapshot"]).json()
@@ -177,13 +177,13 @@ def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> No
     published = from_bytes(path.read_bytes())
     fitted = dict(published.provenance) | {"fitted_at": utc_now(), "timings": 12345}
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", to_bytes(replace(published, provenance=fitted)))
+        watched.add_model(store, "gemm", BOARD.name, "cold", to_bytes(replace(published, provenance=fitted)))
     eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > number, 30)
     middle = server.get("/v1/best", **asked)
     assert "predicted from 12345 timings" in middle.json()["reasons"][0]
     assert "12345" not in before.json()["reasons"][0]
     with Store.open(server.db) as store:
-        models.add(store, "gemm", BOARD.name, "cold", b"no model")
+        watched.add_model(store, "gemm", BOARD.name, "cold", b"no model")
     later = middle.json()["snapshot"]
     eventually(lambda: server.get("/v1/best", **asked).json()["snapshot"] > later, 30)
     last = server.get("/v1/best", **asked)

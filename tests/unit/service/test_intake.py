@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tuner.errors import InputError, StoreTrouble
 from tuner.service import records as intake
 from tuner.service.records import take_file
-from tuner.store import Store, exchange, lines, streams
+from tuner.store import Store, exchange, lines, listing
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def taken(store: Store, folder: Path, data: bytes) -> dict:
 @given(st.binary(max_size=300))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_rubbish_is_refused(store: Store, folder: Path, data: bytes) -> None:
-    before = streams.count(store)
+    before = listing.count(store)
     with contextlib.suppress(InputError):
         assert taken(store, folder, data)["records"] == 0
-    assert streams.count(store) == before
+    assert listing.count(store) == before
 
 
 @pytest.mark.parametrize("bound", [(exchange, "LONGEST_LINE_BYTES"), (intake, "MOST_BYTES")])
@@ -66,4 +66,4 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
         data = "".join(f"{lines.line_of(record(square(n)))}\n" for n in range(1, 1500)).encode()
         with pytest.raises(StoreTrouble, match="no space is left"):
             taken(own, tmp_path, data)
-        assert streams.count(own) % exchange.BATCH == 0, "batches are stored whole"
+        assert listing.count(own) % exchange.BATCH == 0, "batches are stored whole"

@@ -8,7 +8,7 @@ import pytest
 from fixtures.postgres import Databases
 
 from tuner.results.record import ProblemKey, Wanted
-from tuner.store import Store, demand
+from tuner.store import Store, watched
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -27,11 +27,11 @@ def asked(
 
 def test_counts_of_a_problem_on_a_device_add_up(url: str) -> None:
     with Store.open(url) as store:
-        demand.add(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
-        demand.add(
+        watched.add_demand(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
+        watched.add_demand(
             store, [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
         )
-        found = demand.read(store)
+        found = watched.demand(store)
     told = [
         (each.problem.dims["m"], each.problem.precision, each.device, each.calls, each.saves_s)
         for each in found
@@ -45,19 +45,19 @@ def test_counts_of_a_problem_on_a_device_add_up(url: str) -> None:
 
 def test_it_is_read_and_forgotten_by_device_and_operation(url: str) -> None:
     with Store.open(url) as store:
-        demand.add(store, [asked(1), asked(2, device="Other")])
-        (only,) = demand.read(store, device="Other", operation="gemm")
+        watched.add_demand(store, [asked(1), asked(2, device="Other")])
+        (only,) = watched.demand(store, device="Other", operation="gemm")
         assert only.problem.dims["m"] == 2
-        assert demand.read(store, operation="gemv") == []
-        assert demand.forget(store, [only]) == 1
-        assert [each.device for each in demand.read(store)] == ["Board"]
+        assert watched.demand(store, operation="gemv") == []
+        assert watched.forget_demand(store, [only]) == 1
+        assert [each.device for each in watched.demand(store)] == ["Board"]
 
 
 def test_what_saves_the_least_goes_where_it_grows_too_long(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr(demand, "MOST_ROWS", 5)
-    monkeypatch.setattr(demand, "SLACK", 2)
+    monkeypatch.setattr(watched, "MOST_ROWS", 5)
+    monkeypatch.setattr(watched, "SLACK", 2)
     with Store.open(url) as store:
-        demand.add(store, [asked(n, saves_s=float(n)) for n in range(1, 8)])
-        assert len(demand.read(store)) == 7
-        demand.add(store, [asked(8, saves_s=8.0)])
-        assert [each.problem.dims["m"] for each in demand.read(store)] == [8, 7, 6, 5, 4]
+        watched.add_demand(store, [asked(n, saves_s=float(n)) for n in range(1, 8)])
+        assert len(watched.demand(store)) == 7
+        watched.add_demand(store, [asked(8, saves_s=8.0)])
+        assert [each.problem.dims["m"] for each in watched.demand(store)] == [8, 7, 6, 5, 4]

@@ -19,7 +19,7 @@ from tuner.results.measurement import Comparison, CompileReport, Error, Measurem
 from tuner.results.record import Champion, Pair, Record
 from tuner.store import Store, lines
 from tuner.store.exchange import Counts, export, take
-from tuner.store.streams import Selection
+from tuner.store.listing import Selection
 from tuner.study.recordings import CacheFile, is_cache, read_recording, records_of
 
 

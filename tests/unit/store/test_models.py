@@ -17,7 +17,7 @@ from tuner.model.stored import name_of, path_of, to_bytes
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
-from tuner.store import Store, models, tables
+from tuner.store import Store, tables, watched
 
 
 @pytest.fixture
@@ -27,25 +27,25 @@ def store(tmp_path: Path) -> Store:
 
 def test_the_latest_model_of_a_device_is_kept(store: Store) -> None:
     for text in (b"one", b"two"):
-        models.add(store, "gemm", "Board", "cold", text)
-    models.add(store, "gemm", "Other board", "cold", b"three")
-    models.add(store, "gemm", "Board", "hot", b"four")
-    found = models.latest(store, "gemm", "cold")
+        watched.add_model(store, "gemm", "Board", "cold", text)
+    watched.add_model(store, "gemm", "Other board", "cold", b"three")
+    watched.add_model(store, "gemm", "Board", "hot", b"four")
+    found = watched.models(store, "gemm", "cold")
     assert {device: text for device, (_, text) in found.items()} == {"Board": b"two", "Other board": b"three"}
-    assert models.latest(store, "gemv", "cold") == {}
+    assert watched.models(store, "gemv", "cold") == {}
 
 
 def test_a_damaged_model_is_left_out(store: Store) -> None:
-    models.add(store, "gemm", "Board", "cold", b"one")
+    watched.add_model(store, "gemm", "Board", "cold", b"one")
     with store._engine.execution_options(writes=True).begin() as connection:
         connection.execute(tables.models.update().values(data=b"nonsense"))
-    assert models.latest(store, "gemm", "cold") == {}
+    assert watched.models(store, "gemm", "cold") == {}
 
 
 def test_of_published_and_own_models_the_last_fitted_answers(store: Store, tmp_path: Path) -> None:
     model = plain_model()
     before = Snapshot.open(store, tmp_path).state
-    models.add(store, "gemm", model.device.name, "cold", to_bytes(model))
+    watched.add_model(store, "gemm", model.device.name, "cold", to_bytes(model))
     assert Snapshot.open(store, tmp_path).state != before, "what was answered before is not told again"
     folder = tmp_path / "board" / "models"
     folder.mkdir(parents=True)
@@ -61,7 +61,7 @@ def test_models_of_two_dtypes_answer_beside_each_other(store: Store, tmp_path: P
     single = plain_model()
     half = replace(single, traits={("bfloat16", "nn"): single.traits["float32", "nn"]})
     for model, dtype in ((single, "float32"), (half, "bfloat16")):
-        models.add(store, name_of(GEMM, dtype), model.device.name, "cold", to_bytes(model))
+        watched.add_model(store, name_of(GEMM, dtype), model.device.name, "cold", to_bytes(model))
     for dtype, expected in (
         ("float32", "float32"),
         ("bfloat16", "bfloat16"),
@@ -93,7 +93,7 @@ def test_a_model_is_fitted_to_the_timings_of_one_dtype(store: Store) -> None:
             for number, (problem, at) in enumerate(timed, start=1)
         ),
     )  # fmt: skip
-    store.add_surveys(part)
+    store.add(part)
     kernels = [SimpleNamespace(name="blocks", source_hash="1")]
     half = timings(store, GEMM, kernels, BOARD, "cold", "bfloat16")
     assert [(each.dims["m"], each.dtype) for each in half.problems] == [(96, "bfloat16"), (160, "bfloat16")]

@@ -17,9 +17,9 @@ from tuner.errors import NothingFound
 from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
 from tuner.python.tuning import warn_of_clocks
-from tuner.results.record import Champion, Role
-from tuner.store import Store, exchange, health, listing, matrix, published, retracting, streams
-from tuner.store.ledger import ledger_file
+from tuner.results.record import Champion, Record, Retraction, Role
+from tuner.store import Store, exchange, health, listing, matrix, published, retracting
+from tuner.store.lines import ledger_file
 from tuner.store.retracting import Chosen, give_back, take_back
 
 BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
@@ -61,7 +61,7 @@ def configs(store: Store) -> list[object]:
 
 def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: Store) -> None:
     assert configs(store) == [BOGUS] * 5
-    before, stamp = streams.count(store), matrix.stamp(store)
+    before, stamp = listing.count(store), matrix.stamp(store)
     bogus = reigning(store)
     assert take_back(store, Chosen((bogus.record.id,)), "zeroes its input") == 2, "its trial tells the same lie"
     assert configs(store) == [HONEST] * 5
@@ -69,7 +69,7 @@ def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: 
     assert store.counts(square(64), BOARD, "cold")["total"] == 1
     assert all(each.config != BOGUS for each in store.records()), "a search learns nothing from it"
     assert len(store.champions(history=True)) == 1
-    assert streams.count(store) == before, "nothing is deleted"
+    assert listing.count(store) == before, "nothing is deleted"
     assert store.record(bogus.record.id) == bogus.record
     # Again changes nothing; undone, it counts as before, and can be taken back once more.
     assert take_back(store, Chosen((bogus.record.id,))) == 0
@@ -119,7 +119,7 @@ def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
     take_back(store, Chosen((reigning(store).record.id,)))
     counts = exchange.export(store, tmp_path / "after.jsonl")
     assert (counts.records, counts.champions, counts.retractions) == (4, 1, 2)
-    assert BOGUS not in [each.config for each in streams.records(store, streams.Selection())]
+    assert BOGUS not in [each.config for each in listing.stream(store, Record, listing.Selection())]
     orders = ([everything, tmp_path / "after.jsonl"], [tmp_path / "after.jsonl", everything])
     for number, order in enumerate(orders):
         with subtests.test(number), Store.open(f"sqlite:///{tmp_path}/there{number}.db") as there:
@@ -131,7 +131,8 @@ def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
         assert exchange.merge(there, store).retractions == 2
         assert configs(there) == [HONEST] * 5
         # Undone at one place, it is undone at the other once they are merged.
-        give_back(store, Chosen((store.records()[0].id, *(each.of for each in streams.retractions(store)))))
+        gone = [retraction.of for retraction in listing.stream(store, Retraction)]
+        give_back(store, Chosen((store.records()[0].id, *gone)))
         exchange.merge(there, store)
         assert configs(there) == [BOGUS] * 5
 
@@ -147,7 +148,7 @@ def test_the_second_copy_and_a_rescue_keep_it(store: Store, tmp_path: Path) -> N
         kept.rename(gone)
         with Store.open(f"sqlite:///{tmp_path}/new{number}.db") as new:
             assert configs(new) == [HONEST] * 5
-            assert streams.count(new) == streams.count(store)
+            assert listing.count(new) == listing.count(store)
 
 
 def test_published_results_obey(store: Store, tmp_path: Path) -> None:

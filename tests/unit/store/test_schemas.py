@@ -18,8 +18,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import StoreTrouble
 from tuner.results.crowns import Act
 from tuner.results.measurement import CompileReport, Error, Outcome
-from tuner.results.record import ProblemKey, Role
-from tuner.store import Store, health, streams, tables, watched
+from tuner.results.record import ProblemKey, Retraction, Role
+from tuner.store import Store, health, listing, tables, watched
 
 ROOT = Path(tuner.__file__).parent.parent
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "schemas"
@@ -90,7 +90,7 @@ def test_what_was_stored_is_read_as_it_was_written(url: str, schema: str, tmp_pa
         record = store.record("12345678-0000-4000-8000-000000000001")
         champion = store.champion(record.problem, "GPU-1", "cold")
         assert len(store.records()) == 34
-        assert len(list(streams.retractions(store))) == (schema >= "0003")
+        assert len(list(listing.stream(store, Retraction))) == (schema >= "0003")
         log, sentinels, events = store.rulings.log(), watched.sentinels(store), watched.events(store)
     assert record.problem == ProblemKey("gemm", (("m", 64), ("n", 64), ("k", 64)), "float32", "nn")
     assert record.device == DeviceInfo(

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.cli.main import run
-from tuner.errors import StoreTrouble
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Retraction
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
-from tuner.store import Store, exchange, health, lines, listing, retracting, streams
-from tuner.store.ledger import ledger_file
+from tuner.store import Store, exchange, lines, listing, retracting
+from tuner.store.lines import ledger_file
 from tuner.store.retracting import Chosen
 
 #: Stored bytes of a timing at the most.
@@ -65,7 +64,7 @@ def made_up(count: int, per_part: int = 600) -> list[SurveyPart]:
 def test_what_is_stored_is_read_back_equal_and_once(url: str) -> None:
     part = survey_part(30)
     with Store.open(url) as store:
-        assert (store.add_surveys([part, survey_part(device=CPU)]), store.add_surveys(part)) == (2, 0)
+        assert (store.add([part, survey_part(device=CPU)]), store.add(part)) == (2, 0)
         assert store.survey_parts("gemm", "NVIDIA H200", "cold") == [part]
         assert store.survey_parts("gemm", BOARD, "cold", "another survey") == []
         assert store.survey_parts("gemm", BOARD, "hot") == []
@@ -100,7 +99,7 @@ def test_a_timing_takes_few_bytes(tmp_path: Path) -> None:
     with Store.open(f"sqlite:///{path}") as store:
         empty = path.stat().st_size
         for part in made_up(count):
-            store.add_surveys(part)
+            store.add(part)
         (tally,) = listing.survey_tallies(store)
     assert tally.timings == count
     assert (path.stat().st_size - empty) / count < MOST_BYTES / 2
@@ -110,67 +109,34 @@ def test_a_timing_takes_few_bytes(tmp_path: Path) -> None:
 def test_surveys_travel(tmp_path: Path, url: str) -> None:
     parts = sorted((survey_part(5), survey_part(device=CPU)), key=lambda part: part.id)
     with Store.open(url) as store, Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
-        store.add_surveys(parts)
+        store.add(parts)
         file = tmp_path / "all.jsonl.gz"
         counts = exchange.export(store, file)
         assert (counts.surveys, counts.timings) == (2, 8)
         assert exchange.take(other, file).surveys == 2
         assert exchange.take(other, file).surveys == exchange.merge(other, store).surveys == 0
-        assert list(streams.everything(other)) == parts
-        assert exchange.export(store, file, streams.Selection(device=CPU.name)).surveys == 1
-        assert exchange.export(store, file, streams.Selection(shape=(16, 16, 16))).surveys == 0
+        assert list(listing.everything(other)) == parts
+        assert exchange.export(store, file, listing.Selection(device=CPU.name)).surveys == 1
+        assert exchange.export(store, file, listing.Selection(shape=(16, 16, 16))).surveys == 0
 
 
 def test_surveys_are_taken_back(url: str) -> None:
     part, another = survey_part(5), survey_part(6)
     with Store.open(url) as store:
-        store.add_surveys([part, another])
+        store.add([part, another])
         assert retracting.take_back(store, Chosen((part.id,)), "a busy machine") == 1
         assert store.survey_parts("gemm", BOARD, "cold") == [another]
         assert retracting.take_back(store, Chosen(device=BOARD.name)) == 1
-        assert (list(streams.survey_parts(store, streams.Selection())), store.devices()) == ([], [])
+        assert (list(listing.stream(store, SurveyPart, listing.Selection())), store.devices()) == ([], [])
         assert retracting.give_back(store, Chosen((part.id,))) == 1
         assert store.survey_parts("gemm", BOARD, "cold") == [part]
-        assert isinstance(next(streams.retractions(store)), Retraction)
-
-
-def test_a_damaged_part_is_found_and_rescued(tmp_path: Path) -> None:
-    path, part = tmp_path / "studies.db", survey_part(200)
-    with Store.open(f"sqlite:///{path}") as store:
-        store.add_surveys([part, survey_part(7)])
-    whole = health.check(f"sqlite:///{path}")
-    assert (whole.sound, whole.surveys, whole.only_stored) == (True, 2, 0)
-    data = bytearray(path.read_bytes())
-    packed = lines.packed(part)
-    data[data.find(packed[40:60]) + 5] ^= 4
-    path.write_bytes(data)
-    found = health.check(f"sqlite:///{path}")
-    assert (found.sound, found.surveys, found.damaged, found.only_copied) == (False, 1, 1, 1)
-    with Store.open(f"sqlite:///{path}") as store, pytest.raises(StoreTrouble, match="it is damaged"):
-        store.survey_parts("gemm", BOARD, "cold")
-    into = tmp_path / "new.db"
-    saved = health.rescue(f"sqlite:///{path}", into)
-    assert (saved.from_tables, saved.from_copy) == (1, 1)
-    with Store.open(f"sqlite:///{into}") as store:
-        assert part in store.survey_parts("gemm", BOARD, "cold")
-
-
-def test_parts_lie_in_the_pages_too(tmp_path: Path) -> None:
-    path, part = tmp_path / "studies.db", survey_part(2000)
-    with Store.open(f"sqlite:///{path}") as store:
-        store.add_surveys(part)
-    ledger_file(path).unlink()
-    path.write_bytes(bytes(100) + path.read_bytes()[100:])
-    into = tmp_path / "new.db"
-    assert health.rescue(f"sqlite:///{path}", into).from_pages == 1
-    with Store.open(f"sqlite:///{into}") as store:
-        assert store.survey_parts("gemm", BOARD, "cold") == [part]
+        assert isinstance(next(listing.stream(store, Retraction)), Retraction)
 
 
 def test_stats_and_export_tell_of_surveys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path / 'studies.db'}"
     with Store.open(url) as store:
-        store.add_surveys(survey_part(9))
+        store.add(survey_part(9))
     assert run(["records", "stats", "--db", url]) == 0
     assert "timings" in capsys.readouterr().out
     assert run(["records", "export", str(tmp_path / "a.jsonl"), "--db", url]) == 0

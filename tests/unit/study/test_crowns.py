@@ -17,7 +17,7 @@ from tuner.lookup import answer
 from tuner.results.crowns import Act, Crown
 from tuner.results.measurement import Measurement
 from tuner.store import Store, exchange, matrix
-from tuner.store.ledger import ledger_file, readable
+from tuner.store.lines import ledger_file, readable
 from tuner.study import crowns
 
 PROBLEM = square(64)
@@ -99,7 +99,7 @@ def test_a_pin_holds_until_it_is_taken_back(store: Store) -> None:
 
 def test_a_freeze_keeps_later_champions_from_answering(store: Store) -> None:
     frozen = Crown(Act.FREEZE, None, "", "", "", "", "me", made_at="2026-01-02T13:00:00.000000+00:00")
-    store.log_crowns(frozen)
+    store.add(frozen)
     assert tile_of(store) == 32
     assert [crowns.reign(store, PROBLEM).state(each) for each in store.champions("gemm", history=True)] == [
         "", "", "frozen out",

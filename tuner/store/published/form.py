@@ -294,8 +294,6 @@ def standing(published: Iterable[Published], store: Reader | None) -> list[Publi
         return found
     from tuner.store import retracting
 
-    if not retracting.any_retracted(store):
-        return found
     named = {each for result in found for each in _ids(result)}
     beside = {each.record_id for result in found for each in result.runners_up if each.record_id}
     gone = retracting.retracted(store, named | beside)
