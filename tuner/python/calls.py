@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -30,7 +29,7 @@ from tuner.python import measuring
 from tuner.python.arrays import NUMPY, Family, index_of
 from tuner.python.decisions import Decision, decide, forget, problem_of, warn_once
 from tuner.python.policy import CHANGED, CHOSEN, LIBRARY, MEASURE, VARIABLE, CallPolicy, chosen
-from tuner.python.requests import CallRequest, Placed
+from tuner.python.requests import CallRequest, PackedForm, Placed
 from tuner.results.record import ProblemKey
 
 #: Takes the caller's arrays, those that are read and then ``out``, and returns the result.
@@ -106,21 +105,6 @@ class _WritableMemory:
 
 def _as_writable(array: Any) -> Any:
     return array if array.flags.writeable else numpy.asarray(_WritableMemory(array))
-
-
-@dataclass(frozen=True)
-class PackedForm:
-    """An operand in the form that a kernel packs it in.
-
-    Attributes:
-        memory: Where it lies.
-        bytes: Its size.
-        kernel: Name and source hash of the kernel, and what the form depends on beside it.
-    """
-
-    memory: Any
-    bytes: int
-    kernel: tuple[str, str, str]
 
 
 def _ready(

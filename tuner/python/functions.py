@@ -27,11 +27,11 @@ from tuner.python.arrays import (
     shares_memory_with_others,
     view,
 )
-from tuner.python.calls import PackedForm, Prepared, Preparing, forget_all, packed_form, prepared_call
+from tuner.python.calls import Prepared, Preparing, forget_all, packed_form, prepared_call
 from tuner.python.decisions import REREADING, warn_once
 from tuner.python.policy import EMULATED_DTYPES, PRECISION, precision_of
 from tuner.python.policy import chosen as policy
-from tuner.python.requests import placed, request_for, request_of
+from tuner.python.requests import PackedForm, placed, request_for, request_of
 
 _key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
 #: Precision -> prepared products.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
@@ -14,9 +14,6 @@ from tuner.devices.detect import is_on_host
 from tuner.python.arrays import Family, Operand
 from tuner.python.policy import EMULATED_DTYPES, check_dtypes, precision_of
 from tuner.results.record import ProblemKey
-
-if TYPE_CHECKING:
-    from tuner.python.calls import PackedForm
 
 #: Function -> names of its arrays.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
@@ -67,6 +64,21 @@ def placed(argument: str, operand: Operand) -> Placed:
     # The copy keeps the order of the axes in memory, so that it reads in order.
     across = operand.ndim == 2 and abs(operand.strides[0]) < abs(operand.strides[1])
     return Placed(argument, across, f"strides {operand.strides} leave gaps, kernels take dense arrays")
+
+
+@dataclass(frozen=True)
+class PackedForm:
+    """An operand in the form that a kernel packs it in.
+
+    Attributes:
+        memory: Where it lies.
+        bytes: Its size.
+        kernel: Name and source hash of the kernel, and what the form depends on beside it.
+    """
+
+    memory: Any
+    bytes: int
+    kernel: tuple[str, str, str]
 
 
 @dataclass(frozen=True)

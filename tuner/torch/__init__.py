@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from tuner.declare.problem import PRECISIONS
 from tuner.python import matmul as tuned_product
 from tuner.python import on_miss
-from tuner.python.policy import checked
+from tuner.python.policy import precision_of
 
 __all__ = ["Product", "prepare", "product", "use"]
 
@@ -193,7 +192,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
             UnknownName: No such precision.
         """
         super().__init__()
-        self._precision = checked(precision, "precision", PRECISIONS) if precision else ""
+        self._precision = precision and precision_of(precision)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
