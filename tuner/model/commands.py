@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tuner.cli.formatting import pairs, print_json
-from tuner.cli.options import database_option, device_option, json_option, usual_regime_option, writable_file
+from tuner.cli.options import (
+    database_option,
+    device_option,
+    json_option,
+    usual_regime_option,
+    writable_file,
+)
+from tuner.declare.folders import in_checkout
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation
+from tuner.devices.cuda.process import held_gpu
+from tuner.devices.detect import kind_of
 from tuner.errors import InputError, NothingFound
-
-if TYPE_CHECKING:
-    from tuner.declare.kernel import Kernel
-    from tuner.declare.problem import Operation
-    from tuner.model.calibrate import LossSummary
-    from tuner.model.predict import Model
-
+from tuner.lookup.asking import device_in_full
+from tuner.lookup.stale import builtin_now
+from tuner.model import fit as fits
+from tuner.model.calibrate import LossSummary, spread_of
+from tuner.model.fitting import circumstances, known_model, read_survey, refit, timings
+from tuner.model.judging import calibrated, judged, later_answers, read_page, trusted
+from tuner.model.predict import Model
+from tuner.model.stored import name_of, path_of, regime_of, to_bytes
+from tuner.results.record import utc_now
+from tuner.store import Store, watched
 
 dtype_option = click.option(
     "--dtype", default="", help="Of the survey's problems; the operation's first unless given."
@@ -57,15 +71,6 @@ def fit(
     Needs LightGBM: pip install 'tile-tuner[model]'. With --device cuda:N that GPU trains the networks, in
     tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
     """
-    from tuner.declare.folders import in_checkout
-    from tuner.devices.cuda.process import held_gpu
-    from tuner.devices.detect import kind_of
-    from tuner.lookup.asking import device_in_full
-    from tuner.lookup.stale import builtin_now
-    from tuner.model.fit import fit as fitted
-    from tuner.model.fitting import circumstances, read_survey, refit
-    from tuner.store import Store
-
     writable_file(output)
     if survey is not None and output is None and not in_checkout():
         raise InputError("an installed package's own results are not written; name a file by -o")
@@ -78,7 +83,7 @@ def fit(
                 made = refit(store, declared, kernels.values(), where, regime, seed, dtype, gpu)
         else:
             origin = circumstances(regime) | ({"measured_at": measured_at} if measured_at else {})
-            made = fitted(read_survey(survey, declared, dtype, origin), kernels, where, seed, gpu=gpu)
+            made = fits.fit(read_survey(survey, declared, dtype, origin), kernels, where, seed, gpu=gpu)
     _show(made, _rows(made))
     _publish(made, dtype, output)
 
@@ -101,9 +106,6 @@ def calibrate(
     problems drawn after the model was fitted. The answers stay the same; the losses and intervals that are said
     become those seen there. Draw anew to see whether they hold.
     """
-    from tuner.model.judging import calibrated, read_page
-    from tuner.results.record import utc_now
-
     writable_file(output)
     known, declared, kernels = _known(operation, device, dtype, regime, db)
     drawn = [read_page(page, declared, known) for page in pages]
@@ -134,12 +136,6 @@ def check(
     decide by how much a kernel must be predicted to be faster than the library before it is answered, and how
     much of what was timed near by counts against a prediction.
     """
-    from tuner.model.fitting import timings
-    from tuner.model.judging import judged, later_answers, trusted
-    from tuner.model.stored import regime_of
-    from tuner.results.record import utc_now
-    from tuner.store import Store
-
     writable_file(output)
     known, declared, kernels = _known(operation, device, dtype, regime, db)
     with Store.open(db, read_only=True) as store:
@@ -165,9 +161,6 @@ def _known(
     operation: str, device: str, dtype: str, regime: str | None, db: str
 ) -> tuple[Model, Operation, dict[str, Kernel]]:
     """The model that answers, and its operation and kernels as they are declared now."""
-    from tuner.lookup.stale import builtin_now
-    from tuner.model.fitting import known_model
-
     catalogue, found = builtin_now(), known_model(operation, device, dtype, regime, db)
     kernels = {kernel.name: kernel for kernel in catalogue.of(operation, found.device.kind)}
     return found, catalogue.operation(operation), kernels
@@ -175,23 +168,15 @@ def _known(
 
 def _store(found: Model, dtype: str, db: str, origin: dict[str, Any]) -> Model:
     """Stores a model that tells more of its provenance in the database."""
-    from tuner.lookup.stale import builtin_now
-    from tuner.model.stored import name_of, regime_of, to_bytes
-    from tuner.store import Store, models
-
     found = replace(found, provenance={**found.provenance, **origin})
     name = name_of(builtin_now().operation(found.operation), dtype)
     with Store.open(db) as store:
-        models.add(store, name, found.device.name, regime_of(found), to_bytes(found))
+        watched.add_model(store, name, found.device.name, regime_of(found), to_bytes(found))
     return found
 
 
 def _publish(found: Model, dtype: str, output: Path | None) -> None:
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
-    from tuner.declare.folders import in_checkout
-    from tuner.lookup.stale import builtin_now
-    from tuner.model.stored import name_of, path_of, to_bytes
-
     name = name_of(builtin_now().operation(found.operation), dtype)
     path = output or (path_of(name, found.device.name) if in_checkout() else None)
     if path is not None:
@@ -209,9 +194,6 @@ def _publish(found: Model, dtype: str, output: Path | None) -> None:
 @json_option
 def show(operation: str, device: str, dtype: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
-    from tuner.model.calibrate import spread_of
-    from tuner.model.fitting import known_model
-
     found = known_model(operation, device, dtype, regime, db)
     if as_json:
         trust = found.calibration
@@ -242,8 +224,6 @@ def _trust(found: Model) -> list[tuple[str, str]]:
 
 
 def _rows(found: Model) -> list[tuple[str, str]]:
-    from tuner.model.calibrate import spread_of
-
     origin, trust = found.provenance, found.calibration
     drawn = f"{trust.scale:.2f} of that, as {trust.drawn} problems drawn after the fit tell"
     counts = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"

@@ -10,10 +10,11 @@ import hashlib
 import importlib.util
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
@@ -33,6 +34,8 @@ from tuner.study.requests import check_regime
 from tuner.study.session import check_fits
 from tuner.version import __version__
 from tuner.workers.device_worker import Crew, DeviceWorker
+
+T = TypeVar("T")
 
 #: Crashes of a config after which it is left out.
 MOST_CRASHES = 2
@@ -94,22 +97,20 @@ PART_TIMINGS, PART_S = 400, 5.0
 class OpenPart:
     """Timings that are not stored yet."""
 
-    def __init__(self, chosen: Design, worker: DeviceWorker, store: Store) -> None:
+    def __init__(
+        self, chosen: Design, worker: DeviceWorker, store: Store, registers: Mapping[int, int]
+    ) -> None:
         """Begins empty.
 
         Args:
             chosen: The survey's configs.
             worker: The device.
             store: Where it goes.
+            registers: Config's number -> its registers.
         """
         self._name, self._session = survey_name(chosen.request, worker.info), new_id()
-        self._design, self._worker, self._store = chosen, worker, store
-        self._clear()
-
-    def _clear(self) -> None:
-        self._problems: list[ProblemKey] = []
-        self._configs: dict[int, SurveyConfig] = {}
-        self._timings: list[Timing] = []
+        self._design, self._worker, self._store, self._registers = chosen, worker, store, registers
+        self._timings: list[tuple[ProblemKey, Timing]] = []
         self._begun_s = time.monotonic()
 
     def known(self) -> set[ProblemKey]:
@@ -118,38 +119,43 @@ class OpenPart:
         parts = self._store.survey_parts(request.operation.name, self._worker.info, request.regime, self._name)
         return {problem for part in parts for problem in part.problems}
 
-    def add(self, problem: Problem, timings: list[Timing], registers: dict[int, int]) -> None:
+    def add(self, problem: Problem, timings: list[Timing]) -> None:
         """Takes the timings of a problem, whose configs are numbered as in the design."""
-        origin = str(self._design.request.operation.origin or "")
-        for timing in timings:
-            number = timing.config
-            if number != LIBRARY and number not in self._configs:
-                kernel, config = self._design.pool.configs[number]
-                self._configs[number] = SurveyConfig(
-                    kernel.name, dict(config), kernel.source_hash, origin, registers.get(number, 0)
-                )
-            self._timings.append(timing._replace(problem=len(self._problems)))
-        self._problems.append(ProblemKey.of(problem))
+        self._timings += [(ProblemKey.of(problem), timing) for timing in timings]
         if len(self._timings) >= PART_TIMINGS or time.monotonic() - self._begun_s > PART_S:
             self.store()
 
     def store(self) -> None:
         """Stores what there is."""
-        if not self._problems:
-            return
-        place = {config: at for at, config in enumerate(self._configs)} | {LIBRARY: LIBRARY}
         request, info = self._design.request, self._worker.info
+        problems = _numbered(key for key, _ in self._timings)
+        configs = _numbered(each.config for _, each in self._timings if each.config != LIBRARY)
+        timings = [
+            each._replace(problem=problems[key], config=configs.get(each.config, LIBRARY))
+            for key, each in self._timings
+        ]
         baseline = request.operation.baselines.get(info.kind)
         versions = {
             "tuner": __version__, VERIFICATION_NAME: str(VERIFICATION),
             "library": baseline.name if baseline else "", **self._worker.versions,
         }  # fmt: skip
-        self._store.add_surveys(SurveyPart(
-            info, request.operation.name, request.regime, tuple(self._problems), tuple(self._configs.values()),
-            tuple(timing._replace(config=place[timing.config]) for timing in self._timings),
-            {name: text for name, text in versions.items() if text}, self._name, self._session,
-        ))  # fmt: skip
-        self._clear()
+        if timings:
+            self._store.add(SurveyPart(
+                info, request.operation.name, request.regime, tuple(problems),
+                tuple(self._config(number) for number in configs), tuple(timings),
+                {name: text for name, text in versions.items() if text}, self._name, self._session,
+            ))  # fmt: skip
+        self._timings, self._begun_s = [], time.monotonic()
+
+    def _config(self, number: int) -> SurveyConfig:
+        kernel, config = self._design.pool.configs[number]
+        origin, registers = str(self._design.request.operation.origin or ""), self._registers.get(number, 0)
+        return SurveyConfig(kernel.name, dict(config), kernel.source_hash, origin, registers)
+
+
+def _numbered(values: Iterable[T]) -> dict[T, int]:
+    """Values with their numbers, in the order in which they first come."""
+    return {value: at for at, value in enumerate(dict.fromkeys(values))}
 
 
 def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
@@ -243,7 +249,7 @@ class Survey:
         self.progress, self.stop = SurveyProgress(), ""
         self._design, self._begun_s, self._worker = chosen, begun_s, crew.devices[0]
         self._code = SurveyCode(crew, chosen.pool.configs)
-        self._part = OpenPart(chosen, self._worker, store)
+        self._part = OpenPart(chosen, self._worker, store, self._code.registers)
         self._kind = kind_of(self._worker.info.kind)
         self._timer = Timer(self._worker, chosen.request.regime, self._meanwhile)
         self._planned: deque[Turn] = deque()
@@ -346,7 +352,7 @@ class Survey:
         for timing in timings:
             self.progress.count(timing)
         self._design.learn(turn.problem, timings)
-        self._part.add(turn.problem, timings, self._code.registers)
+        self._part.add(turn.problem, timings)
         self.progress.problems += turn.depth == 0
         if (more := self._design.again(turn, self._fresh)) is not None:
             self._queue(more)

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
-from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
+from tuner.lookup.tuned import Subject, gather
 from tuner.model.fitting import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
@@ -28,7 +29,7 @@ from tuner.model.stored import models
 from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
-from tuner.store import Store, published
+from tuner.store import Store
 
 #: A round size is a multiple of the largest of these that is at most an eighth of it, if it is 16 at least.
 ROUND, ROUND_LEAST = (8, 16, 32, 64, 128, 256, 512), 16
@@ -239,18 +240,29 @@ class Design:
             return Turn(problem, (), number)
         count = self._count(problem)
         known, fitted, new, random = self._candidates(problem, count, rng)
-        picked = _Picking(self.pool, problem, fresh, self.times.at(ProblemKey.of(problem)))
-        standing_in = FITTED if fitted else 0.0
-        shares = [
-            (known, 1.0 - standing_in - CHILDREN - AT_RANDOM), (fitted, standing_in), (new, CHILDREN),
-            (random, AT_RANDOM),
-        ]  # fmt: skip
+        lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
         # Good ones first: what is slow is then cut off early.
-        for named, share in shares:
-            picked.take(named, round(share * count), max(int(share * fresh), 1))
-        for named in (new, known, random):
-            picked.take(named, count - len(picked.numbers), fresh)
-        return Turn(problem, tuple(picked.numbers), number, depth)
+        groups = [(known, lead), (fitted, FITTED), (new, CHILDREN), (random, AT_RANDOM)]
+        turns = sorted(
+            (at / share, place, named)
+            for place, (group, share) in enumerate(groups)
+            for at, named in enumerate(group)
+        )
+        timed, picked = self.times.at(ProblemKey.of(problem)), dict[int, int]()
+        for _, place, named in turns:
+            if len(picked) == count:
+                break
+            at = self.pool.number(named, fresh > 0)
+            if at is None or at in picked or at in timed:
+                continue
+            key = at, problem.dtype, problem.layout
+            if key not in self.pool.asked:
+                if fresh <= 0:
+                    continue
+                fresh -= 1
+                self.pool.asked.add(key)
+            picked[at] = place
+        return Turn(problem, tuple(sorted(picked, key=picked.__getitem__)), number, depth)
 
     def again(self, turn: Turn, fresh: int) -> Turn | None:
         """A further turn of a problem: at some the search goes on for as long as a short study's.
@@ -298,41 +310,6 @@ class Design:
         self._timings.update(self.pool.named(each.config)[0] for each in sound)
 
 
-class _Picking:
-    """Picks configs for a problem.
-
-    Attributes:
-        numbers: Theirs, each once.
-    """
-
-    def __init__(self, pool: Pool, problem: Problem, fresh: int, timed: Mapping[int, float]) -> None:
-        self._pool, self._problem, self._fresh, self._timed = pool, problem, fresh, timed
-        self.numbers: dict[int, None] = {}
-
-    def take(self, named: Sequence[Named], count: int, fresh: int) -> None:
-        """Picks the first that can be had.
-
-        Args:
-            named: The best first.
-            count: So many at the most.
-            fresh: Those of them that have to be compiled, at the most.
-        """
-        most, fresh = len(self.numbers) + count, min(fresh, self._fresh)
-        for config in named:
-            if len(self.numbers) >= most:
-                return
-            at = self._pool.number(config, fresh > 0)
-            if at is None or at in self.numbers or at in self._timed:
-                continue
-            key = at, self._problem.dtype, self._problem.layout
-            if key not in self._pool.asked:
-                if fresh <= 0:
-                    continue
-                fresh, self._fresh = fresh - 1, self._fresh - 1
-                self._pool.asked.add(key)
-            self.numbers[at] = None
-
-
 def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
     """The design of a survey that goes on from all that is known of the operation on such a device.
 
@@ -340,7 +317,14 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
         InputError: The ranges leave no problem.
     """
     made = Design(request, device, proposals(request, device, store))
-    for problem, times_s in [*_tuned(request, store, device), *_surveyed(request, store, device)]:
+    dtype = request.ranges.dtype or request.operation.dtypes[0]
+    subject = Subject(request.operation.name, dtype, device.kind, request.regime, device.name)
+    declared = Catalogue({request.operation.name: request.operation}, request.kernels)
+    known = [
+        (ProblemKey.of(tuned.problem), {named: timed.time_s for named, timed in tuned.times.items()})
+        for tuned in gather(store, subject, declared)
+    ]
+    for problem, times_s in [*known, *_surveyed(request, store, device)]:
         numbered = {made.pool.number(named): time_s for named, time_s in times_s.items()}
         made.times.add(problem, {at: time_s for at, time_s in numbered.items() if at is not None})
     return made
@@ -360,24 +344,9 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
     return proposed
 
 
-#: A problem with times of configs.
-_Times = tuple[ProblemKey, dict[Named, float]]
-
-
-def _tuned(request: SurveyRequest, store: Store, device: DeviceInfo) -> Iterator[_Times]:
-    """Problems with the times of their champions and, where published, runners-up."""
-    operation, here = request.operation.name, (device.kind, device.name)
-    for champion in store.champions(operation=operation, device=device):
-        record = champion.record
-        yield record.problem, {(record.kernel, Config(record.config)): record.measurement.time_s or math.inf}
-    for entry in published.entries(operation, None, here):
-        record = entry.champion.record
-        times = {(other.kernel, Config(other.config)): other.time_s for other in entry.runners_up}
-        times[record.kernel, Config(record.config)] = record.measurement.time_s or math.inf
-        yield record.problem, times
-
-
-def _surveyed(request: SurveyRequest, store: Store, device: DeviceInfo) -> Iterator[_Times]:
+def _surveyed(
+    request: SurveyRequest, store: Store, device: DeviceInfo
+) -> Iterator[tuple[ProblemKey, dict[Named, float]]]:
     """Problems of earlier surveys, also of this one, with the times of configs of kernels as they are."""
     parts = store.survey_parts(request.operation.name, device, request.regime)
     known = joined(parts, request.operation, request.kernels)
