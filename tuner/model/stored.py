@@ -28,8 +28,7 @@ from tuner.model.forest import Forest
 from tuner.model.network import Encoding, Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.predict import Model
-from tuner.store.published import tuned_folder
-from tuner.store.published.form import slug
+from tuner.store.published import slug, tuned_folder
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader

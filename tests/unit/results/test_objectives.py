@@ -24,7 +24,7 @@ from tuner.results.objectives import read_objectives, resolved, values_of
 from tuner.results.record import Role, new_id
 from tuner.search import front
 from tuner.store import Store
-from tuner.store.published import publish
+from tuner.store.publishing import publish
 
 Told = Callable[..., tuple[int, str, str]]
 BOTH = ("time", "energy")
@@ -249,7 +249,7 @@ def test_the_front_of_what_is_published(told: Told, here: Path, monkeypatch: pyt
     stored = json.loads(told(*found)[1])
     with Store.open("sqlite:///studies.db") as store:
         publish(store, here / "tuned", operation="toy")
-    monkeypatch.setattr("tuner.store.published.writing.tuned_folder", lambda: here / "tuned")
+    monkeypatch.setattr("tuner.store.published.tuned_folder", lambda: here / "tuned")
     monkeypatch.setattr("tuner.lookup.snapshot.tuned_folder", lambda: here / "tuned")
     code, out, err = told(*found, "--db", f"sqlite:///{here}/none.db")
     assert code == 0, err

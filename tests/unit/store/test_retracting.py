@@ -18,7 +18,7 @@ from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
 from tuner.python.tuning import warn_of_clocks
 from tuner.results.record import Champion, Record, Retraction, Role
-from tuner.store import Store, exchange, health, listing, matrix, published, retracting
+from tuner.store import Store, exchange, health, listing, matrix, published, publishing, retracting
 from tuner.store.lines import ledger_file
 from tuner.store.retracting import Chosen, give_back, take_back
 
@@ -153,20 +153,20 @@ def test_the_second_copy_and_a_rescue_keep_it(store: Store, tmp_path: Path) -> N
 
 def test_published_results_obey(store: Store, tmp_path: Path) -> None:
     folder, bogus = tmp_path / "tuned", reigning(store)
-    (path,) = published.publish(store, folder)
+    (path,) = publishing.publish(store, folder)
     (entry,) = published.entries("gemm", folder)
     assert entry.champion.record.config == BOGUS
     take_back(store, Chosen((bogus.record.id,)))
     assert published.standing([entry], None) == [entry]
     assert Snapshot.open(store, folder).standing("gemm") == []
     assert Snapshot.open(None, folder).standing("gemm") == [entry]
-    assert published.publish(store, folder) == [path]
+    assert publishing.publish(store, folder) == [path]
     (entry,) = published.entries("gemm", folder)
     assert entry.champion.record.config == HONEST
     assert BOGUS not in [each.config for each in entry.runners_up]
     # Nothing of the problem is left.
     take_back(store, Chosen(device=BOARD.name))
-    assert published.publish(store, folder) == [path]
+    assert publishing.publish(store, folder) == [path]
     assert not path.exists()
 
 

@@ -1,0 +1,379 @@
+"""Results that come with the project: reviewed text files, read without a database.
+
+``configs/tuned/<device>/<operation>.json`` holds one block for each problem: the champion, the library measured
+beside it, and the runners-up. `tuner.store.publishing` writes them from a store.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.declare.folders import configs_folder
+from tuner.declare.hardware import DeviceInfo
+from tuner.errors import InputError
+from tuner.results import codec
+from tuner.results.measurement import Measurement
+from tuner.results.record import Champion, ProblemKey, Record, Role, latest_hash
+
+if TYPE_CHECKING:
+    from tuner.store.reading import Reader
+
+#: Version of the form; files of a higher one are refused. In form 1 runners-up had no record, error or energy.
+FORMAT = 2
+#: What a file writes on a line before its entries, after all else.
+_ENTRIES = '"entries": ['
+#: Shares of the ordered samples whose values are published.
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+#: Significant digits of measured numbers: far below the noise of any timing.
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Published:
+    """One problem's published result.
+
+    Attributes:
+        champion: The champion, as from a store. The measurements hold quantiles of the samples, and their
+            ``time_s`` and ``noise`` are those of all samples.
+        speedup_low: Lower end of the interval of the champion's speed-up over the library; 0 without one.
+        speedup_high: Upper end of that interval.
+        runners_up: Records of other configs, fastest first, without duplicates or the champion. What is not
+            published of them is the champion's; in files of form 1 they have no id.
+    """
+
+    champion: Champion
+    speedup_low: float
+    speedup_high: float
+    runners_up: tuple[Record, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids that must count for the result to count: of the champion and its records."""
+        library = self.champion.baseline
+        return [self.champion.id, self.champion.record.id, *([library.id] if library else [])]
+
+
+@dataclass(frozen=True)
+class SummarisedMeasurement(Measurement):
+    """A measurement that keeps only quantiles of its samples; median and noise are those of all samples.
+
+    Attributes:
+        samples_count: Number of samples.
+        published_time_s: Their median in seconds.
+        published_noise: Their noise as a fraction.
+    """
+
+    samples_count: int = 0
+    published_time_s: float = 0.0
+    published_noise: float = 0.0
+
+    @property
+    def time_s(self) -> float | None:
+        """Median of all samples in seconds; None without samples."""
+        return self.published_time_s if self.samples_s else None
+
+    @property
+    def noise(self) -> float:
+        """Noise of all samples."""
+        return self.published_noise
+
+
+def tuned_folder() -> Path:
+    """Returns the folder of the project's published results."""
+    return configs_folder() / "tuned"
+
+
+def slug(name: str) -> str:
+    """Converts a name for folders and files: small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
+
+
+# --- reading -------------------------------------------
+
+
+def entries(
+    operation: str = "", directory: Path | None = None, device: tuple[str, str] | None = None
+) -> list[Published]:
+    """Returns published results: each a champion with the interval of its speed-up and its runners-up.
+
+    Files are parsed once, and again if they change.
+
+    Args:
+        operation: Name; every operation when empty.
+        directory: A folder of ``<device>/<operation>.json``; the project's own when None.
+        device: Kind and name; every device when None. Files that tell of no such device are not read on.
+
+    Returns:
+        Results in the order of files and, within one, of problems; empty if nothing is published.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    results: list[Published] = []
+    for version in _versions(operation, directory):
+        if device is None or device in {(info.kind, info.name) for info in _devices(*version)}:
+            results += _parsed(*version)
+    return [
+        result
+        for result in results
+        if operation in ("", result.champion.record.problem.operation)
+        and device in (None, (result.champion.record.device.kind, result.champion.record.device.name))
+    ]
+
+
+def champions(operation: str = "", directory: Path | None = None) -> list[Champion]:
+    """Returns published champions, one for each problem, device name and regime.
+
+    They look like those from a store: ``time_s``, ``noise``, ``tflops``, ``gbps``, error, versions, baseline
+    and ids are as published. Devices have no uuid, samples are quantiles. The runners-up come from
+    ``entries(operation, directory)``: each entry has ``champion`` and ``runners_up``.
+
+    Args:
+        operation: Name; every operation when empty.
+        directory: A folder of ``<device>/<operation>.json``; the project's own when None.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    return [result.champion for result in entries(operation, directory)]
+
+
+def devices(directory: Path | None = None) -> list[DeviceInfo]:
+    """Returns the devices that there are published results of, without reading the results.
+
+    Args:
+        directory: As for `entries`.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+    """
+    return list(dict.fromkeys(info for version in _versions("", directory) for info in _devices(*version)))
+
+
+def standing(published: Iterable[Published], store: Reader | None) -> list[Published]:
+    """Returns results whose champion and records still count in a database, with such runners-up.
+
+    Args:
+        published: Results.
+        store: The database; if None, nothing is retracted.
+    """
+    results = list(published)
+    if store is None or not results:
+        return results
+    from tuner.store.retracting import retracted
+
+    beside = [record.id for result in results for record in result.runners_up if record.id]
+    gone = retracted(store, [*(name for result in results for name in result.ids), *beside])
+    if not gone:
+        return results
+    return [
+        replace(result, runners_up=tuple(record for record in result.runners_up if record.id not in gone))
+        for result in results
+        if gone.keys().isdisjoint(result.ids)
+    ]
+
+
+def _versions(operation: str, directory: Path | None) -> Iterator[tuple[Path, int, int]]:
+    """Yields files, each with the time of its last change and its size."""
+    for path in sorted((directory or tuned_folder()).glob(f"*/{slug(operation) or '*'}.json")):
+        stat = path.stat()
+        yield path, stat.st_mtime_ns, stat.st_size
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: Path, changed_ns: int, size_bytes: int) -> tuple[Published, ...]:
+    """Returns the entries of one version of a file."""
+    return read_file(path)
+
+
+@functools.lru_cache(maxsize=256)
+def _devices(path: Path, changed_ns: int, size_bytes: int) -> tuple[DeviceInfo, ...]:
+    """Returns the devices of one version of a file: its entries are not read if it is laid out as written."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = "".join(itertools.takewhile(lambda line: line.strip() != _ENTRIES, file))
+        infos = json.loads(head.rstrip().removesuffix(",") + "}")["devices"].values()
+        return tuple(map(DeviceInfo.from_json, infos))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        every = _parsed(path, changed_ns, size_bytes)
+        return tuple(dict.fromkeys(result.champion.record.device for result in every))
+
+
+def read_file(path: Path) -> tuple[Published, ...]:
+    """Returns the entries of a file.
+
+    Raises:
+        InputError: It is not of the published form.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] > FORMAT:
+            raise InputError(
+                f"{path} has form {data['format']} and this version knows forms up to {FORMAT}; "
+                f"upgrade tile-tuner"
+            )
+        infos = {key: DeviceInfo.from_json(info) for key, info in data["devices"].items()}
+        return tuple(_entry_of(entry, data, infos) for entry in data["entries"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"a file of published results is what `tuner records publish` writes, {path} is not ({error!r}); "
+            f"restore it, or remove it and publish again"
+        ) from error
+
+
+def _entry_of(entry: Mapping[str, Any], data: Mapping[str, Any], infos: Mapping[str, DeviceInfo]) -> Published:
+    """Reads an entry of a file.
+
+    Args:
+        entry: The entry.
+        data: The file.
+        infos: Its devices by their keys.
+    """
+    problem = entry["problem"] | {"shape": entry["problem"]["shape"].items(), "operation": data["operation"]}
+    place = ProblemKey.from_json(problem), infos[entry["device"]], entry["regime"]
+
+    def record(measured: Mapping[str, Any], role: Role) -> Record:
+        own = {
+            "id": measured.get("record_id", ""),
+            "measured_at": measured.get("measured_at", entry["measured_at"]),
+        }  # fmt: skip
+        versions = data["versions"][measured.get("versions", entry["versions"])]
+        return Record(
+            *place, role, measured["kernel"], measured["config"], latest_hash(measured["source_hash"]),
+            _measurement_of(measured), measured.get("work", entry["work"]), versions, **own,
+        )  # fmt: skip
+
+    library, speedup = entry["baseline"], entry["speedup"]
+    champion = Champion(
+        record(entry, Role.FINAL), record(library, Role.BASELINE) if library else None, speedup["ratio"],
+        entry["verdict"], entry["trials"], id=entry["champion_id"], crowned_at=entry["crowned_at"],
+    )  # fmt: skip
+    beside = tuple(record(other, Role(other["role"])) for other in entry["runners_up"])
+    return Published(champion, speedup["low"], speedup["high"], beside)
+
+
+def _measurement_of(measured: Mapping[str, Any]) -> SummarisedMeasurement:
+    samples = measured.get("samples", {"count": 1, "quantiles_s": [measured["time_s"]]})
+    summary = {
+        "outcome": "MEASURED", "samples_s": samples["quantiles_s"], "samples_count": samples["count"],
+        "published_time_s": measured["time_s"], "published_noise": measured["noise"],
+    }  # fmt: skip
+    return codec.from_json(SummarisedMeasurement, {**measured, **summary})
+
+
+# --- writing -------------------------------------------
+
+
+def text_of(operation: str, results: Sequence[Published]) -> str:
+    """Returns the text of an operation's entries on one device; equal entries make equal text.
+
+    A block for each problem has a line for each config.
+    """
+    shared: dict[str, dict[str, Any]] = {"devices": {}, "versions": {}}
+    ordered = sorted(results, key=lambda result: result.champion.place)
+    blocks = [_block(_entry_json(result, shared), 4) for result in ordered]
+    parts = [
+        '"about": "Reviewed results; written by `tuner records publish`, explained in docs/records.md"',
+        f'"format": {FORMAT}',
+        f'"operation": {json.dumps(operation)}',
+        *(f'"{name}": {_block(dict(sorted(values.items())), 2).lstrip()}' for name, values in shared.items()),
+        f"{_ENTRIES}\n" + ",\n".join(blocks) + "\n  ]",
+    ]
+    return "{\n  " + ",\n  ".join(parts) + "\n}\n"
+
+
+def _block(data: Mapping[str, Any], indent: int) -> str:
+    """An object with a line for each value, and for each runner-up."""
+    pad, rows = " " * indent, []
+    for key, value in data.items():
+        text = json.dumps(value)
+        if key == "runners_up" and value:
+            text = "[\n" + ",\n".join(f"{pad}    {json.dumps(other)}" for other in value) + f"\n{pad}  ]"
+        rows.append(f"{pad}  {json.dumps(key)}: {text}")
+    return f"{pad}{{\n" + ",\n".join(rows) + f"\n{pad}}}"
+
+
+def _key_in(shared: dict[str, Any], data: Mapping[str, Any]) -> str:
+    """Returns the short key under which entries share a value, which is written once."""
+    key = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
+    shared[key] = data
+    return key
+
+
+def _rounded(value: Any) -> Any:
+    """Rounds measured numbers, also within an object, to the published digits; returns the rest unchanged."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(part) for name, part in value.items()}
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _entry_json(result: Published, shared: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    champion, record, library = result.champion, result.champion.record, result.champion.baseline
+    problem = record.problem
+    speedup = {"ratio": champion.speedup, "low": result.speedup_low, "high": result.speedup_high}
+    return {
+        "problem": {"shape": problem.dims, "dtype": problem.arithmetic, "layout": problem.layout},
+        "regime": record.regime,
+        "device": _key_in(shared["devices"], replace(record.device, uuid="").to_json()),
+        **_measured_json(record, shared["versions"]),
+        "baseline": _measured_json(library, shared["versions"]) if library else None,
+        "speedup": _rounded(speedup),
+        "verdict": champion.verdict,
+        "trials": dict(champion.trials),
+        "champion_id": champion.id,
+        "crowned_at": champion.crowned_at,
+        "runners_up": [_runner_up_json(other) for other in result.runners_up],
+    }
+
+
+def _runner_up_json(record: Record) -> dict[str, Any]:
+    measurement = record.measurement.to_json()
+    optional = {
+        "record_id": record.id, "measured_at": record.measured_at if record.id else "",
+        "error": _rounded(measurement["error"]), "circumstances": _rounded(measurement["circumstances"]),
+    }  # fmt: skip
+    return {
+        "kernel": record.kernel, "config": dict(record.config),
+        "time_s": _rounded(record.measurement.time_s or 0.0), "noise": _rounded(record.measurement.noise),
+        "role": record.role.value, "source_hash": record.source_hash,
+        **{name: value for name, value in optional.items() if value},
+    }  # fmt: skip
+
+
+def _measured_json(record: Record, versions: dict[str, Any]) -> dict[str, Any]:
+    measurement, time_s = record.measurement, _rounded(record.measurement.time_s or 0.0)
+    rates = {name: value / time_s if time_s else 0.0 for name, value in record.work.items()}
+    data = measurement.to_json()
+    return {
+        "kernel": record.kernel,
+        "config": dict(record.config),
+        "time_s": time_s,
+        "noise": _rounded(measurement.noise),
+        "tflops": _rounded(rates.get("flops", 0.0) / 1e12),
+        "gbps": _rounded(rates.get("bytes", 0.0) / 1e9),
+        "samples": _samples_json(measurement),
+        "work": dict(record.work),
+        "error": _rounded(data["error"]),
+        "compiled": data["compiled"],
+        "circumstances": _rounded(data["circumstances"]),
+        "source_hash": record.source_hash,
+        "versions": _key_in(versions, dict(record.versions)),
+        "record_id": record.id,
+        "measured_at": record.measured_at,
+    }
+
+
+def _samples_json(measurement: Measurement) -> dict[str, Any]:
+    ordered = sorted(measurement.samples_s)
+    if isinstance(measurement, SummarisedMeasurement):
+        return {"count": measurement.samples_count, "quantiles_s": ordered}
+    picked = [ordered[round(share * (len(ordered) - 1))] for share in QUANTILES] if ordered else []
+    return {"count": len(ordered), "quantiles_s": [_rounded(value) for value in picked]}

@@ -1,0 +1,172 @@
+"""Writes a store's champions as text files, which people can review and read without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner.results.measurement import Measurement, Outcome, compare
+from tuner.results.objectives import resolved, values_of
+from tuner.results.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role, rank_in_time
+from tuner.store import Store
+from tuner.store.published import Published, read_file, slug, standing, text_of, tuned_folder
+
+#: Number of configs published beside each champion.
+RUNNERS_UP = 10
+
+
+def publish(
+    store: Store, directory: Path | None = None, *, operation: str = "", device: str = "", regime: str = ""
+) -> list[Path]:
+    """Writes the current champions to ``<directory>/<device>/<operation>.json``.
+
+    An existing file keeps entries of problems for which the store has no champion, or only an older one.
+    Results that the store has retracted are removed from every file. Kernels of a user's own file are published
+    only if their operation is named, and provisional champions (`Champion.doubts`) never.
+
+    Args:
+        store: The store with the champions.
+        directory: The folder to write to; the project's own ``configs/tuned`` if None.
+        operation: Only this one.
+        device: Only the device of this name or uuid.
+        regime: Only this one.
+
+    Returns:
+        The written files, in order, including those that did not change.
+
+    Raises:
+        InputError: An existing file does not have the published form.
+    """
+    folder = directory or tuned_folder()
+    by_file: dict[tuple[Path, str], list[Champion]] = {}
+    for champion in store.champions(operation or None, device or None, regime or None):
+        record = champion.record
+        if not champion.doubts and (operation or not record.origin):
+            path = folder / slug(record.device.name) / f"{slug(record.problem.operation)}.json"
+            by_file.setdefault((path, record.problem.operation), []).append(champion)
+    thinned = _take_back(store, folder)
+    for (path, name), champions in by_file.items():
+        merged = {result.champion.place: result for result in (read_file(path) if path.exists() else ())}
+        for champion in champions:
+            there = merged.get(champion.place)
+            if there is None or _age(champion) >= _age(there.champion):
+                merged[champion.place] = _published(store, champion)
+        _replace(path, text_of(name, list(merged.values())))
+    return sorted({*thinned, *(path for path, _ in by_file)})
+
+
+def _age(champion: Champion) -> tuple[str, str]:
+    return rank_in_time(champion.crowned_at), champion.id
+
+
+def _take_back(store: Store, directory: Path) -> list[Path]:
+    """Removes results that the store has retracted from existing files, and returns the changed files."""
+    changed = []
+    for path in sorted(directory.glob("*/*.json")):
+        there = list(read_file(path))
+        left = standing(there, store)
+        if left == there:
+            continue
+        changed.append(path)
+        if left:
+            _replace(path, text_of(left[0].champion.record.problem.operation, left))
+        else:
+            path.unlink()
+    return changed
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file completely or not at all; an unchanged file is not written."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
+
+
+def _published(store: Store, champion: Champion) -> Published:
+    record, baseline = champion.record, champion.baseline
+    measurement = record.measurement
+    low = high = 0.0
+    if baseline is not None and len(baseline.measurement.samples_s) == len(measurement.samples_s) > 0:
+        paired = compare(measurement.samples_s, baseline.measurement.samples_s)
+        low, high = paired.low, paired.high
+    beside = [
+        other
+        for other in store.records(problem=record.problem, device=record.device.name)
+        if (other.regime, other.device.kind) == (record.regime, record.device.kind)
+    ]
+    # Finals do not measure energy.
+    own = (other for other in beside if _config(other) == _config(record) and _energy(other.measurement))
+    latest = max(own, key=lambda other: other.measured_at, default=record)
+    circumstances = {**_energy(latest.measurement), **measurement.circumstances}
+    record = replace(record, measurement=replace(measurement, circumstances=circumstances))
+    return Published(replace(champion, record=record), low, high, tuple(_runners_up(record, beside)))
+
+
+def _energy(measurement: Measurement) -> dict[str, float]:
+    """Returns energy and power of a run if energy was an objective."""
+    seen = measurement.circumstances
+    return {name: seen[name] for name in ("energy_j", "power_w") if "energy_j" in seen and name in seen}
+
+
+def _runners_up(champion: Record, records: Iterable[Record]) -> list[Record]:
+    """Selects finalists, best trials, fronts and measurements for other shapes; none that ever failed.
+
+    Each config appears once. A bad config says as much as a good one about the cost of an answer from a
+    neighbour.
+    """
+    kernels = [record for record in records if record.role is not Role.BASELINE]
+    sources = {
+        record.kernel: record.source_hash for record in kernels
+    }  # in order of measurement: the last counts
+    sources[champion.kernel] = champion.source_hash
+    best: dict[tuple[Any, ...], Record] = {}
+    failed = {_config(champion)}
+    for record in kernels:
+        key = _config(record)
+        if record.source_hash != sources[record.kernel]:
+            continue
+        if record.measurement.outcome.failed:
+            failed.add(key)
+        elif record.measurement.outcome is Outcome.MEASURED and record.measurement.samples_s:
+            best[key] = min(best.get(key, record), record, key=_merit)
+    ranked = sorted((record for key, record in best.items() if key not in failed), key=_merit)
+    on_front = _on_fronts(ranked)
+    further = (
+        record for record in ranked[RUNNERS_UP:] if record.study.startswith(ELSEWHERE) or record.id in on_front
+    )
+    chosen = sorted([*ranked[:RUNNERS_UP], *further], key=lambda record: (record.measurement.time_s, record.id))
+    return [
+        replace(record, measurement=replace(record.measurement, circumstances=_energy(record.measurement)))
+        for record in chosen
+    ]
+
+
+def _on_fronts(records: Iterable[Record]) -> set[str]:
+    """Returns ids of the records on the Pareto fronts of studies with several objectives."""
+    by_objectives: dict[tuple[str, ...], dict[str, tuple[float, ...]]] = {}
+    for record in records:
+        _, several, names = record.study.partition(OBJECTIVES_OF_STUDY)
+        objectives = tuple(names.partition(",")[0].split())
+        values = values_of(record.measurement, objectives) if several else None
+        if values:
+            by_objectives.setdefault(objectives, {})[record.id] = resolved(values)
+    if not by_objectives:
+        return set()
+    from tuner.search import front
+
+    return {list(points)[at] for points in by_objectives.values() for at in front(list(points.values()))}
+
+
+def _merit(record: Record) -> tuple[bool, float, str]:
+    """Finals before trials, then the faster."""
+    return record.role is not Role.FINAL, record.measurement.time_s or 0.0, record.id
+
+
+def _config(record: Record) -> tuple[Any, ...]:
+    """What a config is unique for, in texts."""
+    return record.kernel, tuple(sorted((name, str(value)) for name, value in record.config.items()))
