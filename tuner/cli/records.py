@@ -210,8 +210,8 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
     """Write the champions as text for review. One file per device and operation."""
     from tuner.declare.folders import in_checkout
     from tuner.store import Store
-    from tuner.store.published import publish as write
     from tuner.store.published import tuned_folder
+    from tuner.store.publishing import publish as write
 
     if folder is None and not in_checkout():
         raise InputError(

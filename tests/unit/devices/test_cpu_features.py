@@ -19,7 +19,7 @@ from tuner.errors import DeviceTrouble, InputError
 from tuner.lookup import answer
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.store.published import publish
+from tuner.store.publishing import publish
 
 WIDE = {"avx", "avx2", "avx512f"}
 
