@@ -49,7 +49,7 @@ def asked(search: Search, batch: int, most: int = 1000) -> list[tuple[str, Confi
 @pytest.mark.parametrize("sampler", PRESENT)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_every_legal_config_is_asked_once_and_then_none(sampler: str, batch: int) -> None:
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s", budget=100))
+    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, budget=100))
     found = asked(search, batch)
     every = [(name, config) for name, space in spaces().items() for config in space]
     assert len(found) == len(every) == 37
@@ -60,7 +60,7 @@ def test_every_legal_config_is_asked_once_and_then_none(sampler: str, batch: int
 
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_configs_in_flight_are_not_asked_again(sampler: str) -> None:
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s"))
+    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1))
     found = search.ask(37)
     assert len({(each.kernel, each.config) for each in found}) == 37
     assert len({each.number for each in found}) == 37
@@ -69,7 +69,7 @@ def test_configs_in_flight_are_not_asked_again(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_the_same_seed_and_tells_give_the_same_configs(sampler: str) -> None:
     one, other = (
-        asked(Search(spaces(), SearchOptions(sampler=sampler, seed=3, study_name="s", budget=30)), 3, 30)
+        asked(Search(spaces(), SearchOptions(sampler=sampler, seed=3, budget=30)), 3, 30)
         for _ in range(2)
     )
     assert one == other
@@ -77,7 +77,7 @@ def test_the_same_seed_and_tells_give_the_same_configs(sampler: str) -> None:
 
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_what_was_measured_before_is_not_asked_again(sampler: str) -> None:
-    first = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s", budget=100))
+    first = Search(spaces(), SearchOptions(sampler=sampler, seed=1, budget=100))
     before = []
     for each in first.ask(15):
         outcome, time_s = measure(each)
@@ -86,7 +86,7 @@ def test_what_was_measured_before_is_not_asked_again(sampler: str) -> None:
     other = Observation("removed", Config({}), Outcome.MEASURED, 1.0)
     search = Search(
         spaces(),
-        SearchOptions(sampler=sampler, seed=2, study_name="s", budget=100),
+        SearchOptions(sampler=sampler, seed=2, budget=100),
         Known(past=[*before, gone, other]),
     )
     found = asked(search, 2)
@@ -103,7 +103,7 @@ def test_starts_come_first_and_illegal_ones_are_left_out(sampler: str) -> None:
         ("tiled", Config({"X": 8, "Y": 2, "MODE": "b"})),
         ("plain", Config({"N": 13})),
     ]
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s"), Known(starts=starts))
+    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1), Known(starts=starts))
     found = [(each.kernel, each.config) for each in search.ask(3)]
     assert found[:2] == [starts[0], starts[3]]
     assert len(set(found)) == 3
@@ -112,7 +112,7 @@ def test_starts_come_first_and_illegal_ones_are_left_out(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", PRESENT)
 @pytest.mark.parametrize("outcome", [Outcome.COMPILE_FAILED, Outcome.INACCURATE])
 def test_only_failures_do_no_harm(sampler: str, outcome: Outcome) -> None:
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s", budget=100))
+    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, budget=100))
     count = 0
     while found := search.ask(4):
         count += len(found)
@@ -124,7 +124,7 @@ def test_only_failures_do_no_harm(sampler: str, outcome: Outcome) -> None:
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_a_config_that_has_no_other_beside_it_is_asked_once(sampler: str) -> None:
     single = Space.build((choice("X", 4), choice("MODE", "a")), (), None, None)
-    search = Search({"k": single}, SearchOptions(seed=1, study_name="s", sampler=sampler))
+    search = Search({"k": single}, SearchOptions(seed=1, sampler=sampler))
     (candidate,) = search.ask(5)
     assert candidate.config == {"X": 4, "MODE": "a"}
     search.tell(candidate, Outcome.MEASURED, 1.0)
@@ -135,13 +135,13 @@ def test_a_config_that_has_no_other_beside_it_is_asked_once(sampler: str) -> Non
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_empty_spaces_ask_nothing(sampler: str) -> None:
     none = Space.build((choice("N", 1, 2),), (Constraint("never", lambda p, d, c: c.N > 5),), None, None)
-    search = Search({"empty": none}, SearchOptions(sampler=sampler, seed=1, study_name="s"))
+    search = Search({"empty": none}, SearchOptions(sampler=sampler, seed=1))
     assert search.ask(2) == []
     assert search.stopped == "space covered"
 
 
 @pytest.mark.parametrize("sampler", ABSENT)
 def test_a_sampler_whose_package_is_absent_says_so(sampler: str) -> None:
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, study_name="s"))
+    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1))
     with pytest.raises(InputError, match=f"the sampler {sampler} needs the package {NEEDS[sampler]}"):
         asked(search, 1)

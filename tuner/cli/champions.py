@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import config_text, duration, print_json, table
-from tuner.cli.options import database_option, device_option, json_option, parse_problem, problem_options
+from tuner.cli.formatting import config_text, duration, print_json, show, table
+from tuner.cli.options import (
+    database_option,
+    device_option,
+    json_option,
+    named_problem,
+    problem_options,
+    together,
+)
 from tuner.study.crowns import history_json, reign_json
 
 if TYPE_CHECKING:
-    from tuner.results.crowns import Crown
     from tuner.results.record import Champion
     from tuner.store import Store
     from tuner.study.crowns import Reign
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+COLUMNS = ("problem", "device", "champion", "time", "x library", "state")
+#: A problem, a device by name, and the database.
+place_options = together(
+    problem_options,
+    click.option("--device", default="", help='A name such as "NVIDIA H200"; needed if there are several.'),
+    database_option,
+)
+#: Who says so, and why.
+said_options = together(
+    click.option("--why", required=True, help="Why; it is kept."),
+    click.option("--who", default="", help="Who says so; default: the user on this machine."),
+)
 
 
 @click.group()
@@ -26,34 +42,12 @@ def champions() -> None:
     """List champions, pin them, or go back to earlier ones. Every act is kept, with who and why."""
 
 
-def place_options(command: F) -> F:
-    """A problem, a device by name, and the database."""
-    for decorate in (
-        database_option,
-        click.option("--device", default="", help='A name such as "NVIDIA H200"; needed if there are several.'),
-        problem_options,
-    ):
-        command = decorate(command)
-    return command
-
-
-def said_options(command: F) -> F:
-    """Who says so, and why."""
-    for decorate in (
-        click.option("--who", default="", help="Who says so; default: the user on this machine."),
-        click.option("--why", required=True, help="Why; it is kept."),
-    ):
-        command = decorate(command)
-    return command
-
-
-def _reign(store: Store, asked: dict[str, Any]) -> Reign:
+def _reign(store: Store, options: dict[str, Any]) -> Reign:
     from tuner.results.record import ProblemKey
     from tuner.study.crowns import reign
 
-    names = ("target", "dims", "sets", "dtype", "layout", "precision", "epilogue")
-    _, problem = parse_problem(*(asked[name] for name in names))
-    return reign(store, ProblemKey.of(problem), asked["device"], asked["regime"])
+    _, problem = named_problem(options)
+    return reign(store, ProblemKey.of(problem), options["device"], options["regime"])
 
 
 @champions.command("list")
@@ -68,68 +62,66 @@ def list_(operation: str, device: str, db: str, as_json: bool) -> None:
 
     with Store.open(db, read_only=True) as store:
         found = reigns(store, operation, device)
-    if as_json:
-        print_json([reign_json(each) for each in found])
-        return
-    rows = [_row(each, each.champion) for each in found if each.champion is not None]
-    table("Champions", ("problem", "device", "champion", "time", "x library", "state", "since", "id"), rows)
+    rows = (_row(reign, reign.champion) for reign in found if reign.champion is not None)
+    show(as_json, [reign_json(reign) for reign in found], "Champions", (*COLUMNS, "since", "id"), rows)
 
 
 @champions.command()
 @place_options
 @json_option
-def history(as_json: bool, db: str, **asked: Any) -> None:
+def history(as_json: bool, db: str, **options: Any) -> None:
     """Show everybody who was champion of a problem, and all that was said about them."""
     from tuner.store import Store
 
     with Store.open(db, read_only=True) as store:
-        found = _reign(store, asked)
-    if as_json:
-        print_json(history_json(found))
-        return
-    columns = ("problem", "device", "champion", "time", "x library", "state", "crowned", "id")
-    table(f"Champions of {found.place.problem}", columns, [_row(found, each) for each in found.history])
-    rows = [(e.made_at[:19], e.act.value, e.champion[:8] or "-", e.who, e.why) for e in found.log]
-    if rows:
+        reign = _reign(store, options)
+    rows: list[tuple[str, ...]] = [_row(reign, champion) for champion in reign.history]
+    title = f"Champions of {reign.place.problem}"
+    show(as_json, history_json(reign), title, (*COLUMNS, "crowned", "id"), rows)
+    rows = [(e.made_at[:19], e.act.value, e.champion[:8] or "-", e.who, e.why) for e in reign.log]
+    if rows and not as_json:
         table("What was said", ("when", "act", "champion", "who", "why"), rows)
+
+
+def _enter(act: str, db: str, options: dict[str, Any], **more: str) -> None:
+    """Enters an act of `tuner.study.crowns` into the log, and says what it came to."""
+    from tuner.store import Store
+    from tuner.study import crowns
+
+    with Store.open(db) as store:
+        entry = getattr(crowns, act)(
+            store, _reign(store, options), why=options["why"], who=options["who"], **more
+        )
+        reign = _reign(store, options)
+    now = reign.champion
+    answers = f"{now.record.kernel} {config_text(now.record.config)} ({now.id[:8]})" if now else "nobody"
+    click.echo(f"{entry.act.value} by {entry.who}; for {reign.place} now answers {answers}")
 
 
 @champions.command()
 @place_options
 @said_options
 @click.option("--champion", default="", metavar="ID", help="Its first letters do; default: who answers now.")
-def pin(champion: str, who: str, why: str, db: str, **asked: Any) -> None:
+def pin(champion: str, db: str, **options: Any) -> None:
     """Make one champion answer until it is unpinned, whoever is crowned meanwhile."""
-    from tuner.store import Store
-    from tuner.study.crowns import pin as enter
-
-    with Store.open(db) as store:
-        _told(store, asked, enter(store, _reign(store, asked), champion, why, who))
+    _enter("pin", db, options, champion=champion)
 
 
 @champions.command()
 @place_options
 @said_options
-def unpin(who: str, why: str, db: str, **asked: Any) -> None:
+def unpin(db: str, **options: Any) -> None:
     """Let the latest champion answer again."""
-    from tuner.store import Store
-    from tuner.study.crowns import unpin as enter
-
-    with Store.open(db) as store:
-        _told(store, asked, enter(store, _reign(store, asked), why, who))
+    _enter("unpin", db, options)
 
 
 @champions.command()
 @place_options
 @said_options
 @click.option("--to", default="", metavar="ID", help="Go back to this one; default: the one before.")
-def rollback(to: str, who: str, why: str, db: str, **asked: Any) -> None:
+def rollback(to: str, db: str, **options: Any) -> None:
     """Go back to the champion before. One that is crowned later answers again."""
-    from tuner.store import Store
-    from tuner.study.crowns import rollback as enter
-
-    with Store.open(db) as store:
-        _told(store, asked, enter(store, _reign(store, asked), why, who, to))
+    _enter("rollback", db, options, to=to)
 
 
 @champions.command()
@@ -142,18 +134,8 @@ def freeze(off: bool, who: str, why: str, db: str) -> None:
     from tuner.study.crowns import freeze as enter
 
     with Store.open(db) as store:
-        entry = enter(store, None, why, who, thaw=off)
+        entry = enter(store, why, who, thaw=off)
     click.echo(f"{'thawed' if off else 'frozen'} by {entry.who}")
-
-
-def _told(store: Store, asked: dict[str, Any], entry: Crown) -> None:
-    """Says what an entry came to."""
-    found = _reign(store, asked)
-    now = found.champion
-    answers = (
-        "nobody" if now is None else f"{now.record.kernel} {config_text(now.record.config)} ({now.id[:8]})"
-    )
-    click.echo(f"{entry.act.value} by {entry.who}; for {found.place} now answers {answers}")
 
 
 def _row(reign: Reign, champion: Champion) -> tuple[str, ...]:
@@ -165,15 +147,11 @@ def _row(reign: Reign, champion: Champion) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-#: Problems that are listed unless told otherwise.
-LISTED = 20
-
-
 @click.command()
 @device_option('Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".')
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=LISTED, show_default=True, help="List so many at the most."
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="List so many at the most."
 )
 @click.option("--clear", is_flag=True, help="Delete the counts, of these devices and operations.")
 @database_option
@@ -200,16 +178,14 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
         return
     with Store.open(db, read_only=True) as store:
         found = most_wanted(store, device=name, operation=operation, limit=limit)
-    if as_json:
-        print_json({"wanted": [each.to_json() for each in found]})
-        return
     rows = [
         (
-            str(each.problem), each.device, f"{each.calls:,}", duration(each.saves_s), each.match or "-",
-            each.last_at[:16].replace("T", " "),
+            miss.problem, miss.device, f"{miss.calls:,}", duration(miss.saves_s), miss.match or "-",
+            miss.last_at[:16].replace("T", " "),
         )
-        for each in found
+        for miss in found
     ]  # fmt: skip
-    table("Wanted", ("problem", "device", "calls", "to be saved", "answered by", "last asked, UTC"), rows)
-    if not found:
+    columns = ("problem", "device", "calls", "to be saved", "answered by", "last asked, UTC")
+    show(as_json, {"wanted": [miss.to_json() for miss in found]}, "Wanted", columns, rows)
+    if not found and not as_json:
         click.echo("nothing was asked for that is not tuned")

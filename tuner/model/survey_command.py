@@ -32,7 +32,7 @@ from tuner.store import Store
 from tuner.store.listing import survey_tallies
 from tuner.study import dry_run as previews
 from tuner.study.locks import occupied
-from tuner.study.reporting import Events
+from tuner.study.progress import Events
 
 if TYPE_CHECKING:
     from tuner.model.survey import SurveyProgress

@@ -18,8 +18,7 @@ from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
 from tuner.results.units import config_text, duration, speed
 from tuner.store import Store
-from tuner.study.progress import Progress, Result
-from tuner.study.reporting import failures, where_time_went
+from tuner.study.progress import Progress, Result, failures, where_time_went
 from tuner.study.requests import Asked
 from tuner.study.session import study_name
 
@@ -190,9 +189,9 @@ class Tuned:
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The trials as a table of pandas: a row for each, with its config, outcome and times."""
-        from tuner.python.record_tables import table_of
+        from tuner.python.record_tables import Table
 
-        return table_of(self.trials).to_dataframe()
+        return Table.of(self.trials).to_dataframe()
 
     def figures(self) -> dict[str, Any]:
         """Figures of Plotly by name: history, importance, pairs, parallel, failures, time."""

@@ -22,8 +22,7 @@ from tuner.python.running import device_of
 from tuner.python.tuned import Tuned
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
-from tuner.study.progress import Progress, Result
-from tuner.study.reporting import ProgressView
+from tuner.study.progress import Progress, ProgressView, Result
 from tuner.study.requests import Asked, StudyOptions, asked
 from tuner.study.study import run_study
 

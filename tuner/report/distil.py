@@ -18,10 +18,10 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
 from tuner.lookup.legality import Flags, Points
-from tuner.lookup.tuned import Column, Subject, TunedProblem
+from tuner.lookup.snapshot import Column, Subject, TunedProblem
 from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
-from tuner.study.remeasure import MissingTime
+from tuner.study.first_use import MissingTime
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.intp]

@@ -25,15 +25,15 @@ from tuner.errors import DeviceTrouble
 from tuner.export.symbolic import in_python, traced
 from tuner.export.templates import filled
 from tuner.lookup.asking import completed_device, opened, parse_device
-from tuner.lookup.snapshot import Snapshot
+from tuner.lookup.snapshot import Column, Snapshot, Subject, TunedProblem
 from tuner.lookup.stale import builtin_now
-from tuner.lookup.tuned import Column, Subject, TunedProblem
 from tuner.report.distil import Distilled, Fork, Tree, distilled, shapes_of
 from tuner.results.record import ELSEWHERE
 from tuner.store import Store
+from tuner.study.first_use import remeasure
 from tuner.study.locks import occupied
-from tuner.study.remeasure import Remeasuring
 from tuner.version import __version__
+from tuner.workers.device_worker import Crew
 
 #: Rounds of timing missing configs and choosing again.
 ROUNDS = 20
@@ -133,16 +133,17 @@ def _measured(
     deadline_s = None if seconds is None else time.monotonic() + seconds
     study = f"{ELSEWHERE} {subject.operation}"
     tried: set[tuple[Any, ...]] = set()
-    with Store.open(db) as store, occupied(db, (here,), study), ExitStack() as closing:
-        measuring = Remeasuring(store, here, subject.regime, study)
-        closing.callback(measuring.close)
+    with Store.open(db) as store, occupied(db, (here,), study), Crew([here]) as crew:
         for _ in range(ROUNDS):
             missing = {(each.problem, each.kernel.name, each.config): each for each in choice.missing()}
             fresh = {key: each for key, each in missing.items() if key not in tried}
             if not fresh or (deadline_s is not None and time.monotonic() > deadline_s):
                 break
             tried |= fresh.keys()
-            measuring.run(fresh.values(), deadline_s, lambda text: click.echo(text, err=True))
+            remeasure(
+                store, crew, fresh.values(), subject.regime, study, deadline_s,
+                lambda text: click.echo(text, err=True),
+            )  # fmt: skip
             choice = choose(store)
     return choice
 

@@ -34,15 +34,14 @@ from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, ladder_of, l
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung, SweepPoint
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
-from tuner.search import BackgroundSearch, Known, Search, SearchOptions
+from tuner.search import Known, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.leaderboard import Leaderboard
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop
 from tuner.study.progress import TimeBudget
-from tuner.study.session import Recorder, Session, TimingConditions
+from tuner.study.session import Recorder, Session
 from tuner.study.study import SearchPolicy
-from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
 #: Seconds for tuning each step, unless said otherwise.
@@ -98,19 +97,6 @@ def declared_config(
     space, default = pinned_space(kernel, pins, problem, device), kernel.default_config()
     nearest = space.nearest([{**default, **pins}]) if default is not None else list(space[:1])
     return nearest[0] if nearest else None
-
-
-def measured(session: Session, kernel: Kernel, config: Config) -> tuple[CompiledConfig | None, Measurement]:
-    """Compiles and measures one config to the end; a step of a ladder may be slow.
-
-    Returns:
-        The machine code, None if it was not measured; and the measurement.
-    """
-    compiled = session.compile(kernel, config)
-    if isinstance(compiled, Measurement):
-        return None, compiled
-    measurement = session.measure(compiled, limit_s=LIMIT_S)
-    return compiled if measurement.outcome is Outcome.MEASURED else None, measurement
 
 
 # ---- the climb
@@ -173,7 +159,7 @@ class Climb:
         """Opens a session and makes its arrays."""
         worker = self.crew.devices[0]
         recorder = Recorder(self.store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
-        with Session(self.crew, problem, recorder, TimingConditions(regime)) as session:
+        with Session(self.crew, recorder) as session:
             session.prepare()
             yield session
 
@@ -214,7 +200,7 @@ class Climb:
         config = declared_config(kernel, pins, problem, info)
         if config is None:
             return []
-        code, measurement = measured(session, kernel, config)
+        code, measurement = session.timed(kernel, config, LIMIT_S)
         session.add(Role.TRIAL, kernel, config, measurement)
         return [Rung(step, problem, config, measurement, code=code)]
 
@@ -223,16 +209,14 @@ class Climb:
         kernel = step.kernel
         starts = first_configs(kernel, step.pins, session.problem, session.worker.info)
         known = Known([(kernel.name, config) for config in starts])
-        search = BackgroundSearch(
-            Search({kernel.name: space}, SearchOptions(self.seed, session.recorder.study), known),
-            inline=session.shares_cores,
-        )
-        budget = TimeBudget(self.seconds, lambda progress: None, finals_s=0.0)
+        search = Search({kernel.name: space}, SearchOptions(self.seed), known)
+        budget = TimeBudget(self.seconds, finals_s=0.0)
         leaderboard = Leaderboard(progress=budget.progress)
+        policy = SearchPolicy([kernel], search, leaderboard, session.shares_cores)
         try:
-            Loop(session, SearchPolicy([kernel], search, leaderboard), budget).run()
+            Loop(session, policy, budget).run()
         finally:
-            search.close()
+            policy.close()
             session.pool.cancel()
         times_s, codes = leaderboard.times_s, leaderboard.compiled_configs
         best = min((key for key in times_s if key in codes), key=lambda key: times_s[key], default=None)
@@ -248,7 +232,7 @@ class Climb:
                 for value in sweep.values:
                     config = declared_config(sweep.kernel, sweep.pinned(value), problem, session.worker.info)
                     if config is not None:
-                        yield SweepPoint(sweep, problem, value, measured(session, sweep.kernel, config)[1])
+                        yield SweepPoint(sweep, problem, value, session.timed(sweep.kernel, config, LIMIT_S)[1])
 
     # ---- what the steps are compared with
 
@@ -281,7 +265,7 @@ class Climb:
             for kernel in kernels:
                 pins = [{kernel.threads: count} for count in counts] if kernel.threads else [{}]
                 configs = [config for pin in pins for config in first_configs(kernel, pin, problem, info)]
-                times += [measured(session, kernel, config)[1].time_s for config in dict.fromkeys(configs)]
+                times += [session.timed(kernel, config, LIMIT_S)[1].time_s for config in dict.fromkeys(configs)]
         return min(filter(None, times), default=None)
 
     def _further_library(self, problem: Problem) -> Iterator[Library]:

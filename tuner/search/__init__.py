@@ -1,13 +1,12 @@
 """Search: which config to try next. The only package that imports Optuna."""
 
 from tuner.search.budget import Budget
-from tuner.search.pareto import front, front_value
-from tuner.search.search import SAMPLERS, BackgroundSearch, Candidate, Known, Search, SearchOptions
+from tuner.search.search import SAMPLERS, Candidate, Known, Search, SearchOptions
 from tuner.search.strategy import Observation
+from tuner.search.tile import front, front_value
 
 __all__ = [
     "SAMPLERS",
-    "BackgroundSearch",
     "Budget",
     "Candidate",
     "Known",

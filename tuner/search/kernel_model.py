@@ -1,15 +1,19 @@
-"""Predictions for one kernel's untried configs: their times, and whether they will fail."""
+"""What is predicted of one kernel's untried configs: their times, and whether they will fail.
+
+Observations of the kernel on another device, or at the nearest shape, are prior knowledge.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 import numpy as np
 
-from tuner.search.strategy import Observations
+from tuner.declare.space import Space
+from tuner.search.strategy import Observation, Observations
 from tuner.search.surrogate import Floats, Hyperparameters, Posterior, Rows
-from tuner.search.transfer_prior import TransferPrior
 
 #: Number of configs with a time before the model predicts.
 FEWEST = 4
@@ -35,6 +39,137 @@ MOST_FITTED = 200
 MOST_CONDITIONED = 400
 #: Variance of the threshold between what works (1) and what fails (-1).
 THRESHOLD_VARIANCE = 0.1
+#: Random configs among which the design is chosen.
+POOL = 600
+#: Largest number of configs to fit the surrogate for configs not measured elsewhere.
+MOST_FITTED_ELSEWHERE = 150
+#: Normal prior of the slope: log times elsewhere carry over roughly one to one.
+SLOPE = (1.0, 0.3)
+#: A study begins from this fastest share of the configs known elsewhere.
+GOOD_SHARE, GOOD_AT_LEAST = 0.1, 30
+
+
+def spread(space: Space, count: int, taken: Collection[int], rng: np.random.Generator) -> list[int]:
+    """Returns positions of legal configs, each as far as possible from the earlier and the taken ones.
+
+    Args:
+        space: The legal configs.
+        count: Number of configs.
+        taken: Positions that were requested before.
+        rng: Random number generator.
+    """
+    size = len(space)
+    pool = rng.choice(size, min(POOL, size), replace=False)
+    pool = np.array([row for row in pool if int(row) not in taken], dtype=np.intp)
+    points = unit_points(space, pool)
+    nearest = np.full(len(pool), np.inf)
+    for point in unit_points(space, np.array(sorted(taken), dtype=np.intp)):
+        nearest = np.minimum(nearest, np.abs(points - point).sum(axis=1))
+    chosen = _far_apart(points, count, nearest, lambda: int(rng.integers(len(pool))))
+    return [int(pool[at]) for at in chosen]
+
+
+def _far_apart(points: Floats, count: int, nearest: Floats, first: Callable[[], int]) -> list[int]:
+    """Chooses points, each as far as possible from those chosen before.
+
+    Args:
+        points: Shape (points, dimensions).
+        count: Number of points.
+        nearest: Distance of each point to the nearest that is taken; infinite if none is.
+        first: Chooses the first point if none is taken.
+    """
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(points)):
+        at = int(np.argmax(nearest)) if np.isfinite(nearest[0]) else first()
+        chosen.append(at)
+        nearest = np.minimum(nearest, np.abs(points - points[at]).sum(axis=1))
+    return chosen
+
+
+def unit_points(space: Space, rows: Rows) -> Floats:
+    """Returns configs as points: ordered parameters between 0 and 1, the others one-hot with halves.
+
+    The distance of two points is the sum of their absolute differences.
+    """
+    codes = space.codes[rows]
+    parts = []
+    for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
+        if len(parameter.values) < 2:
+            continue
+        if positions is None:
+            parts.append(np.eye(len(parameter.values))[codes[:, column]] / 2)
+        else:
+            parts.append(positions[codes[:, column]][:, None])
+    return np.concatenate(parts or [np.zeros((len(rows), 0))], axis=1)
+
+
+class TransferPrior:
+    """Log times elsewhere, at any position of a space.
+
+    Attributes:
+        failed: Positions that failed elsewhere.
+    """
+
+    def __init__(self, space: Space, past: Iterable[Observation], rng: np.random.Generator) -> None:
+        """Reads the results of legal configs elsewhere."""
+        self._space, self._rng = space, rng
+        self._known: dict[int, float] = {}
+        self.failed: set[int] = set()
+        results = list(past)
+        rows = space.find([result.config for result in results]).tolist()
+        for result, row in zip(results, rows, strict=True):
+            if row >= 0 and result.outcome.failed:
+                self.failed.add(row)
+            elif row >= 0 and result.time_s is not None and result.time_s > 0:
+                self._known[row] = math.log(result.time_s)
+        values = list(self._known.values()) or [0.0]
+        self._middle, self._width = float(np.mean(values)), float(np.std(values)) or 1.0
+        # Log times minus the middle; predictions are kept as they are made.
+        self._at = np.full(len(space), np.nan)
+        self._at[list(self._known)] = np.array(list(self._known.values())) - self._middle
+        self._hyper: Hyperparameters | None = None
+
+    def __bool__(self) -> bool:
+        return len(self._known) > 1
+
+    def fastest(self, count: int) -> list[int]:
+        """Positions of the fastest configs elsewhere."""
+        return sorted(self._known, key=lambda row: (self._known[row], row))[:count]
+
+    def starts(self, count: int) -> list[int]:
+        """Returns initial configs: the fastest, then good ones far apart, because the best may differ here."""
+        good = self.fastest(max(GOOD_AT_LEAST, math.ceil(GOOD_SHARE * len(self._known))))
+        points = unit_points(self._space, np.array(good, dtype=np.intp))
+        return [good[at] for at in _far_apart(points, count, np.full(len(good), np.inf), lambda: 0)]
+
+    def at(self, rows: Rows) -> Floats:
+        """Log time elsewhere of each position, minus the mean; predicted if it was not measured."""
+        unknown = rows[np.isnan(self._at[rows])]
+        if len(unknown):
+            self._at[unknown] = self._predicted(unknown)
+        return self._at[rows]
+
+    def _predicted(self, rows: Rows) -> Floats:
+        known = np.array(list(self._known))
+        if self._hyper is None:
+            self._hyper = Hyperparameters(self._space)
+            some = self._rng.permutation(known)[:MOST_FITTED_ELSEWHERE]
+            self._hyper.fit(self._space.codes[some], self._at[some] / self._width)
+            self._conditioned = self._rng.permutation(known)[:MOST_CONDITIONED]
+        posterior = Posterior(self._space, self._hyper, rows, 0.0)
+        posterior.add(self._conditioned, self._at[self._conditioned] / self._width)
+        return self._width * posterior.mean
+
+    def slope(self, here: Floats, elsewhere: Floats) -> float:
+        """Estimates how closely log times here follow those elsewhere, from configs measured in both places.
+
+        Args:
+            here: Log times, up to a constant.
+            elsewhere: `at` of the same configs.
+        """
+        x, y = elsewhere - elsewhere.mean(), here - here.mean()
+        precision = (float(here.std()) / SLOPE[1]) ** 2
+        return float((x @ y + precision * SLOPE[0]) / (x @ x + precision))
 
 
 class KernelModel:
@@ -55,10 +190,8 @@ class KernelModel:
             transfer_prior: Knowledge of the kernel from elsewhere.
         """
         self._observations = observations
-        self._transfer_prior = transfer_prior
+        self._prior = transfer_prior
         self._slope = 0.0
-        self._expected: dict[int, float] = {}
-        self._expected_of_candidates: Floats = np.zeros(0)
         self._rng = rng
         self._hyper = Hyperparameters(observations.space)
         self._posterior: Posterior | None = None
@@ -85,11 +218,11 @@ class KernelModel:
         if self._fastest() != self._centre and len(self._observations.space) > WHOLE:
             self._look_around()
             return
-        for row in sorted(self._waiting):
-            target = self._target(row)
+        waiting = sorted(self._waiting)
+        for row, target in zip(waiting, self._targets(waiting), strict=True):
             if not math.isnan(target):
                 self._waiting.discard(row)
-                self._posterior.tell(row, target)
+                self._posterior.tell(row, float(target))
         fresh = list(islice(self._observations.requested, self._followed, None))
         self._followed += len(fresh)
         self._follow(fresh)
@@ -97,25 +230,22 @@ class KernelModel:
     def predicted(self) -> tuple[Floats, Floats]:
         """Expected log time of each candidate, and its standard deviation."""
         assert self._posterior is not None
-        mean = self._middle + self._width * self._posterior.mean + self._expected_of_candidates
+        mean = self._middle + self._width * self._posterior.mean + self._expected(self.candidates)
         return mean, self._width * np.sqrt(self._posterior.variance)
 
     def leaderboard(self) -> dict[int, float]:
         """Expected log time of each contender: observations with their noise removed."""
         assert self._posterior is not None
         means = self._middle + self._width * self._posterior.mean_of_requested()
+        means = means + self._expected(np.array(self._order, np.intp))
         contenders = self._observations.contenders
-        return {
-            row: float(mean) + self._expectation(row)
-            for row, mean in zip(self._order, means, strict=True)
-            if row in contenders
-        }
+        return {row: float(mean) for row, mean in zip(self._order, means, strict=True) if row in contenders}
 
     def log_chance(self) -> Floats:
         """Log of the probability that a candidate does not fail, from results here and elsewhere."""
         chance = np.zeros(len(self.candidates))
-        if self._transfer_prior and self._transfer_prior.failed:
-            chance[np.isin(self.candidates, list(self._transfer_prior.failed))] = math.log(FAILED_ELSEWHERE)
+        if self._prior and self._prior.failed:
+            chance[np.isin(self.candidates, list(self._prior.failed))] = math.log(FAILED_ELSEWHERE)
         if self._observations.failed:
             chance = chance + self._failures.log_chance(self.candidates)
         return chance
@@ -124,23 +254,20 @@ class KernelModel:
         """Candidates that are almost certain to fail."""
         return set(self.candidates[self.log_chance() < DOOMED].tolist())
 
-    def _target(self, row: int) -> float:
-        """Standardised value of a config; NaN if it has none yet."""
-        value = self._observations.log_times.get(row, self._observations.log_pruned.get(row, math.nan))
-        return (value - self._expectation(row) - self._middle) / self._width
+    def _targets(self, rows: list[int]) -> Floats:
+        """Standardised values of configs; NaN where there is none yet."""
+        known = self._observations.known
+        values = np.array([known.get(row, math.nan) for row in rows], dtype=float)
+        return (values - self._expected(np.array(rows, np.intp)) - self._middle) / self._width
 
-    def _expectation(self, row: int) -> float:
-        """The transfer prior's log time of a config, up to a constant."""
-        if not self._transfer_prior:
-            return 0.0
-        if row not in self._expected:
-            self._expected[row] = self._slope * float(self._transfer_prior.at(np.array([row]))[0])
-        return self._expected[row]
+    def _expected(self, rows: Rows) -> Floats:
+        """The transfer prior's log times, up to a constant."""
+        return self._slope * self._prior.at(rows) if self._prior else np.zeros(len(rows))
 
     def _follow(self, rows: list[int]) -> None:
         assert self._posterior is not None
-        targets = [self._target(row) for row in rows]
-        self._posterior.add(np.array(rows, dtype=np.intp), np.array(targets, dtype=float))
+        targets = self._targets(rows)
+        self._posterior.add(np.array(rows, dtype=np.intp), targets)
         self._order += rows
         self._waiting |= {row for row, target in zip(rows, targets, strict=True) if math.isnan(target)}
 
@@ -148,10 +275,9 @@ class KernelModel:
         known = self._observations.known
         rows = self._representative(list(known), MOST_FITTED)
         values = np.array([known[row] for row in rows])
-        if self._transfer_prior:
-            elsewhere = self._transfer_prior.at(np.array(rows))
-            self._slope = self._transfer_prior.slope(values, elsewhere)
-            self._expected = {}
+        if self._prior:
+            elsewhere = self._prior.at(np.array(rows))
+            self._slope = self._prior.slope(values, elsewhere)
             values = values - self._slope * elsewhere
         self._middle, self._width = float(values.mean()), float(values.std()) or 1.0
         self._hyper.fit(self._observations.space.codes[rows], (values - self._middle) / self._width)
@@ -162,11 +288,6 @@ class KernelModel:
         known, requested = self._observations.known, self._observations.requested
         self._centre = self._fastest()
         self.candidates = self._nearby()
-        self._expected_of_candidates = (
-            self._slope * self._transfer_prior.at(self.candidates)
-            if self._transfer_prior
-            else np.zeros(len(self.candidates))
-        )
         self._posterior = Posterior(self._observations.space, self._hyper, self.candidates, 0.0)
         self._order, self._waiting, self._followed = [], set(), len(requested)
         kept = set(self._representative(list(known), MOST_CONDITIONED))
@@ -188,7 +309,7 @@ class KernelModel:
 
     def _nearby(self) -> Rows:
         """Returns the whole space if it is small; else a random sample, and configs near the fastest."""
-        space, prior = self._observations.space, self._transfer_prior
+        space, prior = self._observations.space, self._prior
         size = len(space)
         if size <= WHOLE:
             return np.arange(size)

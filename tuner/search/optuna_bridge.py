@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,6 +103,8 @@ class OptunaStrategy(Strategy):
 
     def choose(self) -> tuple[str, int] | None:
         """See `Strategy`."""
+        import optuna
+
         queued = self._queued()
         if queued is not None:
             return queued
@@ -111,8 +112,6 @@ class OptunaStrategy(Strategy):
             chosen = self._random.choose()
             self.stopped = self._random.stopped
             return chosen
-        import optuna
-
         try:
             trial = self._study.ask(self._distributions)
         except ModuleNotFoundError as error:
@@ -139,16 +138,15 @@ class OptunaStrategy(Strategy):
             return self._random.choose_of(kernel)
         codes = observations.space.codes[rows]
         away: NDArray[np.float64] = np.zeros(len(rows))
-        for column, (parameter, positions) in enumerate(
-            zip(observations.space.parameters, observations.space.positions, strict=True)
-        ):
+        space = observations.space
+        for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
             wanted = params.get(f"{kernel}.{parameter.name}")
-            if not isinstance(wanted, int):
-                continue
-            if positions is None:
-                away += codes[:, column] != wanted
-            else:
-                away += np.abs(positions[codes[:, column]] - positions[wanted])
+            if isinstance(wanted, int):
+                away += (
+                    codes[:, column] != wanted
+                    if positions is None
+                    else np.abs(positions[codes[:, column]] - positions[wanted])
+                )
         return int(rows[int(np.argmin(away))])
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
@@ -175,19 +173,13 @@ class OptunaStrategy(Strategy):
         )
 
 
-def finished_trial(
-    spaces: Mapping[str, Space],
-    result: Observation,
-    objectives: Sequence[str],
-    asked_at: datetime | None = None,
-) -> FrozenTrial:
+def finished_trial(spaces: Mapping[str, Space], result: Observation, objectives: Sequence[str]) -> FrozenTrial:
     """A finished trial as Optuna stores it; its parameters are conditional on the kernel.
 
     Args:
         spaces: The study's spaces.
         result: The config that was tried, with its result.
         objectives: The study's objectives.
-        asked_at: Time of the request; now if unknown.
     """
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
@@ -206,7 +198,7 @@ def finished_trial(
         few = {0: time_s} if len(objectives) == 1 else {}
     elif outcome is Outcome.MEASURED and time_s is not None and len(others) + 1 == len(objectives):
         state, values = TrialState.COMPLETE, (time_s, *others)
-    trial = create_trial(
+    return create_trial(
         params=params,
         distributions=choices,
         # A pruned trial has the value that it had when it was stopped, so that the dashboard shows it.
@@ -215,11 +207,9 @@ def finished_trial(
         state=state,
         user_attrs=attributes,
     )
-    trial.datetime_start = asked_at or trial.datetime_start
-    return trial
 
 
-def _new_study(storage: optuna.storages.BaseStorage, name: str, objectives: Sequence[str]) -> optuna.Study:
+def _study(storage: optuna.storages.BaseStorage, name: str, objectives: Sequence[str]) -> optuna.Study:
     """A study in a storage, or the one that is there under this name."""
     import optuna
 
@@ -230,51 +220,41 @@ def _new_study(storage: optuna.storages.BaseStorage, name: str, objectives: Sequ
     return study
 
 
-class StorageCopy:
-    """Copies finished trials into a database in Optuna's own tables, at the end of a search.
+def copy_trials(
+    url: str, name: str, objectives: Sequence[str], spaces: Mapping[str, Space], trials: Sequence[Observation]
+) -> str:
+    """Copies a study's finished trials into a database in Optuna's own tables, those that are not there yet.
 
-    Optuna takes about 25 ms for each trial, too long for the search itself. If a study is interrupted, its next
-    run writes the missing trials. Our own records are authoritative; this is a copy for viewing.
+    Optuna takes about 25 ms for each trial. Our own records are authoritative; this is a copy for viewing.
+
+    Args:
+        url: SQLAlchemy URL.
+        name: Name of the study there; continued where it exists.
+        objectives: The objectives to minimise.
+        spaces: The legal configs of each kernel.
+        trials: What was tried.
+
+    Returns:
+        What went wrong; empty if nothing did.
     """
+    import optuna
 
-    def __init__(
-        self, storage_url: str, study_name: str, objectives: Sequence[str], spaces: Mapping[str, Space]
-    ) -> None:
-        """Begins with no trials.
-
-        Args:
-            storage_url: SQLAlchemy URL.
-            study_name: Name of the study there; continued where it exists.
-            objectives: The objectives to minimise.
-            spaces: The legal configs of each kernel.
-        """
-        self._url, self._name, self._objectives, self._spaces = storage_url, study_name, objectives, spaces
-        self._trials: list[FrozenTrial] = []
-
-    def add(self, result: Observation, asked_at: datetime) -> None:
-        """Takes a finished trial."""
-        self._trials.append(finished_trial(self._spaces, result, self._objectives, asked_at))
-
-    def write(self) -> str:
-        """Writes the trials that are not there yet; returns what went wrong, empty if nothing did."""
-        import optuna
-
-        connect = {"connect_args": {"timeout": 60}} if self._url.startswith("sqlite") else None
-        try:
-            with _quiet():
-                storage = optuna.storages.RDBStorage(self._url, engine_kwargs=connect)
-                try:
-                    study = _new_study(storage, self._name, self._objectives)
-                    there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
-                    for trial in self._trials:
-                        if trial.user_attrs[IDENTITY] not in there:
-                            study.add_trial(trial)
-                finally:
-                    storage.remove_session()
-                    storage.engine.dispose()
-        except Exception as error:  # of Optuna, SQLAlchemy or the database's driver; only the copy suffers
-            return f"trials were not copied for the dashboard: {error}"
-        return ""
+    connect = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None
+    try:
+        with _quiet():
+            storage = optuna.storages.RDBStorage(url, engine_kwargs=connect)
+            try:
+                study = _study(storage, name, objectives)
+                there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
+                for trial in (finished_trial(spaces, each, objectives) for each in trials):
+                    if trial.user_attrs[IDENTITY] not in there:
+                        study.add_trial(trial)
+            finally:
+                storage.remove_session()
+                storage.engine.dispose()
+    except Exception as error:  # of Optuna, SQLAlchemy or the database's driver; only the copy suffers
+        return f"trials were not copied for the dashboard: {error}"
+    return ""
 
 
 class Shown:
@@ -310,7 +290,7 @@ class Shown:
                 self.storage.delete_study(known[name])
             elif len(known) >= MOST_STUDIES:
                 self.storage.delete_study(min(known.values()))
-            study, spaces = _new_study(self.storage, name, objectives), _tried_spaces(trials)
+            study, spaces = _study(self.storage, name, objectives), _tried_spaces(trials)
             for trial in trials:
                 self.storage.create_new_trial(study._study_id, finished_trial(spaces, trial, objectives))
             return study._study_id
@@ -323,7 +303,9 @@ def _tried_spaces(trials: Sequence[Observation]) -> Mapping[str, Space]:
         by_kernel.setdefault(trial.kernel, []).append(trial.config)
     spaces = {}
     for kernel, configs in by_kernel.items():
-        values = {name: {config[name] for config in configs} for name in configs[0]}
-        ordered = {name: sorted(some, key=lambda one: (str(type(one)), one)) for name, some in values.items()}
-        spaces[kernel] = Space.of([choice(name, *some) for name, some in ordered.items()], configs)
+        values = {
+            name: sorted({config[name] for config in configs}, key=lambda one: (str(type(one)), one))
+            for name in configs[0]
+        }
+        spaces[kernel] = Space.of([choice(name, *some) for name, some in values.items()], configs)
     return spaces

@@ -14,6 +14,7 @@ trials do not need it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class SpaceFeatures:
         self.tables.append(table)
         self.is_pair.append(is_pair)
 
-    def levels(self, codes: NDArray[Any]) -> NDArray[np.intp]:
+    def levels(self, codes: NDArray[Any]) -> Rows:
         """Level of each config in each feature: shape (configs, features)."""
         levels = [lookup[tuple(codes[:, column] for column in columns)] for columns, lookup in self._lookups]
         return np.stack(levels, axis=1) if levels else np.zeros((len(codes), 0), np.intp)
@@ -112,6 +113,17 @@ def _logs(space: Space) -> list[tuple[int, Floats]]:
 def _twos(value: Value) -> int:
     number = int(value)
     return min(MOST_TWOS, (number & -number).bit_length() - 1) if number else MOST_TWOS
+
+
+def gathered(tables: Sequence[NDArray[Any]], levels: Rows) -> NDArray[Any]:
+    """Each config's rows of all tables side by side.
+
+    Args:
+        tables: For each feature a matrix of its levels.
+        levels: Shape (configs, features), as `SpaceFeatures.levels` gives it.
+    """
+    parts = [table[level] for table, level in zip(tables, levels.T, strict=True)]
+    return np.concatenate(parts or [np.zeros((len(levels), 0))], axis=1)
 
 
 class Hyperparameters:
@@ -168,44 +180,34 @@ class Hyperparameters:
             codes: Shape (n, parameters).
             values: Shape (n,), standardised.
         """
-        levels = self.features.levels(codes).T
-        one_hots = [np.eye(len(table))[each] for each, table in zip(levels, self._tables, strict=True)]
-        side_by_side = np.concatenate(one_hots or [np.zeros((len(codes), 0))], axis=1)
-
-        def loss(theta: Floats) -> tuple[float, Floats]:
-            return self._loss(theta, levels, side_by_side, values)
-
         from scipy.optimize import minimize  # type: ignore[import-untyped]
 
+        levels = self.features.levels(codes)
+        one_hot = gathered([np.eye(len(table)) for table in self._tables], levels)
         self.theta = minimize(
-            loss, self.theta, jac=True, method="L-BFGS-B", bounds=self._bounds,
+            self._loss, self.theta, (levels, one_hot, values), jac=True, method="L-BFGS-B", bounds=self._bounds,
             options={"maxiter": FIT_STEPS},
         ).x  # fmt: skip
 
-    def _loss(
-        self, theta: Floats, levels: NDArray[np.intp], one_hot: Floats, values: Floats
-    ) -> tuple[float, Floats]:
+    def _loss(self, theta: Floats, levels: Rows, one_hot: Floats, values: Floats) -> tuple[float, Floats]:
         """Negative log posterior density and its gradient.
 
         Args:
             theta: The point.
-            levels: Shape (features, n).
+            levels: Shape (n, features).
             one_hot: The same as one-hot codes side by side, so that sums over pairs of configs become products.
             values: Shape (n,).
         """
-        count, size = len(levels), len(values)
-        tables, slopes_w, slopes_r = self._factors(theta)
-        parts = [table[each] for table, each in zip(tables, levels, strict=True)]
-        logs = np.concatenate(parts or [np.zeros((size, 0))], axis=1) @ one_hot.T
-        covariance = math.exp(theta[-2]) * np.exp(logs)
-        noise = math.exp(theta[-1])
         from scipy.linalg import lapack  # type: ignore[import-untyped]
 
+        size, count = levels.shape
+        tables, slopes_w, slopes_r = self._factors(theta)
+        covariance = math.exp(theta[-2]) * np.exp(gathered(tables, levels) @ one_hot.T)
+        noise = math.exp(theta[-1])
         factor, info = lapack.dpotrf(covariance + (noise + JITTER) * np.eye(size), lower=1)
         if info:
             return 1e10, np.zeros_like(theta)
-        root = lapack.dtrtri(factor, lower=1)[0]
-        root = np.tril(root)
+        root = np.tril(lapack.dtrtri(factor, lower=1)[0])
         inverse = root.T @ root
         ones = inverse.sum(axis=1)
         residual = values - (ones @ values) / ones.sum()
@@ -264,20 +266,12 @@ class Posterior:
         self.mean = np.full(len(candidates), level)
 
     def _one_hots(self, codes: NDArray[Any]) -> NDArray[np.float32]:
-        parts = [
-            np.eye(len(table), dtype=np.float32)[levels]
-            for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
-        ]
-        return np.concatenate(parts or [np.zeros((len(codes), 0), np.float32)], axis=1)
+        tables = [np.eye(len(table), dtype=np.float32) for table in self._log_tables]
+        return gathered(tables, self._features.levels(codes)).astype(np.float32, copy=False)
 
     def _correlation(self, rows: Rows, one_hot: NDArray[Any]) -> NDArray[Any]:
         """Shape (rows, one_hot rows), precise as one_hot is: sums of table entries as a product with codes."""
-        codes = self._space.codes[rows]
-        parts = [
-            table[levels]
-            for levels, table in zip(self._features.levels(codes).T, self._log_tables, strict=True)
-        ]
-        logs = np.concatenate(parts or [np.zeros((len(rows), 0))], axis=1)
+        logs = gathered(self._log_tables, self._features.levels(self._space.codes[rows]))
         correlation: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
         return correlation
 
@@ -311,10 +305,10 @@ class Posterior:
         self._projected = np.concatenate([self._projected, projected])
         self._lower, self._asked = lower, np.concatenate([self._asked, rows])
         self._targets = np.concatenate([self._targets, targets])
-        if not np.isnan(targets).all():
-            self._update()
-        else:
+        if np.isnan(targets).all():
             self._whitened = np.concatenate([self._whitened, np.zeros(more)])
+        else:
+            self._update()
 
     def tell(self, row: int, target: float) -> None:
         """Adds the value of a config that was in flight."""

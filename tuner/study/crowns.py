@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import platform
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
@@ -19,8 +19,7 @@ from tuner.store import Store
 from tuner.store.listing import Selection
 
 
-@dataclass(frozen=True)
-class Throne:
+class Throne(NamedTuple):
     """What a champion is champion of.
 
     Attributes:
@@ -62,17 +61,13 @@ class Reign:
     @property
     def rules(self) -> CrownRules:
         """What the log says."""
-        return rules_of(self.log, self._times)
-
-    @property
-    def _times(self) -> list[tuple[str, str]]:
-        return [(each.id, each.crowned_at) for each in self.history]
+        return rules_of(self.log, [(one.id, one.crowned_at) for one in self.history])
 
     @property
     def champion(self) -> Champion | None:
         """The champion that answers; None if none may."""
-        allowed = self.rules.allowed(self._times)
-        return next((each for each in reversed(self.history) if each.id in allowed), None)
+        allowed = self.rules.allowed([(one.id, one.crowned_at) for one in self.history])
+        return next((one for one in reversed(self.history) if one.id in allowed), None)
 
     @property
     def before(self) -> Champion | None:
@@ -82,7 +77,7 @@ class Reign:
             return None
         earlier = self.history[: self.history.index(now)]
         out = self.rules.out
-        return next((each for each in reversed(earlier) if each.id not in out and not same(each, now)), None)
+        return next((one for one in reversed(earlier) if one.id not in out and not same(one, now)), None)
 
     @property
     def beaten(self) -> Champion | None:
@@ -91,7 +86,7 @@ class Reign:
         if now is None or before is None:
             return None
         since = self.history[self.history.index(before) + 1 :]
-        first = next(each for each in since if same(each, now))
+        first = next(one for one in since if same(one, now))
         return before if first.verdict == "faster" else None
 
     def state(self, champion: Champion) -> str:
@@ -127,19 +122,18 @@ def reigns(
         problem: Of this problem only.
     """
     name = problem.operation if problem else operation
-    champions = store.champions(name or None, device or None, regime or None, history=True)
-    places: dict[Throne, list[Champion]] = {}
-    for champion in champions:
+    by_place: dict[Throne, list[Champion]] = {}
+    for champion in store.champions(name or None, device or None, regime or None, history=True):
         if problem in (None, champion.record.problem):
-            places.setdefault(Throne.of(champion), []).append(champion)
-    log = sorted(store.rulings.log(), key=lambda each: (rank_in_time(each.made_at), each.id))
+            by_place.setdefault(Throne.of(champion), []).append(champion)
+    log = sorted(store.rulings.log(), key=lambda entry: (rank_in_time(entry.made_at), entry.id))
     return [
         Reign(
             place,
-            tuple(sorted(history, key=lambda each: (rank_in_time(each.crowned_at), each.id))),
-            tuple(e for e in log if e.holds_for(place.problem, place.kind, place.device, place.regime)),
+            tuple(sorted(history, key=lambda one: (rank_in_time(one.crowned_at), one.id))),
+            tuple(entry for entry in log if entry.holds_for(*place)),
         )
-        for place, history in places.items()
+        for place, history in by_place.items()
     ]
 
 
@@ -156,16 +150,16 @@ def reign(store: Store, problem: ProblemKey, device: str = "", regime: str = "co
         NothingFound: It never had a champion.
         InputError: Several models of device have one.
     """
-    found = reigns(store, device=device, regime=regime, problem=problem)
-    if not found:
+    known = reigns(store, device=device, regime=regime, problem=problem)
+    if not known:
         raise NothingFound(
             f"a problem must have a champion here, {problem} has none"
             f"{f' on {device}' if device else ''} in regime {regime}; `tuner champions list` names what has one"
         )
-    if len(found) > 1:
-        names = ", ".join(each.place.device for each in found)
+    if len(known) > 1:
+        names = ", ".join(one.place.device for one in known)
         raise InputError(f"{problem} has champions on several devices: {names}; choose one with --device")
-    return found[0]
+    return known[0]
 
 
 def pin(store: Store, where: Reign, champion: str, why: str, who: str = "") -> Crown:
@@ -218,17 +212,16 @@ def rollback(store: Store, where: Reign, why: str, who: str = "", to: str = "") 
     return _enter(store, Act.ROLLBACK, where.place, target, why, who)
 
 
-def freeze(store: Store, place: Throne | None, why: str, who: str = "", thaw: bool = False) -> Crown:
-    """Lets no champion that is crowned from now on answer, or ends that.
+def freeze(store: Store, why: str, who: str = "", thaw: bool = False) -> Crown:
+    """Lets no champion that is crowned from now on answer, of any problem, or ends that.
 
     Args:
         store: The database.
-        place: The place; None for all.
         why: Why.
         who: Who says so; the user of this process when empty.
         thaw: True to end it.
     """
-    return _enter(store, Act.UNFREEZE if thaw else Act.FREEZE, place, "", why, who)
+    return _enter(store, Act.UNFREEZE if thaw else Act.FREEZE, (None, "", "", ""), "", why, who)
 
 
 def confirm(store: Store, champion: Champion, won: bool, why: str, who: str = "") -> Crown:
@@ -246,10 +239,10 @@ def user() -> str:
     return f"{name}@{platform.node() or 'unknown'}"
 
 
-def _enter(store: Store, act: Act, place: Throne | None, champion: str, why: str, who: str) -> Crown:
-    kind, device, regime = (place.kind, place.device, place.regime) if place else ("", "", "")
-    problem = place.problem if place else None
-    entry = Crown(act, problem, kind, device, regime, champion, who or user(), why)
+def _enter(
+    store: Store, act: Act, place: tuple[ProblemKey | None, str, str, str], champion: str, why: str, who: str
+) -> Crown:
+    entry = Crown(act, *place, champion, who or user(), why)
     store.add(entry)
     return entry
 
@@ -257,25 +250,25 @@ def _enter(store: Store, act: Act, place: Throne | None, champion: str, why: str
 def _named(where: Reign, champion: str) -> str:
     if not champion and where.champion is not None:
         return where.champion.id
-    found = [each.id for each in where.history if champion and each.id.startswith(champion)]
-    if len(found) > 1:
-        raise InputError(f"letters of an id name one champion, {champion!r} fits {len(found)}; give more")
-    if not found:
+    fitting = [one.id for one in where.history if champion and one.id.startswith(champion)]
+    if len(fitting) > 1:
+        raise InputError(f"letters of an id name one champion, {champion!r} fits {len(fitting)}; give more")
+    if not fitting:
         raise NothingFound(
             f"an id names a champion of {where.place}, got {champion!r}; `tuner champions history` lists them"
         )
-    return found[0]
+    return fitting[0]
 
 
 def reign_json(found: Reign) -> dict[str, Any]:
     """A problem on a device with the champion that answers, and the one before it."""
-    place, rules = found.place, found.rules
+    place, rules, now, before = found.place, found.rules, found.champion, found.before
     return {
         "operation": place.problem.operation, "shape": place.problem.dims, "dtype": place.problem.dtype,
         "layout": place.problem.layout, "precision": place.problem.precision,
         **place.problem.told_epilogue, "device": place.device,
-        "regime": place.regime, "champion": found.champion and champion_json(found, found.champion),
-        "before": found.before and champion_json(found, found.before), "pinned": rules.pinned or None,
+        "regime": place.regime, "champion": now and champion_json(found, now),
+        "before": before and champion_json(found, before), "pinned": rules.pinned or None,
         "frozen_at": rules.frozen_at or None,
     }  # fmt: skip
 
@@ -295,39 +288,30 @@ def champion_json(found: Reign, champion: Champion) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def crown_json(crown: Crown) -> dict[str, Any]:
-    """An entry of the crown log."""
-    return {
-        "id": crown.id, "act": crown.act.value, "champion": crown.champion or None, "who": crown.who,
-        "why": crown.why, "made_at": crown.made_at,
-    }  # fmt: skip
-
-
 def history_json(found: Reign) -> dict[str, Any]:
     """Everybody who was champion of a problem on a device, and all that was said about them."""
-    return (
-        reign_json(found)
-        | {"history": [champion_json(found, each) for each in found.history]}
-        | {"log": [crown_json(each) for each in found.log]}
-    )
+    log = [
+        {
+            "id": entry.id, "act": entry.act.value, "champion": entry.champion or None, "who": entry.who,
+            "why": entry.why, "made_at": entry.made_at,
+        }
+        for entry in found.log
+    ]  # fmt: skip
+    return reign_json(found) | {"history": [champion_json(found, one) for one in found.history], "log": log}
 
 
 def history_of(store: Store, problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[str, Any]:
-    """The history of one problem on a device.
-
-    Raises:
-        NothingFound: It never had a champion.
-    """
+    """`history_json` of one problem on a device; see `reign`."""
     return history_json(reign(store, problem, device.name, regime))
 
 
 def champions_page(store: Store, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
     """A page of the champions that answer, in the order of their problems."""
-    found = [
-        each
-        for each in reigns(store, wanted.operation, wanted.device, wanted.regime)
-        if wanted.has(each.place.problem) and each.champion is not None
+    answering = [
+        one
+        for one in reigns(store, wanted.operation, wanted.device, wanted.regime)
+        if wanted.has(one.place.problem) and one.champion is not None
     ]
-    page = [reign_json(each) for each in found[after : after + limit]]
-    more = after + limit if len(found) > after + limit else None
-    return {"champions": page, "count": len(found), "next": more}
+    page = [reign_json(one) for one in answering[after : after + limit]]
+    more = after + limit if len(answering) > after + limit else None
+    return {"champions": page, "count": len(answering), "next": more}

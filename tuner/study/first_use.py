@@ -1,4 +1,7 @@
-"""Compiles the configs of a first use side by side, then verifies and times one after the other; in rounds."""
+"""Measures a problem at its first use: few promising configs, in rounds, then finals; in a process that serves.
+
+Also times given configs at given problems, with the same workers and checks as a study's trials.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ import select
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import find
 from tuner.devices.machine_load import MachineWatch
-from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
+from tuner.errors import DeviceTrouble, InputError, LockedByAnother, TunerError
 from tuner.lookup import Answer, answer
 from tuner.lookup.legality import legal
 from tuner.lookup.stale import builtin_now
@@ -32,11 +35,11 @@ from tuner.search import Candidate
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.study.finals import Finals
-from tuner.study.leaderboard import Leaderboard
+from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
-from tuner.study.loop import FixedList, Loop, TimeLimits
-from tuner.study.session import Recorder, Session, TimingConditions, study_name
-from tuner.study.starting import Named, Predictions, declared_starts, near_champions, nearness
+from tuner.study.loop import Loop, TimeLimits, TrialPolicy
+from tuner.study.session import Recorder, Session, study_name
+from tuner.study.starting import Predictions, declared_starts, near_champions, nearness
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
@@ -46,6 +49,14 @@ CONFIGS = 8
 SECONDS = 2.0
 #: Published champions of other shapes to choose from.
 NEIGHBOURS = 12
+#: Rounds after the first one, at the most; none begins later than so many seconds after the first.
+ROUNDS, FURTHER_S = 3, 8.0
+#: A round that gains less, as a share of the time, is the last.
+LEAST_GAIN = 0.002
+#: Share of the seconds that may be spent before the finals.
+BEFORE_FINALS = 0.5
+#: Seconds after which what has not been compiled is left out, if anything has.
+COMPILE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -66,54 +77,40 @@ class FirstUse:
     regime: str = "cold"
 
 
-def candidates(
-    asked: FirstUse, store: Store, device: DeviceInfo, said: Predictions
-) -> list[tuple[str, Config]]:
+def candidates(first: FirstUse, store: Store, device: DeviceInfo, model: Predictions) -> list[Named]:
     """The configs to try first, the most promising first; all obey every rule of their kernel.
 
     Args:
-        asked: The problem.
+        first: The problem.
         store: Where champions of other shapes are.
         device: Where, in full.
-        said: A model's word.
+        model: What a model predicts.
     """
-    key, kernels = ProblemKey.of(asked.problem), {each.name: each for each in asked.kernels}
+    key, kernels = ProblemKey.of(first.problem), {kernel.name: kernel for kernel in first.kernels}
 
-    def known() -> Iterator[tuple[str, Config]]:
-        yield from said.starts
-        yield from near_champions(store, asked.kernels, key, device)
-        others = [each for each in published(key.operation) if each.record.device.kind == device.kind]
-        for each in sorted(others, key=lambda each: nearness(key, device, each))[:NEIGHBOURS]:
-            yield each.record.kernel, Config(each.record.config)
-        yield from declared_starts(asked.kernels)
+    def known() -> Iterator[Named]:
+        yield from model.starts
+        yield from near_champions(store, first.kernels, key, device)
+        others = [one for one in published(key.operation) if one.record.device.kind == device.kind]
+        for champion in sorted(others, key=lambda one: nearness(key, device, one))[:NEIGHBOURS]:
+            yield champion.record.kernel, Config(champion.record.config)
+        yield from declared_starts(first.kernels)
 
-    found: dict[tuple[str, Config], None] = {}
+    chosen: dict[Named, None] = {}
     for name, config in known():
         kernel = kernels.get(name)
-        if kernel is None or (name, config) in found:
-            continue
-        if legal(kernel, asked.problem, device, [config])[1][0]:
-            found[name, Config({each.name: config[each.name] for each in kernel.parameters})] = None
-            if len(found) == CONFIGS:
-                break
-    return list(found)
+        if kernel is not None and legal(kernel, first.problem, device, [config])[1][0]:
+            chosen[name, Config({one.name: config[one.name] for one in kernel.parameters})] = None
+        if len(chosen) == CONFIGS:
+            break
+    return list(chosen)
 
 
-#: Rounds after the first one, at the most; none begins later than so many seconds after the first.
-ROUNDS, FURTHER_S = 3, 8.0
-#: A round that gains less, as a share of the time, is the last.
-LEAST_GAIN = 0.002
-#: Share of the seconds that may be spent before the finals.
-BEFORE_FINALS = 0.5
-#: Seconds after which what has not been compiled is left out, if anything has.
-COMPILE_S = 5.0
-
-
-class FirstUsePolicy(FixedList):
+class FirstUsePolicy(TrialPolicy):
     """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
     A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
-    differs from these in a parameter or two it tells well. Each round is compiled side by side, then
+    differs from these in a parameter or two it predicts well. Each round is compiled side by side, then
     verified and timed one after the other.
 
     Attributes:
@@ -123,18 +120,18 @@ class FirstUsePolicy(FixedList):
 
     together_s: float | None = COMPILE_S
 
-    def __init__(self, asked: FirstUse, chosen: Sequence[Named], predictions: Predictions) -> None:
+    def __init__(self, first: FirstUse, chosen: Sequence[Named], model: Predictions) -> None:
         """Begins with the first round.
 
         Args:
-            asked: The problem.
+            first: The problem.
             chosen: What to try first, the most promising first.
-            predictions: A model's word.
+            model: What a model predicts.
         """
-        super().__init__({kernel.name: kernel for kernel in asked.kernels})
-        self._asked, self._predictions = asked, predictions
+        super().__init__(first.kernels)
+        self._seconds, self._model = first.seconds, model
         self.leaderboard, self.spent_s = Leaderboard(), 0.0
-        self._round: Sequence[Named] = chosen
+        self._next: Sequence[Named] = chosen
         self._rounds, self._begun_s = 0, time.monotonic()
         self._number, self._before_s = 0, math.inf
         self._tried: set[Named] = set()
@@ -143,29 +140,27 @@ class FirstUsePolicy(FixedList):
         """A round, once the one before is done."""
         if under_way or self._rounds > ROUNDS:
             return ()
+        best_s = self.leaderboard.best_s or math.inf
         if self._rounds:
-            self._round = self._beside()
-        self._rounds += 1
-        self._before_s = self.leaderboard.best_s or math.inf
-        self._number += len(self._round)
-        return [Candidate(kernel, config, self._number + at) for at, (kernel, config) in enumerate(self._round)]
-
-    def _beside(self) -> Sequence[Named]:
-        """What differs a little from the fastest; nothing after a round without gain, or if it is late."""
-        gained = (self.leaderboard.best_s or math.inf) < self._before_s * (1 - LEAST_GAIN)
-        if not gained or time.monotonic() - self._begun_s > FURTHER_S:
-            self._rounds = ROUNDS
-            return ()
-        return self._predictions.beside(dict.fromkeys(self._tried, math.inf) | self.leaderboard.times_s)
+            # What differs a little from the fastest; nothing after a round without gain, or if it is late.
+            late = time.monotonic() - self._begun_s > FURTHER_S
+            if late or best_s >= self._before_s * (1 - LEAST_GAIN):
+                self._rounds, self._next = ROUNDS, ()
+            else:
+                timed = dict.fromkeys(self._tried, math.inf) | self.leaderboard.times_s
+                self._next = self._model.beside(timed)
+        self._rounds, self._before_s = self._rounds + 1, best_s
+        self._number += len(self._next)
+        return [Candidate(*named, self._number + at) for at, named in enumerate(self._next)]
 
     def ended(self) -> str:
         """The time before the finals is spent."""
-        spent = self.leaderboard.times_s and self.spent_s > BEFORE_FINALS * self._asked.seconds
+        spent = self.leaderboard.times_s and self.spent_s > BEFORE_FINALS * self._seconds
         return "its time is spent" if spent else ""
 
     def exhausted(self) -> str:
         """The last round was the last, or there was nothing for another."""
-        return "" if self._round and self._rounds <= ROUNDS else "all rounds are over"
+        return "" if self._next and self._rounds <= ROUNDS else "all rounds are over"
 
     def limits(self, candidate: Candidate) -> TimeLimits:
         """The best time so far."""
@@ -179,12 +174,12 @@ class FirstUsePolicy(FixedList):
 
 
 def measure(
-    asked: FirstUse, store: Store, crew: Crew, machine: MachineWatch, known: Store | None = None
+    first: FirstUse, store: Store, crew: Crew, machine: MachineWatch, known: Store | None = None
 ) -> Champion | None:
     """Tries a problem's most promising configs, and crowns the best of them in finals against the library.
 
     Args:
-        asked: The problem.
+        first: The problem.
         store: Where records go.
         crew: The device's workers, open.
         machine: Sees what else goes on meanwhile.
@@ -198,25 +193,24 @@ def measure(
         DeviceTrouble: The device stays unwell.
         StoreTrouble: The database cannot be written.
     """
-    worker, problem = crew.devices[0], asked.problem
+    worker, problem, regime = crew.devices[0], first.problem, first.regime
     info, limit = worker.info, limit_for(problem.precision, None)
-    said = Predictions(problem, asked.kernels, info, asked.regime, known or store)
-    chosen = candidates(asked, known or store, info, said)
+    model = Predictions(problem, first.kernels, info, regime, known or store)
+    chosen = candidates(first, known or store, info, model)
     if not chosen:
         return None
-    name = study_name(ProblemKey.of(problem), info, asked.regime, asked.kernels, error_limit=limit)
-    recorder = Recorder(store, problem, info, asked.regime, worker.versions, name)
-    conditions = TimingConditions(asked.regime, error_limit=limit)
-    with Session(crew, problem, recorder, conditions) as session:
-        policy = FirstUsePolicy(asked, chosen, said)
+    name = study_name(ProblemKey.of(problem), info, regime, first.kernels, error_limit=limit)
+    recorder = Recorder(store, problem, info, regime, worker.versions, name)
+    with Session(crew, recorder, error_limit=limit) as session:
+        policy = FirstUsePolicy(first, chosen, model)
         loop = Loop(session, policy)
         loop.prepare()
         loop.run()
         leaderboard = policy.leaderboard
         if not leaderboard.times_s:
             return None
-        finals = Finals(session, asked.kernels, machine)
-        left_s = max(asked.seconds - policy.spent_s, 0.0)
+        finals = Finals(session, first.kernels, machine)
+        left_s = max(first.seconds - policy.spent_s, 0.0)
         return finals.play(leaderboard, leaderboard.progress.totals, left_s)
 
 
@@ -243,10 +237,100 @@ def answer_at_first_use(
         crew.open()
         measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
         info = crew.devices[0].info
-        found = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
+        measured = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
-    return replace(found, reasons=(*found.reasons, took))
+    return replace(measured, reasons=(*measured.reasons, took))
 
+
+#: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.
+PRUNED_BEYOND = 1.3
+
+
+@dataclass(frozen=True)
+class MissingTime:
+    """A time that is to be measured again, or at another problem.
+
+    Attributes:
+        problem: The problem.
+        kernel: Kernel, as declared now.
+        config: A legal config of it.
+        best_s: Median of the best known config there, in seconds; None if none is known.
+    """
+
+    problem: Problem
+    kernel: Kernel
+    config: Config
+    best_s: float | None = None
+
+
+class _Missing(TrialPolicy):
+    """Times what is missing at one problem, until a deadline."""
+
+    def __init__(self, missing: Sequence[MissingTime], deadline_s: float) -> None:
+        waiting = [Candidate(one.kernel.name, one.config, number) for number, one in enumerate(missing)]
+        super().__init__([one.kernel for one in missing], waiting)
+        self._missing, self._deadline_s = missing, deadline_s
+
+    def ended(self) -> str:
+        """The deadline has passed."""
+        return "time was up" if time.monotonic() > self._deadline_s else ""
+
+    def limits(self, candidate: Candidate) -> TimeLimits:
+        """What is far slower than the best known is stopped early."""
+        best_s = self._missing[candidate.number].best_s
+        return TimeLimits(spilling=True) if best_s is None else TimeLimits(best_s * PRUNED_BEYOND)
+
+
+def remeasure(
+    store: Store,
+    crew: Crew,
+    missing: Iterable[MissingTime],
+    regime: str,
+    study: str,
+    deadline_s: float | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Measures and stores missing times problem by problem, the quick ones first.
+
+    Args:
+        store: Where records go.
+        crew: Workers of the device, open.
+        missing: The times to measure; a problem that does not fit into memory is left out.
+        regime: How time is taken.
+        study: Study name for the records.
+        deadline_s: `time.monotonic` at which to stop; None for no limit.
+        report: Called at the start of every problem.
+
+    Raises:
+        DeviceTrouble: The device stays unwell; earlier measurements are stored.
+    """
+    by_problem: dict[Problem, list[MissingTime]] = {}
+    for one in missing:
+        by_problem.setdefault(one.problem, []).append(one)
+    worker, codes = crew.devices[0], dict[str, CompiledConfig]()
+    # Problems that differ in their dims alone share machine code.
+    for problem in sorted(by_problem, key=_alike_in_code):
+        policy = _Missing(by_problem[problem], math.inf if deadline_s is None else deadline_s)
+        if policy.ended():
+            return
+        report(f"{problem}: {len(by_problem[problem])} configs")
+        recorder = Recorder(store, problem, worker.info, regime, worker.versions, study)
+        try:
+            session = Session(crew, recorder, codes=codes)
+        except InputError as error:
+            report(str(error))
+            continue
+        with session:
+            loop = Loop(session, policy)
+            loop.prepare()
+            loop.run()
+
+
+def _alike_in_code(problem: Problem) -> tuple[object, ...]:
+    return problem.dtype, problem.layout, problem.precision, problem.epilogue, problem.memory_bytes
+
+
+# --- the process that serves ---
 
 #: Seconds without a question after which the process ends.
 IDLE_S = 10.0
@@ -258,121 +342,87 @@ HANGS_S = 120.0
 MEASURED, KNOWN, NOTHING, BUSY, FAILED = "measured", "known", "nothing", "busy", "failed"
 
 
-class Devices:
-    """Devices that stay open from one question to the next."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Crew] = {}
-
-    def crew(self, found: DetectedDevice) -> Crew:
-        """The workers of a device.
-
-        Raises:
-            DeviceTrouble: The device cannot be opened.
-        """
-        if found.spec not in self._open:
-            self._open[found.spec] = Crew([found], CONFIGS)
-        self._open[found.spec].open()
-        return self._open[found.spec]
-
-    def close(self) -> None:
-        """Ends the workers."""
-        while self._open:
-            self._open.popitem()[1].close()
+def close_all(crews: dict[str, Crew]) -> None:
+    """Ends the workers of all devices."""
+    while crews:
+        crews.popitem()[1].close()
 
 
-def answered(asked: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
+def answered(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str, str]:
     """Measures what is asked, unless it is known by now.
 
     Args:
-        asked: ``problem``, ``device``, ``db`` and ``seconds``.
-        devices: Devices that are open.
+        question: ``problem``, ``device``, ``db`` and ``seconds``.
+        crews: Workers of devices that stay open from one question to the next.
 
     Returns:
         How it ended, and the reason for people where nothing was measured.
     """
-    told = asked["problem"]
     until_s = time.monotonic() + LOCK_S
     while True:
         try:
-            operation = builtin_now().operation(told["operation"])
-            words = told["dtype"], told["layout"], told["precision"], told.get("epilogue", "")
-            problem = operation.problem(told["shape"], *words)
-            found = find(asked["device"])
-            with Store.open(asked["db"]) as store, occupied(asked["db"], (found,), f"first use of {problem}"):
-                return _measured(problem, found, store, asked["seconds"], devices)
+            return _measured(question, crews)
         except LockedByAnother as error:
             if time.monotonic() > until_s:
                 return BUSY, str(error)
             time.sleep(AGAIN_S)
-        except DeviceTrouble as error:
-            devices.close()
-            return FAILED, str(error)
-        except TunerError as error:
-            return FAILED, str(error)
-        except Exception as error:  # the program goes on without, and is told why
-            devices.close()
-            return FAILED, f"{type(error).__name__}: {error}"
+        except Exception as error:  # the program goes on without, and hears why
+            expected = isinstance(error, TunerError)
+            if not expected or isinstance(error, DeviceTrouble):
+                close_all(crews)
+            return FAILED, str(error) if expected else f"{type(error).__name__}: {error}"
 
 
-def _measured(
-    problem: Problem, found: DetectedDevice, store: Store, seconds: float, devices: Devices
-) -> tuple[str, str]:
-    """As `answered`, with the locks held."""
-    crew = devices.crew(found)
-    # Another process may have measured it while this one waited.
-    if answer(store, ProblemKey.of(problem), crew.devices[0].info).match == "exact":
-        return KNOWN, ""
-    kernels = builtin_now().serving(problem, found.target)
-    champion = measure(FirstUse(problem, kernels, seconds), store, crew, MachineWatch((found,)))
-    if champion is None:
-        return NOTHING, "none of its most promising configs could be measured"
-    return MEASURED, ""
+def _measured(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str, str]:
+    """As `answered`, with the device held."""
+    words, catalogue = question["problem"], builtin_now()
+    problem = catalogue.operation(words["operation"]).problem(
+        words["shape"], words["dtype"], words["layout"], words["precision"], words.get("epilogue", "")
+    )
+    device, db = find(question["device"]), question["db"]
+    with Store.open(db) as store, occupied(db, (device,), f"first use of {problem}"):
+        crew = crews.setdefault(device.spec, Crew([device], CONFIGS))
+        crew.open()
+        # Another process may have measured it while this one waited.
+        if answer(store, ProblemKey.of(problem), crew.devices[0].info).match == "exact":
+            return KNOWN, ""
+        first = FirstUse(problem, catalogue.serving(problem, device.target), question["seconds"])
+        if measure(first, store, crew, MachineWatch((device,))) is None:
+            return NOTHING, "none of its most promising configs could be measured"
+        return MEASURED, ""
 
 
-def questions(descriptor: int) -> Iterator[dict[str, Any]]:
-    """The lines of an input, until it ends or nothing comes for a while."""
-    rest = b""
-    while select.select([descriptor], [], [], IDLE_S)[0]:
-        read = os.read(descriptor, 1 << 16)
-        if not read:
-            return
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            yield json.loads(line)
-            if _ended(descriptor):
-                return
+def questions(lines: BinaryIO) -> Iterator[dict[str, Any]]:
+    """The lines of an unbuffered input, until it ends or nothing comes for a while."""
+    while select.select([lines], [], [], IDLE_S)[0] and (line := lines.readline()):
+        yield json.loads(line)
 
 
-def _ended(descriptor: int) -> bool:
-    """Whether whoever writes has gone: what was asked beyond this is not measured."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return any(event & select.POLLHUP and not event & select.POLLIN for _, event in poll.poll(0))
-
-
-def serve(descriptor: int, replies: TextIO) -> None:
+def serve(lines: BinaryIO, replies: TextIO) -> None:
     """Answers the questions of an input, one after the other.
 
     Args:
-        descriptor: The input.
+        lines: The input, unbuffered.
         replies: Where to say how each ended.
     """
-    with contextlib.closing(Devices()) as devices:
-        for asked in questions(descriptor):
-            signal.alarm(int(LOCK_S + HANGS_S + 2 * asked["seconds"]))
-            outcome, why = answered(asked, devices)
+    crews: dict[str, Crew] = {}
+    try:
+        for question in questions(lines):
+            signal.alarm(int(LOCK_S + HANGS_S + 2 * question["seconds"]))
+            outcome, why = answered(question, crews)
             signal.alarm(0)
             with contextlib.suppress(BrokenPipeError):
-                replies.write(json.dumps({"id": asked["id"], "outcome": outcome, "why": why}) + "\n")
+                replies.write(json.dumps({"id": question["id"], "outcome": outcome, "why": why}) + "\n")
                 replies.flush()
+    finally:
+        close_all(crews)
 
 
 def main() -> None:
     """Serves standard input; what anything prints goes nowhere."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(0, replies)
+    serve(os.fdopen(0, "rb", buffering=0), replies)
     with contextlib.suppress(BrokenPipeError):
         replies.close()
 

@@ -68,17 +68,16 @@ def tell(problem: Problem, progress: Progress) -> None:
     if now_s - _LastProgress.at_s < EVERY_S and progress.stage == _LastProgress.stage:
         return
     _LastProgress.at_s, _LastProgress.stage = now_s, progress.stage
-    work = problem.work
-    best_s = progress.best_s
+    work, best_s, left_s = problem.work, progress.best_s, progress.left_s
     _write(
         "progress",
-        {
-            "problem": str(problem), "stage": progress.stage, "trials": progress.trials,
-            "outcomes": dict(progress.outcomes), "best": progress.best, "best_s": best_s,
-            "library_s": progress.baseline_s, "tflops": work.flops / best_s / 1e12 if best_s else None,
+        progress.to_json()
+        | {
+            "problem": str(problem), "best": progress.best, "busy": list(progress.busy),
+            "tflops": work.flops / best_s / 1e12 if best_s else None,
             "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(progress.elapsed_s),
-            "left_s": None if progress.left_s is None else round(progress.left_s, 1),
-            "busy": list(progress.busy), "done": _LastProgress.done, "of": _LastProgress.of,
+            "left_s": None if left_s is None else round(left_s, 1),
+            "done": _LastProgress.done, "of": _LastProgress.of,
         },
     )  # fmt: skip
 

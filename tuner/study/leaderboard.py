@@ -23,8 +23,14 @@ from tuner.study.requests import StudyRequest
 from tuner.study.session import past_records
 from tuner.workers.bench import CompiledConfig
 
+#: Kernel and config.
+Named = tuple[str, Config]
 #: Largest number of compiled configs kept for the finals.
 KEPT = 32
+#: A kernel is dropped if its first configs are all slower than the best config by this factor.
+HOPELESS = 20.0
+#: Largest number of first configs that count, if a kernel declares several.
+FIRST = 3
 
 
 class Leaderboard:
@@ -50,59 +56,52 @@ class Leaderboard:
         """
         self.objectives = objectives
         self.progress = progress or Progress()
-        self.with_objectives: dict[tuple[str, Config], Measurement] = {}
-        self.front: list[tuple[str, Config]] = []
-        self.times_s: dict[tuple[str, Config], float] = {}
-        self.stopped_s: dict[tuple[str, Config], float] = {}
-        self.compiled_configs: dict[tuple[str, Config], CompiledConfig] = {}
+        self.with_objectives: dict[Named, Measurement] = {}
+        self.front: list[Named] = []
+        self.times_s: dict[Named, float] = {}
+        self.stopped_s: dict[Named, float] = {}
+        self.compiled_configs: dict[Named, CompiledConfig] = {}
         self.best_s: float | None = None
 
     def add_trial(
-        self,
-        kernel: str,
-        config: Config,
-        measurement: Measurement,
-        compiled_config: CompiledConfig | None = None,
+        self, kernel: str, config: Config, measurement: Measurement, code: CompiledConfig | None = None
     ) -> None:
         """Counts a trial, and ranks it if it was measured."""
         self.progress.count(measurement)
+        named, time_s = (kernel, config), measurement.time_s
         if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
-            self.stopped_s[kernel, config] = min(measurement.samples_s)
-        time_s = measurement.time_s
+            self.stopped_s[named] = min(measurement.samples_s)
         if measurement.outcome is not Outcome.MEASURED or time_s is None:
             return
-        if self._add(kernel, config, time_s, compiled_config):
-            self.progress.lead(time_s, f"{kernel} {config}")
-        self.add_objectives(kernel, config, measurement)
-        self.progress.set_front(len(self.front))
-
-    def _add(self, kernel: str, config: Config, time_s: float, compiled_config: CompiledConfig | None) -> bool:
-        """Adds a measured config; True if it is the best."""
-        self.times_s[kernel, config] = time_s
-        if compiled_config is not None:
-            self.compiled_configs[kernel, config] = compiled_config
-            if len(self.compiled_configs) > KEPT:
-                ranked = sorted(self.compiled_configs, key=lambda each: self.times_s[each])
-                self.compiled_configs = {each: self.compiled_configs[each] for each in ranked[: KEPT // 2]}
+        self.times_s[named] = time_s
+        if code is not None:
+            self._keep(named, code)
         if self.best_s is None or time_s < self.best_s:
-            self.best_s = time_s
-            return True
-        return False
+            self.best_s = self.progress.best_s = time_s
+            self.progress.best = f"{kernel} {config}"
+        self.add_objectives(kernel, config, measurement)
+        self.progress.front = len(self.front)
+
+    def _keep(self, named: Named, code: CompiledConfig) -> None:
+        """Keeps machine code, of half as many configs once there are too many."""
+        self.compiled_configs[named] = code
+        if len(self.compiled_configs) > KEPT:
+            ranked = sorted(self.compiled_configs, key=lambda one: self.times_s[one])
+            self.compiled_configs = {one: self.compiled_configs[one] for one in ranked[: KEPT // 2]}
 
     def add_objectives(self, kernel: str, config: Config, measurement: Measurement) -> None:
         """Adds all objectives of a measured config, if there are several."""
+        named = kernel, config
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
-            self.with_objectives[kernel, config] = measurement
-            self.front = self.front_of(
-                [each for each in self.front if each != (kernel, config)] + [(kernel, config)]
-            )
+            self.with_objectives[named] = measurement
+            self.front = self.front_of([*(one for one in self.front if one != named), named])
 
-    def front_of(self, configs: Iterable[tuple[str, Config]]) -> list[tuple[str, Config]]:
+    def front_of(self, configs: Iterable[Named]) -> list[Named]:
         """Returns the Pareto front of these configs, the fastest first."""
         ranked = sorted(configs, key=self.values)
-        return [ranked[at] for at in front([resolved(self.values(each)) for each in ranked])]
+        return [ranked[at] for at in front([resolved(self.values(one)) for one in ranked])]
 
-    def values(self, of: tuple[str, Config]) -> tuple[float, ...]:
+    def values(self, of: Named) -> tuple[float, ...]:
         """Returns the objectives of a ranked config."""
         return values_of(self.with_objectives[of], self.objectives) or ()
 
@@ -111,16 +110,7 @@ class Leaderboard:
         """A number that falls as the search progresses: the best time, or a rating of the front."""
         if len(self.objectives) == 1:
             return self.best_s
-        return front_value([self.values(each) for each in self.front]) if self.front else None
-
-
-#: Kernel and config.
-Key = tuple[str, Config]
-
-#: A kernel is dropped if its first configs are all slower than the best config by this factor.
-HOPELESS = 20.0
-#: Largest number of first configs that count, if a kernel declares several.
-FIRST = 3
+        return front_value([self.values(one) for one in self.front]) if self.front else None
 
 
 class Elimination:
@@ -145,18 +135,13 @@ class Elimination:
 
     def take(self, kernel: str, config: Config, measurement: Measurement) -> None:
         """Records a trial; failures count only if the time limit was exceeded."""
-        time_s = measurement.time_s
-        if kernel not in self._wanted:
-            return
-        if measurement.outcome is Outcome.TIMED_OUT:
-            time_s = math.inf
-        elif measurement.outcome.failed or time_s is None:
+        time_s = math.inf if measurement.outcome is Outcome.TIMED_OUT else measurement.time_s
+        stopped = measurement.outcome is Outcome.TIMED_OUT or not measurement.outcome.failed
+        if kernel not in self._wanted or not stopped or time_s is None:
             return
         self._tried[kernel] += 1
-        at_best_s = (
-            time_s * min(int(config.get(self._threads.get(kernel, ""), self._cores)), self._cores) / self._cores
-        )
-        self._at_best_s[kernel] = min(at_best_s, self._at_best_s.get(kernel, math.inf))
+        used = min(int(config.get(self._threads.get(kernel, ""), self._cores)), self._cores)
+        self._at_best_s[kernel] = min(time_s * used / self._cores, self._at_best_s.get(kernel, math.inf))
 
     def dropped(self, best_s: float | None) -> dict[str, str]:
         """Returns the newly hopeless kernels, each with the reason.
@@ -164,21 +149,21 @@ class Elimination:
         Args:
             best_s: Median of the best config so far, in seconds; None if there is none yet.
         """
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for kernel, at_best_s in list(self._at_best_s.items()):
             if best_s is None or self._tried[kernel] < self._wanted[kernel] or at_best_s <= HOPELESS * best_s:
                 continue
             del self._at_best_s[kernel], self._wanted[kernel]
             times = f"{at_best_s / best_s:.0f} times" if math.isfinite(at_best_s) else "many times"
-            found[kernel] = (
+            reasons[kernel] = (
                 f"its first configs take {times} the best config's time; to search it all the same, "
                 f"ask for it by --kernel {kernel}"
             )
-        return found
+        return reasons
 
 
 def elimination_of(
-    request: StudyRequest, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Key, Measurement]
+    request: StudyRequest, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Named, Measurement]
 ) -> Elimination | None:
     """Makes the elimination for a study.
 
@@ -207,7 +192,7 @@ def elimination_of(
 
 def front_of(
     leaderboard: Leaderboard,
-    wrong: Collection[tuple[str, Config]],
+    wrong: Collection[Named],
     champion: Champion | None,
     library: tuple[str, Measurement] | None,
     work: Mapping[str, float],
@@ -222,22 +207,24 @@ def front_of(
         work: ``flops`` and ``bytes`` of a run.
     """
     points = {
-        each: Point(*each, found) for each, found in leaderboard.with_objectives.items() if each not in wrong
+        named: Point(*named, measurement)
+        for named, measurement in leaderboard.with_objectives.items()
+        if named not in wrong
     }
     on_it = leaderboard.front_of(points)
     winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
     has_all = library is not None and values_of(library[1], leaderboard.objectives) is not None
     return Front(
         objectives=leaderboard.objectives,
-        points=tuple(points[each] for each in on_it),
-        beaten=tuple(leaderboard.values(each) for each in points if each not in on_it),
+        points=tuple(points[named] for named in on_it),
+        beaten=tuple(leaderboard.values(named) for named in points if named not in on_it),
         champion=points.get(winner) if winner else None,
         library=Point(library[0], Config({}), library[1]) if library and has_all else None,
         work=work,
     )
 
 
-def found_wrong(finals: Sequence[Record]) -> set[tuple[str, Config]]:
+def found_wrong(finals: Sequence[Record]) -> set[Named]:
     """Returns configs that finals found wrong, for example at other shapes."""
     return {
         (record.kernel, Config(record.config))
@@ -270,88 +257,60 @@ def known_front(
     """
     snapshot = Snapshot.open(store, published)
     where = known_device(device, snapshot.devices()) if isinstance(device, str) else device
-    trouble = _nothing_known(problem, where, regime)
-    if store is not None:
-        try:
-            return stored_front(store, problem, where, regime, objectives)
-        except NothingFound as error:
-            trouble = error
-    for each in snapshot.standing(problem.operation, (where.kind, where.name)):
-        record = each.champion.record
+    champion = store.champion(problem, where, regime) if store is not None else None
+    if store is not None and champion is not None:
+        front = _stored_front(store, champion, objectives)
+        if front.points:
+            return front, champion
+    for result in snapshot.standing(problem.operation, (where.kind, where.name)):
+        record = result.champion.record
         if (record.problem, record.regime) == (problem, regime):
-            return _published_front(each, objectives)
-    raise trouble
-
-
-def stored_front(
-    store: Store, problem: ProblemKey, device: DeviceInfo | str, regime: str, objectives: tuple[str, ...]
-) -> tuple[Front, Champion]:
-    """Returns the front of measurements with the champion's driver and compiler, of latest sources.
-
-    Args:
-        store: Where the records are.
-        problem: The problem.
-        device: A device, or its name.
-        regime: How times were taken.
-        objectives: Two or more objectives.
-
-    Raises:
-        NothingFound: The problem has no champion there, or no measurement has all objectives.
-    """
-    champion = store.champion(problem, device, regime)
+            champion, front = result.champion, _published_front(result, objectives)
+            if front.points:
+                return front, champion
     if champion is None:
-        raise _nothing_known(problem, device, regime)
-    record = champion.record
-    trials, finals, libraries = (
-        past_records(store, problem, record.device, regime, record.versions, role)
-        for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
-    )
-    latest = {each.kernel: each.source_hash for each in trials}
-    leaderboard = Leaderboard(objectives)
-    for each in trials:
-        if each.source_hash == latest[each.kernel]:
-            leaderboard.add_objectives(each.kernel, Config(each.config), each.measurement)
-    wrong = found_wrong([each for each in finals if each.source_hash == latest.get(each.kernel)])
-    whole = [each for each in libraries if values_of(each.measurement, objectives) is not None]
-    library = (whole[-1].kernel, whole[-1].measurement) if whole else None
-    front = front_of(leaderboard, wrong, champion, library, record.work)
-    if not front.points:
-        raise _no_trial(record, objectives)
-    return front, champion
-
-
-def _published_front(found: Published, objectives: tuple[str, ...]) -> tuple[Front, Champion]:
-    """Returns the front of a published champion and the configs published beside it.
-
-    Args:
-        found: The problem's published result.
-        objectives: Two or more objectives.
-
-    Raises:
-        NothingFound: No published config has all objectives.
-    """
-    champion, leaderboard = found.champion, Leaderboard(objectives)
-    record, latest = champion.record, {champion.record.kernel: champion.record.source_hash}
-    for each in (record, *(beside.as_record(record) for beside in found.runners_up)):
-        if each.source_hash == latest.setdefault(each.kernel, each.source_hash):
-            leaderboard.add_objectives(each.kernel, Config(each.config), each.measurement)
-    beside = champion.baseline
-    front = front_of(
-        leaderboard, (), champion, (beside.kernel, beside.measurement) if beside else None, record.work
-    )
-    if not front.points:
-        raise _no_trial(record, objectives)
-    return front, champion
-
-
-def _nothing_known(problem: ProblemKey, device: DeviceInfo | str, regime: str) -> NothingFound:
-    """Returns the error for a problem without a champion."""
-    where = device if isinstance(device, str) else device.name
-    return NothingFound(f"nothing is known of {problem} on {where} ({regime}); run `tuner tune` first")
-
-
-def _no_trial(record: Record, objectives: Sequence[str]) -> NothingFound:
-    return NothingFound(
-        f"no trial of {record.problem} on {record.device.name} ({record.regime}) was measured to the end for "
+        raise NothingFound(f"nothing is known of {problem} on {where.name} ({regime}); run `tuner tune` first")
+    raise NothingFound(
+        f"no trial of {problem} on {where.name} ({regime}) was measured to the end for "
         f"{' and '.join(objectives)}; run `tuner tune ... --objective {','.join(objectives)}` first"
     )
+
+
+def _stored_front(store: Store, champion: Champion, objectives: tuple[str, ...]) -> Front:
+    """The front of measurements with the champion's driver and compiler, of latest sources."""
+    record = champion.record
+    trials, finals, libraries = (
+        past_records(store, record.problem, record.device, record.regime, record.versions, role)
+        for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
+    )
+    latest = {trial.kernel: trial.source_hash for trial in trials}
+    finals = [final for final in finals if final.source_hash == latest.get(final.kernel)]
+    library = next(
+        (one for one in reversed(libraries) if values_of(one.measurement, objectives) is not None), None
+    )
+    return _front(champion, trials, latest, found_wrong(finals), library, objectives)
+
+
+def _published_front(result: Published, objectives: tuple[str, ...]) -> Front:
+    """The front of a published champion and the configs published beside it."""
+    record = result.champion.record
+    trials = [record, *result.runners_up]
+    latest = {trial.kernel: trial.source_hash for trial in reversed(trials)}
+    return _front(result.champion, trials, latest, (), result.champion.baseline, objectives)
+
+
+def _front(
+    champion: Champion,
+    trials: Sequence[Record],
+    latest: Mapping[str, str],
+    wrong: Collection[Named],
+    library: Record | None,
+    objectives: tuple[str, ...],
+) -> Front:
+    """The front of trials whose source hash is the latest of their kernel."""
+    leaderboard = Leaderboard(objectives)
+    for trial in trials:
+        if trial.source_hash == latest[trial.kernel]:
+            leaderboard.add_objectives(trial.kernel, Config(trial.config), trial.measurement)
+    beside = (library.kernel, library.measurement) if library else None
+    return front_of(leaderboard, wrong, champion, beside, champion.record.work)

@@ -1,26 +1,28 @@
 """The one loop that times configs: a policy proposes, the loop compiles ahead, measures, verifies and stores.
 
 A study, a first use, a re-measurement and a step of a ladder are policies of it. The loop has one thread and
-any number of equal devices.
+any number of equal devices; a second thread stores what it has measured.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.search import Candidate
-from tuner.study.progress import REPORT_EVERY_S, Progress, TimeBudget
-from tuner.study.session import Session, WriteBehind
+from tuner.study.progress import REPORT_EVERY_S, TimeBudget
+from tuner.study.session import Session
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import Compiled, ruled_out
 
@@ -31,6 +33,123 @@ LEAST_BATCH = 4
 LEAST_TRIALS, GRACE_S = 4, 30.0
 #: Seconds between two polls of the policy while nothing else is under way.
 THINK_S = 0.002
+
+
+class Background:
+    """Takes the steps of some work in a thread, or only where `run` is called.
+
+    On a CPU target a thread would disturb timing.
+
+    Attributes:
+        inline: True if there is no thread.
+    """
+
+    def __init__(self, step: Callable[[], bool], inline: bool) -> None:
+        """Takes no step yet.
+
+        Args:
+            step: Takes one; False if there was nothing to do.
+            inline: True for no thread.
+        """
+        self._step, self.inline = step, inline
+        self._thread = None if inline else ThreadPoolExecutor(1, "background")
+        self._job: Future[None] | None = None
+        self._failure: BaseException | None = None
+
+    def wake(self) -> None:
+        """Has the thread go on until nothing is left to do, unless it is about to."""
+        waits = self._job is not None and not self._job.running() and not self._job.done()
+        if self._thread is not None and not waits:
+            with contextlib.suppress(RuntimeError):  # it was closed
+                self._job = self._thread.submit(self.run)
+
+    def run(self) -> None:
+        """Takes steps until nothing is left to do; `check` raises what a step raised."""
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            self._failure = error
+
+    @property
+    def busy(self) -> bool:
+        """True while the thread works, or is about to."""
+        return self._job is not None and not self._job.done()
+
+    def wait(self) -> None:
+        """Waits until the thread has done all."""
+        if self._job is not None:
+            self._job.result()
+
+    def check(self) -> None:
+        """Raises what a step raised."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Ends the thread, without waiting for the step that it takes."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class WriteBehind(Background):
+    """Stores records in order; all waiting ones go into one transaction.
+
+    Attributes:
+        storing_s: Seconds that storing took.
+    """
+
+    def __init__(self, store: Callable[[list[Record]], object], inline: bool) -> None:
+        """Prepares it.
+
+        Args:
+            store: Stores records in one transaction; they are on disk when it returns.
+            inline: True to store in `put`, without a thread.
+        """
+        super().__init__(self._store_waiting, inline)
+        self._store = store
+        self._waiting: collections.deque[tuple[Record, Callable[[], None]]] = collections.deque()
+        self.storing_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """True if records are not stored yet.
+
+        Raises:
+            Exception: What storing raised.
+        """
+        self.check()
+        return bool(self._waiting) or self.busy
+
+    def put(self, record: Record, stored: Callable[[], None]) -> None:
+        """Stores a record, soon.
+
+        Args:
+            record: The record to store.
+            stored: Called once it is on disk, possibly in another thread.
+
+        Raises:
+            Exception: Storing this record or an earlier one raised it.
+        """
+        self.check()
+        self._waiting.append((record, stored))
+        if self.inline:
+            self.run()
+            self.check()
+        else:
+            self.wake()
+
+    def _store_waiting(self) -> bool:
+        """Stores the waiting records; False if there are none."""
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not taken:
+            return False
+        start = time.perf_counter()
+        self._store([record for record, _ in taken])
+        self.storing_s += time.perf_counter() - start
+        for _, stored in taken:
+            stored()
+        return True
 
 
 @dataclass(frozen=True)
@@ -48,10 +167,11 @@ class TimeLimits:
     spilling: bool = False
 
 
-class TrialPolicy(Protocol):
+class TrialPolicy:
     """Says what a loop times next and for how long, and learns what came of it.
 
-    Only `stored` may be called in another thread than the loop's.
+    By itself it proposes a list, in order, and each config is timed to the end; others derive from it. Only
+    `stored` may be called in another thread than the loop's.
 
     Attributes:
         kernels: The kernels that candidates name.
@@ -60,8 +180,17 @@ class TrialPolicy(Protocol):
             compiled.
     """
 
-    kernels: Mapping[str, Kernel]
-    together_s: float | None
+    together_s: float | None = None
+
+    def __init__(self, kernels: Iterable[Kernel], waiting: Sequence[Candidate] = ()) -> None:
+        """Takes the list.
+
+        Args:
+            kernels: The kernels that candidates name.
+            waiting: What is tried, in this order.
+        """
+        self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels}
+        self._waiting = collections.deque(waiting)
 
     def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
         """Returns what is tried next; it may be less than there is room for, or nothing for now.
@@ -70,23 +199,23 @@ class TrialPolicy(Protocol):
             room: Candidates that keep compile workers and devices busy; a policy may return more.
             under_way: Candidates that are being compiled or measured.
         """
-        ...
+        return [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
 
     def ended(self) -> str:
         """Returns why nothing further is to be tried, though there may be more; empty to go on."""
-        ...
+        return ""
 
     def exhausted(self) -> str:
         """Returns why `propose` has nothing left until a result comes; empty if it has."""
-        ...
+        return "" if self._waiting else "nothing is left to try"
 
     def wants(self, candidate: Candidate) -> bool:
         """Whether a candidate is still to be tried; asked before it is compiled and before it is timed."""
-        ...
+        return True
 
     def limits(self, candidate: Candidate) -> TimeLimits:
         """Returns for how long a candidate is timed; asked just before."""
-        ...
+        return TimeLimits(spilling=True)
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Takes a result, before it is stored.
@@ -96,56 +225,9 @@ class TrialPolicy(Protocol):
             measurement: Its measurement, or how it failed.
             code: Its machine code; None if it did not compile.
         """
-        ...
 
     def stored(self, candidate: Candidate, record: Record) -> None:
         """Takes the record of a result once it is on disk, maybe in another thread."""
-        ...
-
-
-class FixedList:
-    """Answers of a policy that proposes a fixed list, in order; others derive from it.
-
-    Attributes:
-        kernels: The kernels that candidates name.
-    """
-
-    together_s: float | None = None
-
-    def __init__(self, kernels: Mapping[str, Kernel], waiting: Sequence[Candidate] = ()) -> None:
-        """Takes the list.
-
-        Args:
-            kernels: The kernels by name.
-            waiting: What is tried, in this order.
-        """
-        self.kernels, self._waiting = kernels, collections.deque(waiting)
-
-    def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
-        """As many as there is room for."""
-        return [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-
-    def ended(self) -> str:
-        """It goes on to the end of the list."""
-        return ""
-
-    def exhausted(self) -> str:
-        """The list's end."""
-        return "" if self._waiting else "nothing is left to try"
-
-    def wants(self, candidate: Candidate) -> bool:
-        """All of them."""
-        return True
-
-    def limits(self, candidate: Candidate) -> TimeLimits:
-        """Each is timed to the end."""
-        return TimeLimits(spilling=True)
-
-    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
-        """Learns nothing."""
-
-    def stored(self, candidate: Candidate, record: Record) -> None:
-        """Keeps nothing."""
 
 
 @dataclass
@@ -156,15 +238,11 @@ class _Trial:
     code: CompiledConfig | None = None
 
 
-def _silent(progress: Progress) -> None:
-    """Reports nothing."""
-
-
 class Loop:
     """Runs until the budget is spent, the policy has ended, or `stop` is set.
 
     Attributes:
-        stop: Reason why it ended, or will end.
+        stop: Reason why it ended, or will end after the current trials.
     """
 
     def __init__(self, session: Session, policy: TrialPolicy, budget: TimeBudget | None = None) -> None:
@@ -176,13 +254,13 @@ class Loop:
             budget: Time and progress; no limit by default.
         """
         self._session, self._policy, self._pool = session, policy, session.pool
-        self._budget = budget or TimeBudget(None, _silent)
+        self._budget = budget or TimeBudget(None)
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
         self._measuring: dict[int, _Trial] = {}
         self._twins: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
-        self._asked_s = time.monotonic()
+        self._begun_s = time.monotonic()
         self._tried, self._any_measured = 0, False
         self._write = WriteBehind(session.store.add, inline=session.shares_cores)
         self.stop = ""
@@ -197,7 +275,7 @@ class Loop:
         self._session.prepare()
 
     def run(self, seconds: float | None = None) -> str:
-        """Times what the policy proposes. It may be called again if `stop` is empty afterwards.
+        """Times what the policy proposes, and stores it. It may be called again if `stop` is empty afterwards.
 
         Args:
             seconds: It pauses after this many seconds; None to go on until the end.
@@ -209,20 +287,19 @@ class Loop:
             DeviceTrouble: A device stays unwell.
         """
         self._until_s = math.inf if seconds is None else time.monotonic() + seconds
-        with self._write:
+        try:
             while self._step():
                 pass
+        finally:
+            self._write.wait()
+        self._write.check()
         return self.stop
-
-    def stop_because(self, why: str) -> None:
-        """Makes it end after the current trials."""
-        self.stop = why
 
     def _step(self) -> bool:
         """Runs one iteration; False if the search has ended, or is to pause."""
         with self._budget.spent("bookkeeping"):
             self._ask()
-        if not self._under_way and not self._write.pending:
+        if not self._trials and not self._write.pending:
             self.stop = self.stop or self._policy.exhausted()
             if self.stop:
                 return False
@@ -232,7 +309,7 @@ class Loop:
         for number in [number for number in self._measuring if self._session.workers[number].arrived()]:
             self._take_measured(number)
         self._dispatch()
-        self._budget.progress.set_spent("storing", self._write.storing_s)
+        self._budget.progress.spent_s["storing"] = self._write.storing_s
         self._budget.tick()
         return bool(self._measuring) or not self._out_of_budget()
 
@@ -248,33 +325,29 @@ class Loop:
                 self.stop = self._policy.ended()
         return bool(self.stop) or time.monotonic() >= self._until_s
 
-    @property
-    def _under_way(self) -> int:
-        return len(self._trials)
-
     def _ask(self) -> None:
         """Keeps the compile workers busy; on a CPU, only while nothing is timed."""
         if self._out_of_budget():
             return
+        under_way = len(self._trials)
         if self._session.shares_cores:
             # Of a new study one is asked for, whose time comes soon then.
             batch = max(self._pool.size, LEAST_BATCH) if self._budget.progress.trials else 1
-            room = batch if self._under_way == 0 else 0
+            room = 0 if under_way else batch
         else:
-            room = 2 * self._pool.size + len(self._session.workers) - self._under_way
-        for candidate in self._policy.propose(room, self._under_way):
+            room = 2 * self._pool.size + len(self._session.workers) - under_way
+        for candidate in self._policy.propose(room, under_way):
             self._begin(candidate)
 
     def _begin(self, candidate: Candidate) -> None:
         if not self._trials:
-            self._asked_s = time.monotonic()
+            self._begun_s = time.monotonic()
         trial = self._trials[candidate.number] = _Trial(candidate)
         if self._discarded(trial):
             return
+        kernel = self._policy.kernels[candidate.kernel]
         try:
-            trial.rendered = render(
-                self._policy.kernels[candidate.kernel], self._session.problem, candidate.config
-            )
+            trial.rendered = render(kernel, self._session.problem, candidate.config)
         except Exception as error:
             reason = f"cannot be rendered: {type(error).__name__}: {error}"
             self._finish(trial, Measurement(Outcome.INVALID, reason))
@@ -294,7 +367,7 @@ class Loop:
                 select.select(channels, [], [], REPORT_EVERY_S if channels else THINK_S)
 
     def _take_compiled(self, compiled: Compiled) -> None:
-        self._budget.add("compile", compiled.compile_s)
+        self._budget.progress.spend("compile", compiled.compile_s)
         trial = self._trials.get(compiled.ticket)
         if trial is None:
             return
@@ -307,7 +380,7 @@ class Loop:
 
     def _take_code(self, trial: _Trial, code: CompiledConfig) -> None:
         trial.code = code
-        rejected = ruled_out(code, self._session.workers[0].info)
+        rejected = ruled_out(code, self._session.worker.info)
         spills = rejected is not None and rejected.outcome is Outcome.PRUNED
         if rejected is not None and not (spills and self._policy.limits(trial.candidate).spilling):
             self._finish(trial, rejected)
@@ -321,7 +394,7 @@ class Loop:
         most_s = self._policy.together_s
         if most_s is None:
             return self._session.shares_cores
-        if not self._compiled or time.monotonic() - self._asked_s <= most_s:
+        if not self._compiled or time.monotonic() - self._begun_s <= most_s:
             return True
         self._pool.cancel()
         there = {trial.candidate.number for trial in (*self._compiled, *self._measuring.values())}
@@ -333,7 +406,7 @@ class Loop:
         if self._out_of_budget() or self._holds():
             return
         if self._policy.together_s is not None:
-            self._compiled = collections.deque(sorted(self._compiled, key=lambda each: each.candidate.number))
+            self._compiled = collections.deque(sorted(self._compiled, key=lambda one: one.candidate.number))
         for number, worker in enumerate(self._session.workers):
             while number not in self._measuring and self._compiled and not self._out_of_budget():
                 trial = self._compiled.popleft()
@@ -364,7 +437,7 @@ class Loop:
         elif measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.code.compiled)
         for stage in ("load", "verify", "time", "power"):
-            self._budget.add(stage, measurement.stages_s.get(stage, 0.0))
+            self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))
         self._finish(trial, measurement, number, dispatch=True)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0, dispatch: bool = False) -> None:

@@ -1,20 +1,30 @@
-"""How far a study is, what came of it, how its time is spent, and what a signal does."""
+"""How far a study is, what came of it, how its time is spent, and what a signal does.
+
+Progress is told as lines of JSON in a file, one line that is redrawn on a terminal, and plain lines elsewhere.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Protocol
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Protocol
 
-from tuner.errors import Interrupted
-from tuner.results.measurement import Measurement, Outcome
+from tuner.declare.problem import Problem
+from tuner.errors import InputError, Interrupted
+from tuner.results.measurement import Measurement, Outcome, headline
 from tuner.results.objectives import Front
-from tuner.results.record import Champion, Pair
+from tuner.results.record import Champion, Pair, utc_now
+from tuner.results.units import clock, duration, speed
+from tuner.study import job_files
 
 
 @dataclass
@@ -65,48 +75,9 @@ class Progress:
         if measurement.outcome.failed:
             self.reasons.setdefault(name, measurement.reason)
 
-    def lead(self, time_s: float, best: str) -> None:
-        """Sets the best config so far."""
-        self.best_s, self.best = time_s, best
-
-    def set_front(self, configs: int) -> None:
-        """Sets the number of configs on the Pareto front."""
-        self.front = configs
-
-    def set_baseline(self, time_s: float | None) -> None:
-        """Sets the library's time."""
-        self.baseline_s = time_s
-
-    def set_best_blas(self, core_type: str, time_s: float) -> None:
-        """Sets the library's time with the core type that suits this CPU best."""
-        self.best_blas = (core_type, time_s)
-
-    def observe_load(self, busy: tuple[str, ...]) -> None:
-        """Sets what is wrong with the machine now; if nothing is, the earlier observation stays."""
-        self.busy = busy or self.busy
-
-    def drop(self, kernel: str, why: str) -> None:
-        """Records that a kernel was dropped from the search."""
-        self.dropped[kernel] = why
-
     def spend(self, stage: str, seconds: float) -> None:
         """Adds time to a stage."""
         self.spent_s[stage] = self.spent_s.get(stage, 0.0) + seconds
-
-    def set_spent(self, stage: str, seconds: float) -> None:
-        """Sets the total time of a stage that counts for itself."""
-        self.spent_s[stage] = seconds
-
-    def advance(self, stage: str, elapsed_s: float, budget_s: float | None) -> None:
-        """Time has passed.
-
-        Args:
-            stage: The stage that begins; empty if none does.
-            elapsed_s: Seconds since the start.
-            budget_s: Seconds of the whole run; None for no limit.
-        """
-        self.stage, self.elapsed_s = stage or self.stage, elapsed_s
-        self.left_s = None if budget_s is None else max(budget_s - elapsed_s, 0.0)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -114,6 +85,13 @@ class Progress:
         failed = sum(count for name, count in self.outcomes.items() if Outcome(name).failed)
         measured = self.outcomes.get(Outcome.MEASURED.value, 0)
         return {"total": self.trials, "measured": measured, "failed": failed, **self.outcomes}
+
+    def to_json(self) -> dict[str, Any]:
+        """How far the study is, as plain values."""
+        return {
+            "stage": self.stage, "trials": self.trials, "outcomes": dict(self.outcomes), "best_s": self.best_s,
+            "library_s": self.baseline_s, "left_s": self.left_s, "elapsed_s": self.elapsed_s,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,7 +136,10 @@ class TimeBudget:
     """
 
     def __init__(
-        self, seconds: float | None, report: Callable[[Progress], None], finals_s: float | None = None
+        self,
+        seconds: float | None,
+        report: Callable[[Progress], None] = lambda progress: None,
+        finals_s: float | None = None,
     ) -> None:
         """Starts.
 
@@ -180,10 +161,6 @@ class TimeBudget:
             return None
         return self._seconds - self.finals_s - (time.monotonic() - self._start_s)
 
-    def add(self, stage: str, seconds: float) -> None:
-        """Adds time spent elsewhere."""
-        self.progress.spend(stage, seconds)
-
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
         """Adds the time of its block to a stage."""
@@ -191,31 +168,30 @@ class TimeBudget:
         try:
             yield
         finally:
-            self.add(stage, time.perf_counter() - start)
+            self.progress.spend(stage, time.perf_counter() - start)
 
     def tick(self, stage: str = "") -> None:
         """Reports if it is time, or if a stage begins."""
-        now = time.monotonic()
+        now, progress = time.monotonic(), self.progress
         if stage or now - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now
-            self.progress.advance(stage, now - self._start_s, self._seconds)
-            self._report(self.progress)
+            progress.stage, progress.elapsed_s = stage or progress.stage, now - self._start_s
+            if self._seconds is not None:
+                progress.left_s = max(self._seconds - progress.elapsed_s, 0.0)
+            self._report(progress)
 
 
 INTERRUPTED = "interrupted; every finished trial is kept, and the same command continues"
 
 
 class Stoppable(Protocol):
-    """A search that can be asked to end."""
+    """A search that can be asked to end.
 
-    @property
-    def stop(self) -> str:
-        """Reason why it ended or will end; empty if it goes on."""
-        ...
+    Attributes:
+        stop: Reason why it ended, or will end after the current trials; empty if it goes on.
+    """
 
-    def stop_because(self, why: str) -> None:
-        """Makes it end after the current trials."""
-        ...
+    stop: str
 
 
 class Interruption:
@@ -260,4 +236,220 @@ class Interruption:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._search is None or self._search.stop == INTERRUPTED:
             raise Interrupted(INTERRUPTED, twice=self._search is not None)
-        self._search.stop_because(INTERRUPTED)
+        self._search.stop = INTERRUPTED
+
+
+#: Seconds between two events that only say how far a study is.
+PROGRESS_EVERY_S = 10.0
+#: Events that people are shown with ``--verbose``.
+SHOWN = ("best", "outcome", "dropped", "busy")
+
+
+class Events:
+    """Writes events while it is entered: to a file, to stderr, to both or to none.
+
+    A line has ``time`` (UTC), ``event`` and what belongs to it; times are in seconds.
+    """
+
+    def __init__(self, file: Path | None = None, verbose: bool = False) -> None:
+        """Keeps where events go; the file is opened by entering.
+
+        Args:
+            file: Lines of JSON are appended to it; None for none.
+            verbose: True to show the main ones on stderr.
+        """
+        self._path, self._verbose = file, verbose
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Events:
+        """Opens the file.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        if self._path is not None:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", encoding="utf-8")
+            except OSError as error:
+                raise InputError(
+                    f"--log takes a file that can be written, got {self._path} ({error.strerror or error}); "
+                    "choose another"
+                ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.tell("error", kind=type(error).__name__, message=str(error))
+        if self._file is not None:
+            self._file.close()
+
+    def tell(self, event: str, **what: Any) -> None:
+        """Writes one event."""
+        if self._file is not None:
+            line = {"time": utc_now(), "event": event} | what
+            print(json.dumps(line, default=str), file=self._file, flush=True)
+        if self._verbose and event in SHOWN:
+            told = " ".join(f"{name}={value}" for name, value in what.items() if name != "problem")
+            print(f"{event}: {told}", file=sys.stderr)
+
+    def follow(self, problem: object, report: Callable[[Progress], None]) -> Callable[[Progress], None]:
+        """A report that also writes what has changed since the last one."""
+        about, written, progress_at_s = str(problem), dict[tuple[str, ...], object](), -math.inf
+
+        def followed(now: Progress) -> None:
+            nonlocal progress_at_s
+            for key, value, what in _news(now):
+                if written.get(key) != value:
+                    written[key] = value
+                    self.tell(key[0], problem=about, **what)
+            if time.monotonic() - progress_at_s > PROGRESS_EVERY_S or now.stage == "done":
+                progress_at_s = time.monotonic()
+                self.tell("progress", problem=about, **now.to_json(), spent_s=dict(now.spent_s))
+            report(now)
+
+        return followed
+
+
+def _news(now: Progress) -> Iterator[tuple[tuple[str, ...], object, dict[str, Any]]]:
+    """What is told when it changes: the event and its subject, the value that changes, and what is told."""
+    trials = now.trials
+    yield ("stage",), now.stage, {"stage": now.stage, "trials": trials, "elapsed_s": now.elapsed_s}
+    if now.best_s is not None:
+        yield ("best",), now.best_s, {"time_s": now.best_s, "config": now.best, "trials": trials}
+    for outcome, reason in now.reasons.items():
+        yield ("outcome", outcome), reason, {"outcome": outcome, "reason": reason}
+    for kernel, why in now.dropped.items():
+        yield ("dropped", kernel), why, {"kernel": kernel, "why": why}
+    if now.busy:
+        yield ("busy",), now.busy, {"what": list(now.busy)}
+
+
+def failures(reasons: Mapping[str, str]) -> list[str]:
+    """How trials failed, a line for each outcome.
+
+    Args:
+        reasons: Outcome -> its first reason.
+    """
+    return [f"{name.lower().replace('_', ' ')}: {headline(reason)}" for name, reason in reasons.items()]
+
+
+def where_time_went(progress: Progress) -> str:
+    """One line that says what the seconds of a run were spent on."""
+
+    def listed(*names: str) -> str:
+        told = [
+            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
+        ]
+        return ", ".join(told) or "nothing"
+
+    wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
+    device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
+    return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
+
+
+#: Seconds between two plain lines.
+PLAIN_EVERY_S = 5.0
+#: Characters of the bar that shows how much of the time has passed.
+BAR = 20
+
+
+def in_notebook() -> bool:
+    """True where output goes to a notebook, which can redraw it."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def notebook_line() -> Callable[[str], None]:
+    """A line of a notebook's output: what it is called with replaces it."""
+    shown = sys.modules["IPython"].display.display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda line: shown.update({"text/plain": line}, raw=True)
+
+
+class ProgressView:
+    """Shows a study's progress while it is entered; silent when quiet."""
+
+    def __init__(self, problem: Problem, quiet: bool, trials: int | None = None) -> None:
+        """Shows nothing yet.
+
+        Args:
+            problem: What is tuned.
+            quiet: True to show nothing.
+            trials: Trials after which the study ends; None without such a limit.
+        """
+        self._problem, self._quiet, self._limit = problem, quiet, trials
+        self._live: Any = None
+        self._redraw: Callable[[str], None] | None = None
+        self._shown_s = 0.0
+        self._stage = ""
+        self._busy: tuple[str, ...] = ()
+
+    def __enter__(self) -> ProgressView:
+        if self._quiet:
+            return self
+        if in_notebook():
+            self._redraw = notebook_line()
+        elif sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
+            self._live.start()
+            self._redraw = self._live.update
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows a report; a study calls this a few times a second."""
+        job_files.tell(self._problem, progress)
+        if self._quiet:
+            return
+        if progress.busy and progress.busy != self._busy:
+            # It is told once for each way in which the machine is busy.
+            self._busy = progress.busy
+            print(f"the machine is busy, times may be wrong: {'; '.join(progress.busy)}", file=sys.stderr)
+        now = time.monotonic()
+        if self._redraw is not None:
+            self._redraw(self._line(progress))
+        elif now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
+            self._shown_s, self._stage = now, progress.stage
+            print(self._line(progress), file=sys.stderr)
+
+    def _line(self, progress: Progress) -> str:
+        of = f" of {self._limit}" if self._limit else ""
+        parts = [progress.stage, f"{progress.trials}{of} trials"]
+        if progress.best_s is not None:
+            work = self._problem.work
+            parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
+            if progress.baseline_s is not None:
+                library_s = min(progress.baseline_s, progress.best_blas[1] if progress.best_blas else math.inf)
+                parts.append(f"{library_s / progress.best_s:.1%} of the library")
+            parts.append(progress.best)
+        if progress.front:
+            parts.append(f"{progress.front} on the front")
+        if progress.dropped:
+            parts.append(f"dropped {', '.join(progress.dropped)}")
+        failed = [
+            f"{count} {name.lower().replace('_', ' ')}"
+            for name, count in sorted(progress.outcomes.items())
+            if name != Outcome.MEASURED.value
+        ]
+        if failed:
+            parts.append(", ".join(failed))
+        left = f"{clock(progress.left_s)} left" if progress.left_s is not None else ""
+        bar = self._bar(progress) if self._redraw is not None and (left or self._limit) else ""
+        return " | ".join(filter(None, [*parts, " ".join(filter(None, (bar, left)))]))
+
+    def _bar(self, progress: Progress) -> str:
+        """How much of the time, or of the trials, has passed: of what ends first."""
+        whole = progress.elapsed_s + (progress.left_s or 0.0)
+        timed = progress.elapsed_s / whole if whole and progress.left_s is not None else 0.0
+        done = round(BAR * min(max(timed, progress.trials / self._limit if self._limit else 0.0), 1.0))
+        return f"{'━' * done}{'╌' * (BAR - done)}"

@@ -11,17 +11,16 @@ import gzip
 import json
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.space import Config, Space, Value, choice
+from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
@@ -35,62 +34,60 @@ _KERNEL_TUNER_FAILURES = {
 }
 #: Kernel Tuner's times of a trial's stages, in milliseconds.
 _KERNEL_TUNER_STAGES = {"compile_time": "compile", "verification_time": "verify", "benchmark_time": "time"}
+#: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.
+AXES = ("x", "y", "z")
+#: Prefix of the text from which ids are derived.
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
+#: Time of measurement for configs without one.
+_UNKNOWN = datetime.fromtimestamp(0, UTC)
 
 
-@dataclass(frozen=True)
+class Row(NamedTuple):
+    """One config of a recording.
+
+    Attributes:
+        kernel: Name of its kernel.
+        config: The config.
+        measurement: Its recorded measurement.
+        measured_at: Time as Kernel Tuner wrote it; empty if it did not.
+    """
+
+    kernel: str
+    config: Config
+    measurement: Measurement
+    measured_at: str = ""
+
+
 class RecordedKernel:
     """One kernel's recorded configs.
 
     Attributes:
         space: The configs, all of them legal.
         measurements: Measurements in the order of the space.
+        mean_s: Mean of the samples of each config, in seconds; infinite if it failed.
     """
 
-    space: Space
-    measurements: tuple[Measurement, ...]
-    mean_s: NDArray[np.float64] = field(init=False, compare=False)
+    def __init__(self, rows: Sequence[Row]) -> None:
+        """Gathers the rows of one kernel; of a config the last one counts.
 
-    def __post_init__(self) -> None:
-        means = [
-            sum(each.samples_s) / len(each.samples_s) if each.outcome is Outcome.MEASURED else np.inf
-            for each in self.measurements
-        ]
-        object.__setattr__(self, "mean_s", np.array(means))
-
-
-@dataclass(frozen=True)
-class CacheEntry:
-    """One config of a Kernel Tuner cache.
-
-    Attributes:
-        config: The config.
-        measurement: Its recorded measurement.
-        measured_at: Time as Kernel Tuner wrote it; empty if it did not.
-    """
-
-    config: Config
-    measurement: Measurement
-    measured_at: str
+        Raises:
+            InputError: They differ in their parameters.
+        """
+        configs = {row.config: row.measurement for row in rows}
+        names = list(rows[0].config)
+        other = next((config for config in configs if list(config) != names), None)
+        if other is not None:
+            raise InputError(
+                f"all configs of a kernel have the same parameters, got {', '.join(names)} and "
+                f"{', '.join(other)}; split the recording"
+            )
+        parameters = [choice(name, *dict.fromkeys(config[name] for config in configs)) for name in names]
+        self.space, self.measurements = Space.of(parameters, configs), tuple(configs.values())
+        self.mean_s = np.array(
+            [np.mean(one.samples_s) if one.outcome is Outcome.MEASURED else np.inf for one in self.measurements]
+        )
 
 
-@dataclass(frozen=True)
-class KernelTunerCache:
-    """A Kernel Tuner cache.
-
-    Attributes:
-        kernel: Name.
-        device: Name of the recorded device; empty if the file has none.
-        problem_size: Problem size as given to Kernel Tuner; empty if the file has none.
-        configs: Configs in the order of the file.
-    """
-
-    kernel: str
-    device: str
-    problem_size: tuple[int, ...]
-    configs: tuple[CacheEntry, ...]
-
-
-@dataclass(frozen=True)
 class Recording:
     """A recorded space.
 
@@ -98,21 +95,19 @@ class Recording:
         name: Name of the file without its suffixes.
         device: Name of the recorded device.
         kernels: Kernels by name.
+        spaces: The space of each kernel.
+        optimum_s: Mean time of the fastest config, in seconds; infinite if none has a time.
     """
 
-    name: str
-    device: str
-    kernels: Mapping[str, RecordedKernel]
-
-    @property
-    def spaces(self) -> dict[str, Space]:
-        """The space of each kernel."""
-        return {name: each.space for name, each in self.kernels.items()}
-
-    @property
-    def optimum_s(self) -> float:
-        """Mean time of the fastest config, in seconds."""
-        return float(min(each.mean_s.min() for each in self.kernels.values()))
+    def __init__(self, name: str, device: str, rows: Iterable[Row]) -> None:
+        """Gathers the rows by kernel."""
+        by_kernel: dict[str, list[Row]] = {}
+        for row in rows:
+            by_kernel.setdefault(row.kernel, []).append(row)
+        self.name, self.device = name, device
+        self.kernels = {kernel: RecordedKernel(some) for kernel, some in by_kernel.items()}
+        self.spaces = {kernel: recorded.space for kernel, recorded in self.kernels.items()}
+        self.optimum_s = float(min((one.mean_s.min() for one in self.kernels.values()), default=np.inf))
 
     def measurement(self, kernel: str, config: Config) -> Measurement:
         """Returns the recorded measurement of a config."""
@@ -131,49 +126,11 @@ def read_recording(path: Path) -> Recording:
     """
     data = _parsed(path)
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
-    rows: Iterable[tuple[str, Config, Measurement]]
-    if isinstance(data, dict) and isinstance(data.get("cache"), dict):
-        cache = _cache(data, path)
-        device, rows = cache.device, ((cache.kernel, each.config, each.measurement) for each in cache.configs)
-    else:
-        device, rows = _our_rows(data, path)
-    by_kernel: dict[str, dict[Config, Measurement]] = {}
-    for kernel, config, measurement in rows:
-        by_kernel.setdefault(kernel, {})[config] = measurement
-    kernels = {kernel: _recorded(configs) for kernel, configs in by_kernel.items()}
-    if not any(np.isfinite(each.mean_s).any() for each in kernels.values()):
+    device, rows = (_cache_rows if _is_cache(data) else _our_rows)(data, path)
+    recording = Recording(name, device, rows)
+    if not np.isfinite(recording.optimum_s):
         raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
-    return Recording(name, device, kernels)
-
-
-def read_cache(path: Path) -> KernelTunerCache:
-    """Reads a Kernel Tuner cache.
-
-    Args:
-        path: A ``.json`` or ``.json.gz`` file.
-
-    Raises:
-        InputError: There is no such file, or it has another form.
-    """
-    data = _parsed(path)
-    if not isinstance(data, dict) or not isinstance(data.get("cache"), dict):
-        raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
-    return _cache(data, path)
-
-
-def _recorded(configs: Mapping[Config, Measurement]) -> RecordedKernel:
-    names = list(next(iter(configs)))
-    values: dict[str, dict[Value, None]] = {name: {} for name in names}
-    for config in configs:
-        if list(config) != names:
-            raise InputError(
-                f"all configs of a kernel have the same parameters, got {', '.join(names)} and "
-                f"{', '.join(config)}; split the recording"
-            )
-        for name, value in config.items():
-            values[name][value] = None
-    parameters = [choice(name, *seen) for name, seen in values.items()]
-    return RecordedKernel(Space.of(parameters, configs), tuple(configs.values()))
+    return recording
 
 
 def _parsed(path: Path) -> Any:
@@ -187,47 +144,42 @@ def _parsed(path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        if (exported := _exported(text)) is not None:
-            return exported
-        # While Kernel Tuner runs, its cache is unfinished and ends in a comma: complete it as Kernel Tuner
-        # would.
-        try:
-            return json.loads(text.rstrip().removesuffix(",") + "}}")
-        except json.JSONDecodeError:
-            raise InputError(f"a recording is JSON, {path} is not: {error}") from error
+        # It may have a line for each record. While Kernel Tuner runs, its cache is unfinished and ends in a
+        # comma: it is completed as Kernel Tuner would.
+        for read in (_lines, lambda unfinished: json.loads(unfinished.rstrip().removesuffix(",") + "}}")):
+            try:
+                return read(text)
+            except json.JSONDecodeError:
+                continue
+        raise InputError(f"a recording is JSON, {path} is not: {error}") from error
 
 
-def _exported(text: str) -> list[Any] | None:
-    """Returns the records of JSON lines; None if the text has another form."""
-    try:
-        lines = [json.loads(line) for line in text.splitlines()]
-    except json.JSONDecodeError:
-        return None
-    return [line["record"] for line in _dicts(lines) if "record" in line]
+def _lines(text: str) -> list[Any]:
+    """The records of an export."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line["record"] for line in lines if isinstance(line, dict) and "record" in line]
 
 
-def _cache(data: Mapping[str, Any], path: Path) -> KernelTunerCache:
+def _is_cache(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("cache"), dict)
+
+
+def _cache_rows(data: Mapping[str, Any], path: Path) -> tuple[str, list[Row]]:
+    """The device and the configs of a Kernel Tuner cache."""
     names = data.get("tune_params_keys")
     if not isinstance(names, list) or not names:
         raise InputError(f"a Kernel Tuner cache lists tune_params_keys, {path} does not; check the file")
-    configs = []
+    kernel, rows = str(data.get("kernel_name", "")) or "kernel", []
     for key, entry in data["cache"].items():
-        missing = [name for name in names if name not in entry]
-        if missing or "time" not in entry:
+        missing = [name for name in (*names, "time") if name not in entry]
+        if missing:
             raise InputError(
                 f"an entry of a Kernel Tuner cache has its parameters and a time, {path} lacks "
-                f"{', '.join(missing) or 'time'} in {key!r}; check the file"
+                f"{', '.join(missing)} in {key!r}; check the file"
             )
         config = Config({name: entry[name] for name in names})
-        configs.append(CacheEntry(config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
-    told = data.get("problem_size", ())
-    sizes = told if isinstance(told, list) else [told]
-    return KernelTunerCache(
-        kernel=str(data.get("kernel_name", "")) or "kernel",
-        device=str(data.get("device_name", "")),
-        problem_size=tuple(int(size) for size in sizes if isinstance(size, int | float)),
-        configs=tuple(configs),
-    )  # fmt: skip
+        rows.append(Row(kernel, config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
+    return str(data.get("device_name", "")), rows
 
 
 def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
@@ -241,49 +193,37 @@ def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
         # Old caches hold 1e20 for a failed config.
         outcome = _KERNEL_TUNER_FAILURES.get(str(time_ms), Outcome.LAUNCH_FAILED)
         return Measurement(outcome, reason=str(time_ms), stages_s=stages)
-    samples_ms = entry.get("times") or [time_ms]
-    return Measurement(Outcome.MEASURED, samples_s=tuple(each / 1e3 for each in samples_ms), stages_s=stages)
+    samples_s = tuple(sample_ms / 1e3 for sample_ms in entry.get("times") or [time_ms])
+    return Measurement(Outcome.MEASURED, samples_s=samples_s, stages_s=stages)
 
 
-def _dicts(records: Iterable[Any]) -> Iterable[dict[str, Any]]:
-    return (record for record in records if isinstance(record, dict))
-
-
-def _our_rows(data: Any, path: Path) -> tuple[str, list[tuple[str, Config, Measurement]]]:
+def _our_rows(data: Any, path: Path) -> tuple[str, list[Row]]:
+    """The device and the trials of our own records."""
     records = data.get("records") if isinstance(data, dict) else data
     if not isinstance(records, list):
         raise InputError(
             f"a recording is a Kernel Tuner cache or a list of our records, {path} is neither; "
             "export one, or give a cache file"
         )
-    device = ""
-    rows = []
-    of = {json.dumps([each.get(name) for name in ("problem", "regime")]) for each in _dicts(records)}
-    if len(of) > 1:
-        raise InputError(
-            f"a recording is of one problem and regime, {path} has {len(of)}; choose one with "
-            f"`tuner records export --operation --shape --regime`"
-        )
+    device, rows, subjects = "", [], set()
     for number, record in enumerate(records):
         try:
+            subjects.add(json.dumps([record.get("problem"), record.get("regime")]))
             if record.get("role", "trial") != "trial":
                 continue
             measurement = Measurement.from_json(record["measurement"])
-            rows.append((str(record["kernel"]), Config(record["config"]), measurement))
+            rows.append(Row(str(record["kernel"]), Config(record["config"]), measurement))
             device = device or str(record.get("device", {}).get("name", ""))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"a record has kernel, config and measurement, number {number} of {path} has not: {error!r}"
             ) from error
+    if len(subjects) > 1:
+        raise InputError(
+            f"a recording is of one problem and regime, {path} has {len(subjects)}; choose one with "
+            f"`tuner records export --operation --shape --regime`"
+        )
     return device, rows
-
-
-#: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.
-AXES = ("x", "y", "z")
-#: Prefix of the text from which ids are derived.
-_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
-#: Time of measurement for configs without one.
-_UNKNOWN = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -322,37 +262,44 @@ def records_of(cached: CacheFile) -> Iterator[Record]:
     Raises:
         InputError: There is no such file, it has another form, or neither file nor caller names the device.
     """
-    cache = read_cache(cached.path)
-    name = cached.device or cache.device
-    if not name:
-        raise InputError(f"a record needs its device, and {cached.path} names none; name it with --device")
-    problem = cached.problem or _problem(cache)
-    device, kernel = DeviceInfo(name, "cuda"), cached.kernel or cache.kernel
-    for each in cache.configs:
+    data, path = _parsed(cached.path), cached.path
+    if not _is_cache(data):
+        raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
+    device, rows = _cache_rows(data, path)
+    device = cached.device or device
+    if not device:
+        raise InputError(f"a record needs its device, and {path} names none; name it with --device")
+    problem = cached.problem or _problem(data, rows)
+    for row in rows:
+        kernel = cached.kernel or row.kernel
         yield Record(
-            problem, device, cached.regime, Role.TRIAL, kernel, dict(each.config), cached.source_hash,
-            each.measurement, cached.work, {"measured_by": "Kernel Tuner"}, f"Kernel Tuner {problem}",
-            origin=cached.origin, id=_id(problem, device, cached.regime, kernel, each),
-            measured_at=_when(each.measured_at),
+            problem, DeviceInfo(device, "cuda"), cached.regime, Role.TRIAL, kernel, dict(row.config),
+            cached.source_hash, row.measurement, cached.work, {"measured_by": "Kernel Tuner"},
+            f"Kernel Tuner {problem}", origin=cached.origin,
+            id=_id(problem, device, cached.regime, kernel, row), measured_at=_when(row.measured_at),
         )  # fmt: skip
 
 
-def _problem(cache: KernelTunerCache) -> ProblemKey:
-    return ProblemKey(cache.kernel, tuple(zip(AXES, cache.problem_size, strict=False)), "", "")
+def _problem(data: Mapping[str, Any], rows: Sequence[Row]) -> ProblemKey:
+    size = data.get("problem_size", ())
+    sizes = [int(one) for one in (size if isinstance(size, list) else [size]) if isinstance(one, int | float)]
+    name = rows[0].kernel if rows else ""
+    return ProblemKey(name, tuple(zip(AXES, sizes, strict=False)), "", "")
 
 
-def _id(problem: ProblemKey, device: DeviceInfo, regime: str, kernel: str, each: CacheEntry) -> str:
-    of = each.measurement
-    told = (
-        problem.operation, problem.shape, problem.arithmetic, problem.layout, device.name, regime, kernel,
-        dict(each.config), of.outcome.value, of.samples_s, each.measured_at,
+def _id(problem: ProblemKey, device: str, regime: str, kernel: str, row: Row) -> str:
+    """An id that is the same whenever the file is read."""
+    measured = row.measurement
+    facts = (
+        problem.operation, problem.shape, problem.arithmetic, problem.layout, device, regime, kernel,
+        dict(row.config), measured.outcome.value, measured.samples_s, row.measured_at,
     )  # fmt: skip
-    return str(uuid.uuid5(_NAMESPACE, json.dumps(told)))
+    return str(uuid.uuid5(_NAMESPACE, json.dumps(facts)))
 
 
-def _when(told: str) -> str:
+def _when(text: str) -> str:
     try:
-        when = datetime.fromisoformat(told)
+        when = datetime.fromisoformat(text)
     except ValueError:
         when = _UNKNOWN
     utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)

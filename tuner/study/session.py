@@ -1,15 +1,12 @@
-"""Writes the measurements of one run of a study to the store, with their provenance."""
+"""The devices, compile workers and recorders of one problem."""
 
 from __future__ import annotations
 
-import collections
 import functools
 import hashlib
 import select
 import statistics
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -42,42 +39,35 @@ from tuner.workers.device_worker import Crew, DeviceWorker
 MOST_APART = 1.5
 
 
-def library_times(baselines: Iterable[Record], regime: str, library: str) -> dict[str, float]:
-    """Returns board -> the library's median of medians there, in seconds.
-
-    Args:
-        baselines: Records of the library for one problem on one model of device.
-        regime: How time was taken.
-        library: The library's version.
-    """
-    found: dict[str, list[float]] = {}
-    for record in baselines:
-        time_s = record.measurement.time_s
-        if time_s and record.regime == regime and record.versions.get("library", "") == library:
-            found.setdefault(record.device.uuid, []).append(time_s)
-    return {board: statistics.median(times_s) for board, times_s in found.items()}
-
-
-def seen_from(board: str, records: Sequence[Record], library_s: dict[str, float]) -> list[Record]:
-    """Returns records with the times that they would have on one board.
+def as_on_board(
+    board: str, records: Sequence[Record], baselines: Iterable[Record], regime: str, library: str
+) -> list[Record]:
+    """Returns records with the times that they would have on one board, by the library's times on each board.
 
     Args:
         board: UUID of the board.
-        records: Records of one problem, from any board of the model.
-        library_s: The library's time by board. What was measured on a board without one stays as it is.
+        records: Records of one problem, from any board of the model. Those of a board without a time of the
+            library stay as they are.
+        baselines: Records of the library for the problem on the model.
+        regime: How time was taken.
+        library: The library's version.
     """
-    ours_s = library_s.get(board)
-    return [_seen(each, ours_s, library_s.get(each.device.uuid), board) for each in records]
+    medians: dict[str, list[float]] = {}
+    for record in baselines:
+        time_s = record.measurement.time_s
+        if time_s and record.regime == regime and record.versions.get("library", "") == library:
+            medians.setdefault(record.device.uuid, []).append(time_s)
+    library_s = {name: statistics.median(times_s) for name, times_s in medians.items()}
 
+    def moved(record: Record) -> Record:
+        there = record.device.uuid
+        factor = library_s[board] / library_s[there] if {board, there} <= library_s.keys() else 1.0
+        if there == board or not 1 / MOST_APART < factor < MOST_APART:
+            return record
+        samples_s = tuple(sample_s * factor for sample_s in record.measurement.samples_s)
+        return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
 
-def _seen(record: Record, ours_s: float | None, theirs_s: float | None, board: str) -> Record:
-    if record.device.uuid == board or not ours_s or not theirs_s:
-        return record
-    factor = ours_s / theirs_s
-    if not 1 / MOST_APART < factor < MOST_APART:
-        return record
-    samples_s = tuple(each * factor for each in record.measurement.samples_s)
-    return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
+    return [moved(record) for record in records]
 
 
 @dataclass(frozen=True)
@@ -116,16 +106,14 @@ class Recorder:
     def past(self, role: Role) -> list[Record]:
         """Returns stored records of the problem with this driver and compiler, of any kernel.
 
-        Times of trials on other boards of the model are seen from this one.
+        Trials of other boards of the model have the times that they would have on this one.
         """
-        key = ProblemKey.of(self.problem)
+        key, board = ProblemKey.of(self.problem), self.device.uuid
         known = past_records(self.store, key, self.device, self.regime, self.versions, role)
-        board = self.device.uuid
-        if role is not Role.TRIAL or all(each.device.uuid == board for each in known):
+        if role is not Role.TRIAL or all(record.device.uuid == board for record in known):
             return known
         baselines = self.store.records(problem=key, device=self.device, role=Role.BASELINE)
-        library_s = library_times(baselines, self.regime, self.versions.get("library", ""))
-        return seen_from(board, known, library_s)
+        return as_on_board(board, known, baselines, self.regime, self.versions.get("library", ""))
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""
@@ -154,154 +142,35 @@ class Recorder:
         )  # fmt: skip
 
 
-class WriteBehind:
-    """Stores records in order; all waiting ones go into one transaction.
-
-    It works inside ``with`` only, and leaving the block waits until all is stored. On a CPU target the thread
-    would disturb timing; with `inline` a record is stored before `put` returns.
-
-    Attributes:
-        storing_s: Seconds that storing took in the thread.
-    """
-
-    def __init__(self, store: Callable[[list[Record]], object], inline: bool) -> None:
-        """Prepares it.
-
-        Args:
-            store: Stores records in one transaction; they are on disk when it returns.
-            inline: True to store in `put`.
-        """
-        self._store, self._inline = store, inline
-        self._changed = threading.Condition()
-        self._waiting: collections.deque[tuple[Record, Callable[[], None]]] = collections.deque()
-        self._storing = 0
-        self._closed = True
-        self._failure: BaseException | None = None
-        self.storing_s = 0.0
-
-    @property
-    def pending(self) -> int:
-        """Records that are not stored yet.
-
-        Raises:
-            Exception: What storing raised.
-        """
-        with self._changed:
-            self._check()
-            return len(self._waiting) + self._storing
-
-    def put(self, record: Record, stored: Callable[[], None]) -> None:
-        """Stores a record, soon.
-
-        Args:
-            record: The record to store.
-            stored: Called once it is on disk, possibly in another thread.
-
-        Raises:
-            Exception: Storing this record or an earlier one raised it.
-        """
-        if self._inline:
-            self._store([record])
-            stored()
-            return
-        with self._changed:
-            self._check()
-            self._waiting.append((record, stored))
-            self._changed.notify_all()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def __enter__(self) -> WriteBehind:
-        """Starts the thread."""
-        if not self._inline:
-            self._closed = False
-            self._thread = threading.Thread(target=self._run, name="write behind", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Waits until all is stored; re-raises errors of storing, unless another error is already raised."""
-        if self._inline:
-            return
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
-        if error is None:
-            self._check()
-
-    def _run(self) -> None:
-        try:
-            while self._step():
-                pass
-        except BaseException as error:
-            with self._changed:
-                self._failure = error
-
-    def _step(self) -> bool:
-        """Stores the waiting records; False if there are none and no more will come."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            taken = list(self._waiting)
-            self._waiting.clear()
-            self._storing = len(taken)
-        if not taken:
-            return False
-        start = time.perf_counter()
-        self._store([record for record, _ in taken])
-        self.storing_s += time.perf_counter() - start
-        for _, stored in taken:
-            stored()
-        with self._changed:
-            self._storing = 0
-        return True
-
-
-@dataclass(frozen=True)
-class TimingConditions:
-    """How configs are measured.
-
-    Attributes:
-        regime: How times are taken.
-        energy: True to measure energy beside time.
-        error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
-            limit.
-    """
-
-    regime: str = "cold"
-    energy: bool = False
-    error_limit: float | None = None
-
-
 class Session:
     """The devices, compile workers and recorders of one problem.
 
     Attributes:
         problem: What is computed.
         workers: The devices; baseline and finals are measured on the first.
+        worker: The first device.
         recorders: Make the records, one for each device.
+        recorder: Of the first device.
+        store: Where records go.
+        shares_cores: True if compiling would disturb timing: on a CPU.
     """
 
     def __init__(
         self,
         crew: Crew,
-        problem: Problem,
         recorder: Recorder,
-        conditions: TimingConditions,
+        energy: bool = False,
+        error_limit: float | None = None,
         codes: dict[str, CompiledConfig] | None = None,
     ) -> None:
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
         Args:
             crew: Open workers of equal devices; at the session's end they rest.
-            problem: What is computed.
-            recorder: Of the first device.
-            conditions: How configs are measured.
+            recorder: Of the first device; has the problem and the regime.
+            energy: True to measure energy beside time.
+            error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
+                limit.
             codes: Machine code by the hash of its source, shared by sessions of problems that compile alike; by
                 default none is kept.
 
@@ -309,11 +178,14 @@ class Session:
             DeclarationError: The operation's declaration fails for this problem.
             InputError: The problem does not fit into a device's memory.
         """
-        for worker in crew.devices:
-            check_fits(problem, worker.free_bytes, worker.info)
-        self.problem, self.workers, self._conditions = problem, tuple(crew.devices), conditions
-        self.recorders = tuple(replace(recorder, device=each.info) for each in self.workers)
-        self._named = {**problem.to_json(), "origin": recorder.origin}
+        self.problem, self.store, self.workers = recorder.problem, recorder.store, tuple(crew.devices)
+        for worker in self.workers:
+            check_fits(self.problem, worker.free_bytes, worker.info)
+        self.recorders = tuple(replace(recorder, device=worker.info) for worker in self.workers)
+        self.worker: DeviceWorker = self.workers[0]
+        self.recorder = self.recorders[0]
+        self.shares_cores = kind_of(self.worker.info.kind).is_host
+        self._energy, self._error_limit = energy, error_limit
         self._crew, self._codes = crew, codes
 
     def __enter__(self) -> Session:
@@ -324,30 +196,14 @@ class Session:
     ) -> None:
         self._crew.rest()
 
+    def named(self, problem: Problem) -> dict[str, Any]:
+        """A problem of the operation, as workers are told."""
+        return {**problem.to_json(), "origin": self.recorder.origin}
+
     @functools.cached_property
     def pool(self) -> CompilePool:
         """The compile workers."""
-        return self._crew.pool(self._named)
-
-    @property
-    def worker(self) -> DeviceWorker:
-        """The first device."""
-        return self.workers[0]
-
-    @property
-    def recorder(self) -> Recorder:
-        """Of the first device."""
-        return self.recorders[0]
-
-    @property
-    def store(self) -> Store:
-        """Where records go."""
-        return self.recorder.store
-
-    @property
-    def shares_cores(self) -> bool:
-        """True if compiling would disturb timing: on a CPU."""
-        return kind_of(self.worker.info.kind).is_host
+        return self._crew.pool(self.named(self.problem))
 
     def known_code(self, rendered: Rendered) -> CompiledConfig | None:
         """Machine code of a source that was compiled before; None without."""
@@ -359,60 +215,50 @@ class Session:
         if self._codes is not None:
             self._codes[compiled.rendered.hash] = compiled
 
-    def start_compiling(self) -> CompilePool:
-        """Starts the compile workers ahead of their first use, beside other work."""
-        return self.pool
-
     def prepare(self) -> None:
         """Makes arrays and reference on each device.
 
         Raises:
             DeviceTrouble: A device cannot, e.g. for lack of memory.
         """
-        asked = self._conditions
         for worker in self.workers:
-            worker.prepare(self._named, asked.regime, asked.energy, asked.error_limit)
+            worker.prepare(self.named(self.problem), self.recorder.regime, self._energy, self._error_limit)
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several configs and waits for all of them; those that fail are left out."""
         return self.pool.compile_all(rendered) if rendered else {}
 
-    def compile(self, kernel: Kernel, config: Config) -> CompiledConfig | Measurement:
-        """Compiles one config and waits for it.
-
-        Returns:
-            The machine code, or how the compilation failed.
-        """
-        self.pool.submit(0, render(kernel, self.problem, config))
-        compiled = None
-        while compiled is None:
-            select.select(self.pool.channels, [], [], 0.2)
-            compiled = next(iter(self.pool.ready()), None)
-        if compiled.compiled_config is not None:
-            return compiled.compiled_config
-        assert compiled.failure is not None
-        return compiled.failure
-
-    def measure(
-        self, compiled: CompiledConfig, best_s: float | None = None, limit_s: float | None = None
-    ) -> Measurement:
-        """Measures a compiled config on the first device, and waits for the end.
+    def timed(
+        self, kernel: Kernel, config: Config, limit_s: float
+    ) -> tuple[CompiledConfig | None, Measurement]:
+        """Compiles a config and measures it to the end on the first device, however slow; nothing is stored.
 
         Args:
-            compiled: The config to measure.
-            best_s: Time to beat in seconds; a config that cannot is pruned. None to measure to the end.
-            limit_s: Seconds that it may take; by default they follow from `best_s`.
+            kernel: Its kernel.
+            config: The config.
+            limit_s: Seconds that it may take.
+
+        Returns:
+            The machine code, None if it was not measured; and the measurement.
 
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        rejected = ruled_out(compiled, self.worker.info)
-        if rejected is not None and (best_s is not None or rejected.outcome is not Outcome.PRUNED):
-            return rejected
-        self.worker.begin(compiled, best_s, limit_s)
+        self.pool.submit(0, render(kernel, self.problem, config))
+        while not (compiled := next(iter(self.pool.ready()), None)):
+            select.select(self.pool.channels, [], [], 0.2)
+        code = compiled.compiled_config
+        if code is None:
+            assert compiled.failure is not None, "code or a failure"
+            return None, compiled.failure
+        rejected = ruled_out(code, self.worker.info)
+        if rejected is not None and rejected.outcome is not Outcome.PRUNED:
+            return None, rejected
+        self.worker.begin(code, None, limit_s)
         while not self.worker.arrived():
             select.select([self.worker.channel], [], [], 0.2)
-        return self.worker.finish()
+        measurement = self.worker.finish()
+        return code if measurement.outcome is Outcome.MEASURED else None, measurement
 
     def add(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """Stores a measurement of the first device."""

@@ -37,7 +37,6 @@ class Replay:
     """One study on a recording.
 
     Attributes:
-        seed: Seed of the study.
         fraction_at: Trials -> fraction of the optimum reached by then; 0 before any config has a time.
         trials: Number of trials; fewer than allowed if the study stopped.
         stopped: Why it stopped; empty if it used all trials.
@@ -45,7 +44,6 @@ class Replay:
         search_s: Time for asking and telling in this replay, in seconds.
     """
 
-    seed: int
     fraction_at: Mapping[int, float]
     trials: int
     stopped: str
@@ -67,24 +65,17 @@ class SimulationResult:
     strategy: str
     replays: tuple[Replay, ...]
 
-    @property
-    def checkpoints(self) -> tuple[int, ...]:
-        """Numbers of trials at which all replays were evaluated."""
-        return tuple(self.replays[0].fraction_at)
+    def fractions(self) -> dict[int, list[float]]:
+        """Trials -> the fraction of the optimum that each replay had reached after them."""
+        return {
+            trials: [replay.fraction_at[trials] for replay in self.replays]
+            for trials in self.replays[0].fraction_at
+        }
 
-    def fractions(self, trials: int) -> list[float]:
-        """Returns the fraction of the optimum of each replay after this many trials."""
-        return [replay.fraction_at[trials] for replay in self.replays]
-
-    @property
-    def recorded_s_per_trial(self) -> float:
-        """Mean compile and run time of a trial, as recorded, in seconds."""
-        return sum(each.recorded_s for each in self.replays) / sum(each.trials for each in self.replays)
-
-    @property
-    def search_s_per_trial(self) -> float:
-        """Mean time of the search itself for a trial, in seconds."""
-        return sum(each.search_s for each in self.replays) / sum(each.trials for each in self.replays)
+    def per_trial(self, name: str) -> float:
+        """Mean seconds of a trial: ``recorded_s``, for compiling and running it, or ``search_s``."""
+        trials = sum(replay.trials for replay in self.replays)
+        return sum(float(getattr(replay, name)) for replay in self.replays) / trials
 
     def to_json(self) -> dict[str, Any]:
         """Space, strategy, repeats, fractions, and seconds of a trial: recorded, and of the search."""
@@ -93,30 +84,12 @@ class SimulationResult:
             "strategy": self.strategy,
             "repeats": len(self.replays),
             "fraction_at": {
-                str(trials): {
-                    "mean": statistics.fmean(self.fractions(trials)),
-                    "min": min(self.fractions(trials)),
-                    "max": max(self.fractions(trials)),
-                }
-                for trials in self.checkpoints
+                str(trials): {"mean": statistics.fmean(reached), "min": min(reached), "max": max(reached)}
+                for trials, reached in self.fractions().items()
             },
-            "seconds_per_trial": self.recorded_s_per_trial,
-            "search_seconds_per_trial": self.search_s_per_trial,
+            "seconds_per_trial": self.per_trial("recorded_s"),
+            "search_seconds_per_trial": self.per_trial("search_s"),
         }
-
-    def rows(self) -> list[tuple[int, float, float, float, float, float]]:
-        """Returns rows for people: trials; mean, deviation, min and max of the fraction; recorded seconds."""
-        return [
-            (
-                trials,
-                statistics.fmean(self.fractions(trials)),
-                statistics.pstdev(self.fractions(trials)),
-                min(self.fractions(trials)),
-                max(self.fractions(trials)),
-                trials * self.recorded_s_per_trial,
-            )
-            for trials in self.checkpoints
-        ]
 
 
 def simulate(
@@ -148,8 +121,8 @@ def simulate(
     # The search's matrices are small: waking more threads takes longer than they save.
     with threadpool_limits(1, "blas"):
         replays = tuple(
-            _replay(recording, sampler=sampler, trials=trials, seed=each, elsewhere=elsewhere)
-            for each in range(seed, seed + repeats)
+            _replay(recording, SearchOptions(number, sampler, trials), trials, elsewhere)
+            for number in range(seed, seed + repeats)
         )
     return SimulationResult(recording.name, sampler, replays)
 
@@ -169,33 +142,31 @@ def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
 
 
 def _replay(
-    recording: Recording, *, sampler: str, trials: int, seed: int, elsewhere: Sequence[Observation]
+    recording: Recording, options: SearchOptions, trials: int, elsewhere: Sequence[Observation]
 ) -> Replay:
-    rng = np.random.default_rng([seed, trials])
+    rng = np.random.default_rng([options.seed, trials])
     begun = time.perf_counter()
-    options = SearchOptions(seed, f"{recording.name}-{seed}", sampler, trials)
     search = Search(recording.spaces, options, Known(elsewhere=elsewhere))
-    observed: dict[tuple[str, Config], float] = {}
+    times_s: dict[tuple[str, Config], float] = {}
     fraction_at: dict[int, float] = {}
     made, recorded_s = 0, 0.0
-    checkpoints = sorted({each for each in CHECKPOINTS if each < trials} | {trials})
+    checkpoints = sorted({count for count in CHECKPOINTS if count < trials} | {trials})
     while made < trials and (asked := search.ask()):
-        candidate = asked[0]
+        (candidate,) = asked
         measurement = recording.measurement(candidate.kernel, candidate.config)
-        outcome, time_s = _tried(measurement, min(observed.values(), default=None), rng)
+        outcome, time_s = _tried(measurement, min(times_s.values(), default=None), rng)
         if outcome is Outcome.MEASURED and time_s is not None:
-            observed[candidate.kernel, candidate.config] = time_s
+            times_s[candidate.kernel, candidate.config] = time_s
         search.tell(candidate, outcome, time_s)
         made += 1
         recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
         if made in checkpoints:
-            fraction_at[made] = _fraction(recording, observed, search.leaderboard())
+            fraction_at[made] = _fraction(recording, times_s, search.leaderboard())
     search_s = time.perf_counter() - begun
-    search.close()
-    last = _fraction(recording, observed, search.leaderboard())
-    for each in checkpoints:  # a study that stopped earlier keeps its champion
-        fraction_at.setdefault(each, last)
-    return Replay(seed, fraction_at, made, search.stopped, recorded_s, search_s)
+    last = _fraction(recording, times_s, search.leaderboard())
+    for count in checkpoints:  # a study that stopped earlier keeps its champion
+        fraction_at.setdefault(count, last)
+    return Replay(fraction_at, made, search.stopped, recorded_s, search_s)
 
 
 def _tried(
@@ -218,9 +189,8 @@ def _fraction(
     if not observed:
         return 0.0
     by_turns = zip_longest(shortlist(believed, None), shortlist(observed, None))
-    finalists = list(dict.fromkeys(each for pair in by_turns for each in pair if each))[:FINALISTS]
-    means = [
-        float(recording.kernels[kernel].mean_s[recording.kernels[kernel].space.index_of(config)])
-        for kernel, config in finalists
-    ]
-    return recording.optimum_s / min(means)
+    finalists = list(dict.fromkeys(config for pair in by_turns for config in pair if config))[:FINALISTS]
+    kernels = recording.kernels
+    return recording.optimum_s / min(
+        float(kernels[kernel].mean_s[kernels[kernel].space.index_of(config)]) for kernel, config in finalists
+    )

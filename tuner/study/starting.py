@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -17,12 +17,11 @@ from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, lo
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, ErrorLimit, judged, values_of
 from tuner.results.record import VERIFICATION, Champion, ProblemKey, Record, Role
-from tuner.results.verdict import FINALISTS
 from tuner.search import Known, Observation
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.store.reading import Reader
-from tuner.study.leaderboard import Leaderboard
+from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
 from tuner.workers.sampling import CANNOT_WIN
@@ -31,12 +30,12 @@ from tuner.workers.sampling import CANNOT_WIN
 STARTS = 8
 #: Configs that others are looked for beside, and how many of these a search knows.
 PARENTS, FURTHER = 4, 64
-#: Kernel and config.
-Named = tuple[str, Config]
+#: Number of champions of other problems to start from.
+NEIGHBOURS = 5
 
 
 class Predictions:
-    """A model's word on the kernels of a study; empty where the device has no model, or it does not know them.
+    """What a model predicts for the kernels of a study; nothing if the device has no model that knows them.
 
     Attributes:
         starts: Kernel and config: what to try first of what the model keeps, the best first.
@@ -60,27 +59,18 @@ class Predictions:
             regime: How time is taken.
             store: May have a model of its own.
         """
-        extra = predictor()
+        extra, self._problem = predictor(), problem
         self._search = extra.search(problem, kernels, device, regime, store) if extra else None
-        self._problem = problem
-        candidates = self._search.candidates(problem, None) if self._search else []
-        self.starts: list[Named] = [(each.kernel, each.config) for each in candidates[:STARTS]]
-        self.elsewhere = [
-            Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s) for each in candidates
-        ]
+        self.elsewhere = _as_observed(self._search.candidates(problem, None) if self._search else ())
+        self.starts: list[Named] = [(one.kernel, one.config) for one in self.elsewhere[:STARTS]]
 
-    @cached_property
     def further(self) -> list[Observation]:
         """Predicted times of configs beside those to try first, the best first."""
         if self._search is None:
             return []
-        kept = [(each.kernel, each.config) for each in self.elsewhere]
-        known = dict.fromkeys(kept, math.inf)
-        known |= {(each.kernel, each.config): each.time_s or math.inf for each in self.elsewhere[:STARTS]}
-        return [
-            Observation(each.kernel, each.config, Outcome.MEASURED, each.time_s)
-            for each in self._search.beside(self._problem, known, STARTS, FURTHER)
-        ]
+        known = {(one.kernel, one.config): math.inf for one in self.elsewhere}
+        known |= {(one.kernel, one.config): one.time_s or math.inf for one in self.elsewhere[:STARTS]}
+        return _as_observed(self._search.beside(self._problem, known, STARTS, FURTHER))
 
     def beside(self, timed: Mapping[Named, float]) -> list[Named]:
         """What to try after some configs: the most promising ones beside the fastest of them, the best first.
@@ -90,24 +80,11 @@ class Predictions:
         """
         if self._search is None:
             return []
-        return [
-            (each.kernel, each.config) for each in self._search.beside(self._problem, timed, PARENTS, STARTS)
-        ]
+        return [(one.kernel, one.config) for one in self._search.beside(self._problem, timed, PARENTS, STARTS)]
 
 
-#: Number of champions of other problems to start from.
-NEIGHBOURS = 5
-
-
-def starting_points(
-    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
-) -> list[tuple[str, Config]]:
-    """Returns configs to try first: champions of the nearest problems on such a device, then declared starts.
-
-    Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
-    early. The search leaves out illegal ones.
-    """
-    return [*near_champions(store, kernels, problem, device), *declared_starts(kernels)]
+def _as_observed(predicted: Iterable[Any]) -> list[Observation]:
+    return [Observation(one.kernel, one.config, Outcome.MEASURED, one.time_s) for one in predicted]
 
 
 def declared_starts(kernels: Sequence[Kernel]) -> list[Named]:
@@ -117,24 +94,19 @@ def declared_starts(kernels: Sequence[Kernel]) -> list[Named]:
 
 def near_champions(
     store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
-) -> list[tuple[str, Config]]:
+) -> list[Named]:
     """Returns the champions of the nearest problems on such a device, of the store and published ones."""
     competing = {kernel.name for kernel in kernels}
-    stored = store.champions(operation=problem.operation, device=device)
+    there = [
+        champion for champion in published(problem.operation)
+        if (champion.record.device.kind, champion.record.device.name) == (device.kind, device.name)
+    ]  # fmt: skip
     known = [
-        each for each in (*stored, *_published(problem, device))
-        if _alike(problem, each) and each.record.kernel in competing
+        champion for champion in (*store.champions(operation=problem.operation, device=device), *there)
+        if _alike(problem, champion) and champion.record.kernel in competing
     ]  # fmt: skip
-    nearest = sorted(known, key=lambda each: _distance(problem, each))[:NEIGHBOURS]
-    return [(each.record.kernel, Config(each.record.config)) for each in nearest]
-
-
-def _published(problem: ProblemKey, device: DeviceInfo) -> list[Champion]:
-    """Published champions of the operation on devices of the same name."""
-    return [
-        each for each in published(problem.operation)
-        if (each.record.device.kind, each.record.device.name) == (device.kind, device.name)
-    ]  # fmt: skip
+    nearest = sorted(known, key=lambda champion: _distance(problem, champion))[:NEIGHBOURS]
+    return [(champion.record.kernel, Config(champion.record.config)) for champion in nearest]
 
 
 def trials_elsewhere(
@@ -147,27 +119,33 @@ def trials_elsewhere(
     """
     hashes = {kernel.name: kernel.source_hash for kernel in kernels}
     known = [
-        each
-        for each in store.champions(operation=problem.operation, regime=regime)
-        if each.record.device.kind == device.kind
-        and (each.record.problem, each.record.device.name) != (problem, device.name)
-        and each.record.problem.arithmetic == problem.arithmetic
-        and _alike(problem, each)
+        champion
+        for champion in store.champions(operation=problem.operation, regime=regime)
+        if champion.record.device.kind == device.kind
+        and (champion.record.problem, champion.record.device.name) != (problem, device.name)
+        and champion.record.problem.arithmetic == problem.arithmetic
+        and _alike(problem, champion)
     ]
     if not known:
         return []
-    nearest = min(known, key=lambda each: nearness(problem, device, each))
-    record = nearest.record
+    nearest = min(known, key=lambda champion: nearness(problem, device, champion)).record
     return [
-        each
-        for each in store.records(problem=record.problem, device=record.device, role=Role.TRIAL)
-        if each.regime == regime and hashes.get(each.kernel) == each.source_hash
+        trial
+        for trial in store.records(problem=nearest.problem, device=nearest.device, role=Role.TRIAL)
+        if trial.regime == regime and hashes.get(trial.kernel) == trial.source_hash
     ]
 
 
 def nearness(problem: ProblemKey, device: DeviceInfo, champion: Champion) -> tuple[bool, bool, float, float]:
-    """Sorts champions, the one on the most similar device at the nearest shape first."""
-    return *_unlike(device, champion.record.device), _distance(problem, champion)
+    """Sorts champions, the one on the most similar device at the nearest shape first.
+
+    Devices are compared by model, then architecture, then number of multiprocessors or cores.
+    """
+    there = champion.record.device
+    count, count_there = device.sm_count or device.cores, there.sm_count or there.cores
+    apart = abs(count - count_there) / max(count, count_there, 1)
+    unlike = device.name != there.name, device.architecture != there.architecture
+    return *unlike, apart, _distance(problem, champion)
 
 
 def _alike(problem: ProblemKey, champion: Champion) -> bool:
@@ -184,16 +162,8 @@ def _distance(problem: ProblemKey, champion: Champion) -> float:
     return float(distances(log_dims(shape), log_dims(problem.shape), unlike))
 
 
-def _unlike(ours: DeviceInfo, theirs: DeviceInfo) -> tuple[bool, bool, float]:
-    """Dissimilarity of devices: by model, then architecture, then number of multiprocessors or cores."""
-    ours_count, theirs_count = ours.sm_count or ours.cores, theirs.sm_count or theirs.cores
-    most = max(ours_count, theirs_count, 1)
-    apart = abs(ours_count - theirs_count) / most
-    return ours.name != theirs.name, ours.architecture != theirs.architecture, apart
-
-
 def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, store: Reader) -> Known:
-    """What a search is told, with the model's word: its best predictions go first, its times replace others'.
+    """What a search is told, with a model's predictions: the best go first, its times replace others'.
 
     Args:
         known: What is known without it.
@@ -201,12 +171,13 @@ def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, st
         device: Where.
         store: May have a model of its own.
     """
-    found = Predictions(request.problem, request.kernels, device, request.regime, store)
-    if not found.elsewhere:
+    model = Predictions(request.problem, request.kernels, device, request.regime, store)
+    if not model.elsewhere:
         return known
-    beside = [(each.kernel, each.config) for each in found.further[:STARTS]]
-    starts = [*alternating(found.starts, beside), *known.starts]
-    return replace(known, starts=starts, elsewhere=[*found.elsewhere, *found.further], foretold=True)
+    further = model.further()
+    beside = [(one.kernel, one.config) for one in further[:STARTS]]
+    starts = [*alternating(model.starts, beside), *known.starts]
+    return replace(known, starts=starts, elsewhere=[*model.elsewhere, *further], foretold=True)
 
 
 def alternating(kept: Sequence[Named], beside: Sequence[Named]) -> list[Named]:
@@ -214,145 +185,101 @@ def alternating(kept: Sequence[Named], beside: Sequence[Named]) -> list[Named]:
 
     There are far more of the former, so the best of them are more often ones that the model is wrong about.
     """
-    found = list(kept[:2])
-    for pair in zip_longest(beside, kept[2:]):
-        found += [each for each in pair if each is not None]
-    return found
+    pairs = zip_longest(beside, kept[2:])
+    return [*kept[:2], *(config for pair in pairs for config in pair if config is not None)]
 
 
 def judged_records(records: Iterable[Record], limit: ErrorLimit | None) -> list[Record]:
     """Judges records by an error limit, and leaves out those that it cannot judge."""
-    seen = ((record, judged(record.measurement, limit)) for record in records)
-    return [replace(record, measurement=found) for record, found in seen if found is not None]
+    verdicts = ((record, judged(record.measurement, limit)) for record in records)
+    return [replace(record, measurement=verdict) for record, verdict in verdicts if verdict is not None]
 
 
 def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Named, Record]:
     """Returns one record for each config; complete measurements go first.
 
     A study of one objective can learn from those of another, and a study of several from records that have them
-    all. Records that lack some, or that were stopped early for their time, are left out. If one record of a
-    config says that it is wrong, the one judged by the newer rules counts.
+    all. Records that lack some, or that were stopped early for their time, are left out.
     """
-    found: dict[Named, Record] = {}
+    counting: dict[Named, Record] = {}
     for record in records:
-        config, measurement = Config(record.config), record.measurement
-        if len(objectives) > 1 and not (
-            measurement.outcome.failed or values_of(measurement, objectives) is not None
-        ):
+        named, measurement = (record.kernel, Config(record.config)), record.measurement
+        complete = measurement.outcome.failed or values_of(measurement, objectives) is not None
+        if len(objectives) > 1 and not complete:
             continue
-        before = found.get((record.kernel, config))
-        if before is not None and Outcome.WRONG_RESULT in (measurement.outcome, before.measurement.outcome):
-            if record.verification < before.verification:
-                continue
-            if record.verification > before.verification:
-                before = None
+        before = counting.get(named)
         if before is None or measurement.outcome is Outcome.MEASURED:
-            found[record.kernel, config] = record
-    return found
+            counting[named] = record
+    return counting
 
 
-def rightly_judged(
-    found: Mapping[Named, Record], finals: Iterable[Record]
-) -> tuple[dict[Named, Record], list[Named]]:
-    """Splits records into reliable ones and ones to judge again; configs that finals found wrong are wrong.
-
-    Under rules older than `VERIFICATION`, a wrong result may be another config's fault, and a time may be that
-    of a kernel that computed nothing. So wrong configs, and the fastest times, are judged again.
-
-    Args:
-        found: One record for each config.
-        finals: Records of finals.
-    """
-    wrong = {
-        (each.kernel, Config(each.config)): each.measurement
-        for each in finals
-        if each.measurement.outcome is Outcome.WRONG_RESULT and each.verification >= VERIFICATION
-    }
-    kept = {key: replace(each, measurement=wrong.get(key, each.measurement)) for key, each in found.items()}
-    old = {
-        key: each.measurement
-        for key, each in found.items()
-        if each.verification < VERIFICATION and key not in wrong
-    }
-    again = [key for key, each in old.items() if each.outcome is Outcome.WRONG_RESULT]
-    timed = {
-        key: each.measurement.time_s or math.inf
-        for key, each in kept.items()
-        if each.measurement.outcome is Outcome.MEASURED
-    }
-    for key in sorted(timed, key=lambda each: timed[each])[:FINALISTS]:
-        if key not in old:
-            break
-        again.append(key)
-    for key in again:
-        del kept[key]
-    return kept, again
-
-
-def stopped_hastily(found: Mapping[Named, Record]) -> list[Named]:
+def stopped_hastily(records: Mapping[Named, Record]) -> list[Named]:
     """Returns configs that were stopped early because of a config that no longer counts; by time."""
     timed = {
-        key: each.measurement
-        for key, each in found.items()
-        if each.measurement.samples_s and not each.measurement.outcome.failed
+        named: record.measurement
+        for named, record in records.items()
+        if record.measurement.samples_s and not record.measurement.outcome.failed
     }
-    best_s = min((each.time_s or math.inf for each in timed.values()), default=math.inf)
-    stopped = {key: min(each.samples_s) for key, each in timed.items() if each.outcome is Outcome.PRUNED}
-    return sorted((key for key in stopped if stopped[key] <= CANNOT_WIN * best_s), key=lambda key: stopped[key])
+    best_s = min((measurement.time_s or math.inf for measurement in timed.values()), default=math.inf)
+    stopped = {named: min(one.samples_s) for named, one in timed.items() if one.outcome is Outcome.PRUNED}
+    hasty = [named for named in stopped if stopped[named] <= CANNOT_WIN * best_s]
+    return sorted(hasty, key=stopped.__getitem__)
 
 
 def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
     """Converts a record to an observation for a search."""
-    found = record.measurement
-    others = (values_of(found, objectives) or ())[1:]
-    return Observation(record.kernel, Config(record.config), found.outcome, found.time_s, others)
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """Reused trials of a study.
-
-    Attributes:
-        known: Knowledge for the search.
-        before: Earlier trials of this study that still count.
-    """
-
-    known: Known
-    before: Mapping[Named, Measurement]
+    measurement = record.measurement
+    others = (values_of(measurement, objectives) or ())[1:]
+    return Observation(record.kernel, Config(record.config), measurement.outcome, measurement.time_s, others)
 
 
 def resume(
     session: Session, request: StudyRequest, library: Measurement | None, leaderboard: Leaderboard
-) -> Resumed:
+) -> tuple[Known, dict[Named, Measurement]]:
     """Reuses stored trials: earlier ones of this study, and those of others with probably similar times.
 
     Trials of this study have the same sources, launches, compiler and driver. Their errors are judged by this
-    study's limit.
+    study's limit. Those judged by rules older than `VERIFICATION` do not count: a config that was found wrong
+    may be innocent, and one with a time may have computed nothing.
 
     Args:
         session: The session, with the store of the trials.
         request: What the study is asked to do.
         library: The library's measurement before the search.
         leaderboard: Receives the trials that count.
+
+    Returns:
+        What the search knows, and the earlier trials of this study that still count.
     """
     objectives, info, store = request.objectives, session.worker.info, session.store
     kernels = {kernel.name: kernel for kernel in request.kernels}
-    limit = _limit(request, library)
-    found = that_count(judged_records(session.records(Role.TRIAL, kernels), limit), objectives)
-    found, again = rightly_judged(found, session.records(Role.FINAL, kernels))
-    hastily = stopped_hastily(found)
-    for each in hastily:
-        del found[each]
-    for (kernel, config), record in found.items():
+
+    def stored(role: Role) -> list[Record]:
+        return [record for record in session.records(role, kernels) if record.verification >= VERIFICATION]
+
+    trials = that_count(judged_records(stored(Role.TRIAL), _limit(request, library)), objectives)
+    wrong = {
+        (final.kernel, Config(final.config)): final
+        for final in stored(Role.FINAL)
+        if final.measurement.outcome is Outcome.WRONG_RESULT
+    }
+    trials |= {named: final for named, final in wrong.items() if named in trials}
+    hastily = stopped_hastily(trials)
+    for named in hastily:
+        del trials[named]
+    for (kernel, config), record in trials.items():
         leaderboard.add_trial(kernel, config, record.measurement)
     key = ProblemKey.of(request.problem)
     elsewhere = trials_elsewhere(store, request.kernels, key, info, request.regime)
+    # Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
+    # early. The search leaves out illegal ones.
+    starts = [*near_champions(store, request.kernels, key, info), *declared_starts(request.kernels)]
     known = Known(
-        starts=[*again, *hastily, *starting_points(store, request.kernels, key, info)],
-        past=[observed(record, objectives) for record in found.values()],
+        starts=[*hastily, *starts],
+        past=[observed(record, objectives) for record in trials.values()],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
-    return Resumed(known, {key: record.measurement for key, record in found.items()})
+    return known, {named: record.measurement for named, record in trials.items()}
 
 
 def _limit(request: StudyRequest, library: Measurement | None) -> ErrorLimit | None:

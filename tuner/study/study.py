@@ -6,14 +6,16 @@ The study is the only process that writes the database, and it never touches a d
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
-from tuner.declare.kernel import Fallback, Kernel
+from tuner.declare.kernel import Fallback, Kernel, render
 from tuner.declare.problem import IEEE
 from tuner.declare.space import Config, Space
 from tuner.devices.machine_load import MachineWatch
@@ -23,35 +25,40 @@ from tuner.lookup.answers import EXACT
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import Front, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
-from tuner.search import BackgroundSearch, Candidate, Search, SearchOptions
+from tuner.search import Candidate, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.finals import Finals, measure_baseline
 from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of, found_wrong, front_of
-from tuner.study.loop import Loop, TimeLimits
+from tuner.study.loop import Background, Loop, TimeLimits, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
-from tuner.study.session import Recorder, Session, TimingConditions, study_name
-from tuner.study.starting import resume, with_predictions
+from tuner.study.session import Recorder, Session, study_name
+from tuner.study.starting import observed, resume, that_count, with_predictions
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew, run_limit_s
 
+#: Variable that has trials copied into Optuna's own tables, for optuna-dashboard, if it is 1.
+COPY_VARIABLE = "TUNER_DASHBOARD"
+#: Configs that a search chooses in one step; results that come meanwhile wait for it.
+CHOSEN_AT_ONCE = 4
 
-class SearchPolicy:
+
+class SearchPolicy(TrialPolicy):
     """Proposes what a search suggests, until the trials are done; the leaderboard ranks the results.
+
+    The search works in a thread, while devices measure. Inline, on a CPU, it works only inside `propose`.
 
     Attributes:
         kernels: The competitors by name.
-        search: The search; whoever made it closes it.
         leaderboard: Ranks the measured configs.
     """
-
-    together_s: float | None = None
 
     def __init__(
         self,
         kernels: Sequence[Kernel],
-        search: BackgroundSearch,
+        search: Search,
         leaderboard: Leaderboard,
+        inline: bool,
         trials: int | None = None,
         elimination: Elimination | None = None,
     ) -> None:
@@ -59,24 +66,39 @@ class SearchPolicy:
 
         Args:
             kernels: The competitors.
-            search: Suggests configs.
+            search: Suggests configs; nothing else may use it from now on.
             leaderboard: To update, with its progress.
+            inline: True for no thread.
             trials: Trials in all, those of earlier runs included; None for no limit.
             elimination: Decides which kernels are dropped; by default none.
         """
-        self.kernels: Mapping[str, Kernel] = {kernel.name: kernel for kernel in kernels}
-        self.search, self.leaderboard = search, leaderboard
-        self._progress = leaderboard.progress
+        super().__init__(kernels)
+        self.leaderboard, self._progress = leaderboard, leaderboard.progress
+        self._search, self._work, self._lock = search, Background(self._step, inline), threading.Lock()
         self._most, self._elimination = trials, elimination
+        self._results: list[tuple[Candidate, Outcome, float | None, tuple[float, ...]]] = []
+        self._ready: list[Candidate] = []
+        self._dropped: list[str] = []
+        self._wanted, self._exhausted, self._thinking_s = 0, False, 0.0
         self._drop()
 
     def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
-        """What the search suggests; it is told how much there is room for."""
+        """What the search has ready; it is told how much there is room for."""
         if self._most is not None:
             room = min(room, self._most - self._progress.trials - under_way)
-        self.search.want(room)
-        self._progress.set_spent("thinking", self.search.thinking_s)
-        return self.search.take()
+        with self._lock:
+            self._wanted = max(room, 0)
+            lacking = self._lacking()
+        if self._work.inline:
+            self._work.run()
+        elif lacking:
+            self._work.wake()
+        self._work.check()
+        with self._lock:
+            ready, self._ready = self._ready, []
+            self._wanted = max(self._wanted - len(ready), 0)
+        self._progress.spent_s["thinking"] = self._thinking_s
+        return ready
 
     def ended(self) -> str:
         """It ends with the last trial."""
@@ -84,24 +106,23 @@ class SearchPolicy:
         return "all trials are done" if done else ""
 
     def exhausted(self) -> str:
-        """The search has stopped, or knows nothing more to try."""
-        return (self.search.stopped or "nothing is left to try") if self.search.exhausted else ""
+        """The search has stopped, or knows nothing more to try until a result comes."""
+        with self._lock:
+            more = not self._exhausted or self._results or self._ready
+            return "" if more else self._search.stopped or "nothing is left to try"
 
     def wants(self, candidate: Candidate) -> bool:
         """False if the kernel was dropped after this request; the search is told."""
         if candidate.kernel not in self._progress.dropped:
             return True
-        self.search.tell(candidate, Outcome.INVALID, None)
+        self._tell(candidate, Outcome.INVALID, None)
         return False
 
     def limits(self, candidate: Candidate) -> TimeLimits:
         """The best time; with several objectives only a limit, for a slow config may save energy."""
         best_s = self.leaderboard.best_s
-        return (
-            TimeLimits(best_s)
-            if len(self.leaderboard.objectives) == 1
-            else TimeLimits(None, run_limit_s(best_s))
-        )
+        several = len(self.leaderboard.objectives) > 1
+        return TimeLimits(None, run_limit_s(best_s)) if several else TimeLimits(best_s)
 
     def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
         """Ranks the config, and drops kernels that are hopeless by now."""
@@ -119,18 +140,54 @@ class SearchPolicy:
         measurement, objectives = record.measurement, self.leaderboard.objectives
         check_energy(objectives, record.device, measurement)
         if len(objectives) == 1:
-            self.search.tell(candidate, measurement.outcome, measurement.time_s)
+            self._tell(candidate, measurement.outcome, measurement.time_s)
             return
         values = values_of(measurement, objectives)
         time_s, others = (values[0], values[1:]) if values else (None, ())
-        self.search.tell(candidate, measurement.outcome, time_s, others)
+        self._tell(candidate, measurement.outcome, time_s, others)
+
+    def close(self) -> None:
+        """Ends the search's thread; the records have what the search has not heard of."""
+        self._wanted = 0
+        self._work.close()
+
+    def _tell(
+        self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: tuple[float, ...] = ()
+    ) -> None:
+        with self._lock:
+            self._results.append((candidate, outcome, time_s, others))
+            self._exhausted = False
+        self._work.wake()
 
     def _drop(self) -> None:
         if self._elimination is None:
             return
         for kernel, why in self._elimination.dropped(self.leaderboard.best_s).items():
-            self._progress.drop(kernel, why)
-            self.search.drop(kernel)
+            self._progress.dropped[kernel] = why
+            with self._lock:
+                self._dropped.append(kernel)
+
+    def _lacking(self) -> int:
+        """How many candidates the search is to choose now."""
+        return 0 if self._exhausted else max(self._wanted - len(self._ready), 0)
+
+    def _step(self) -> bool:
+        """Tells the search what came of its configs, then has it choose a few; False if there was nothing."""
+        with self._lock:
+            results, self._results = self._results, []
+            dropped, self._dropped = self._dropped, []
+            count = min(self._lacking(), CHOSEN_AT_ONCE)
+        begun_s = time.perf_counter()
+        for result in results:
+            self._search.tell(*result)
+        for kernel in dropped:
+            self._search.drop(kernel)
+        candidates = self._search.ask(count)
+        self._thinking_s += time.perf_counter() - begun_s
+        with self._lock:
+            self._ready.extend(candidates)
+            self._exhausted = self._exhausted or bool(count and not candidates and not self._results)
+        return bool(results or candidates)
 
 
 @dataclass
@@ -190,26 +247,25 @@ class Study:
             return self.loop.run(seconds)
 
     def finals(self) -> Result:
-        """Plays the finals. Meanwhile the search writes its last trials, unless on a CPU.
+        """Plays the finals.
 
         Raises:
             DeviceTrouble: The device does not survive them.
             Interrupted: SIGINT or SIGTERM came.
         """
-        self.progress.observe_load(self.machine.complaints())
+        self.policy.close()
+        self.observe_load()
         self.budget.tick("finals")
-        closing = threading.Thread(target=self.policy.search.close, name="closing")
-        if not self.session.shares_cores:
-            closing.start()
         finals = Finals(self.session, self.request.kernels, self.machine)
         with self.budget.spent("finals"):
             champion = finals.play(self.leaderboard, self.progress.totals, self.budget.finals_s)
-        if self.session.shares_cores:
-            closing.start()
-        closing.join()
         self.budget.tick("done")
         front = self._front(champion)
         return Result(champion, self.progress, self.loop.stop, finals.pairs, front, finals.unplayed)
+
+    def observe_load(self) -> None:
+        """Notes what is wrong with the machine; if nothing is now, the earlier observation stays."""
+        self.progress.busy = self.machine.complaints() or self.progress.busy
 
     def _front(self, champion: Champion | None) -> Front | None:
         """The Pareto front; None with one objective."""
@@ -222,11 +278,9 @@ class Study:
         return front_of(self.leaderboard, wrong, champion, library, recorder.work)
 
 
-def _silent(progress: Progress) -> None:
-    """Reports nothing."""
-
-
-def run_study(request: StudyRequest, store: Store, report: Callable[[Progress], None] = _silent) -> Result:
+def run_study(
+    request: StudyRequest, store: Store, report: Callable[[Progress], None] = lambda progress: None
+) -> Result:
     """Searches until the budget is spent or nothing is left to try, then plays the finals.
 
     Args:
@@ -247,7 +301,10 @@ def run_study(request: StudyRequest, store: Store, report: Callable[[Progress], 
 
 @contextmanager
 def open_study(
-    request: StudyRequest, store: Store, report: Callable[[Progress], None] = _silent, crew: Crew | None = None
+    request: StudyRequest,
+    store: Store,
+    report: Callable[[Progress], None] = lambda progress: None,
+    crew: Crew | None = None,
 ) -> Iterator[Study]:
     """Opens a study: devices, arrays, the library's time, and the search with all earlier knowledge.
 
@@ -278,37 +335,31 @@ def open_study(
             if crew is None:
                 crew = stack.enter_context(contextlib.closing(Crew(request.found)))
             crew.open()
-            session, spaces = _prepared(request, store, crew, stack)
+            session = stack.enter_context(_session(request, store, crew))
+            _ = session.pool  # compile workers start meanwhile
+            spaces = legal_spaces(request.kernels, request.problem, session.worker.info)
+            session.prepare()
             request = replace(request, kernels=with_plain_answers(session, request.kernels))
             library = measure_baseline(session, request, budget, machine)
             policy = _searching(session, request, spaces, library, budget)
-            stack.callback(policy.search.close)
+            stack.callback(policy.close)
+            if os.environ.get(COPY_VARIABLE) == "1" and request.storage_url:
+                stack.callback(_copy_trials, session, request, spaces)
             loop = Loop(session, policy, budget)
-        budget.progress.observe_load(machine.complaints())
+        study = Study(request, session, loop, policy, budget, machine, interruption, library)
+        study.observe_load()
         machine.restart()
-        yield Study(request, session, loop, policy, budget, machine, interruption, library)
+        yield study
 
 
-def _prepared(
-    request: StudyRequest, store: Store, crew: Crew, stack: ExitStack
-) -> tuple[Session, Mapping[str, Space]]:
-    """Returns the session, which the stack closes, with its arrays, and the legal configs of each kernel."""
+def _session(request: StudyRequest, store: Store, crew: Crew) -> Session:
     worker, problem = crew.devices[0], request.problem
     name = study_name(
-        ProblemKey.of(problem),
-        worker.info,
-        request.regime,
-        request.kernels,
-        request.objectives,
+        ProblemKey.of(problem), worker.info, request.regime, request.kernels, request.objectives,
         request.error_limit,
-    )
+    )  # fmt: skip
     recorder = Recorder(store, problem, worker.info, request.regime, worker.versions, name)
-    conditions = TimingConditions(request.regime, "energy" in request.objectives, request.error_limit)
-    session = stack.enter_context(Session(crew, problem, recorder, conditions))
-    session.start_compiling()
-    spaces = legal_spaces(request.kernels, problem, worker.info)
-    session.prepare()
-    return session, spaces
+    return Session(crew, recorder, "energy" in request.objectives, request.error_limit)
 
 
 def _searching(
@@ -320,15 +371,22 @@ def _searching(
 ) -> SearchPolicy:
     """The search with all earlier knowledge, and a leaderboard with the trials that still count."""
     leaderboard, info = Leaderboard(request.objectives, budget.progress), session.worker.info
-    resumed = resume(session, request, library, leaderboard)
-    options = SearchOptions(
-        request.seed, session.recorder.study, request.sampler, request.trials, request.objectives,
-        request.storage_url,
-    )  # fmt: skip
-    known = with_predictions(resumed.known, request, info, session.store)
-    search = BackgroundSearch(Search(dict(spaces), options, known), inline=session.shares_cores)
-    elimination = elimination_of(request, spaces, info, resumed.before)
-    return SearchPolicy(request.kernels, search, leaderboard, request.trials, elimination)
+    known, before = resume(session, request, library, leaderboard)
+    options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
+    known = with_predictions(known, request, info, session.store)
+    elimination = elimination_of(request, spaces, info, before)
+    search = Search(spaces, options, known)
+    return SearchPolicy(request.kernels, search, leaderboard, session.shares_cores, request.trials, elimination)
+
+
+def _copy_trials(session: Session, request: StudyRequest, spaces: Mapping[str, Space]) -> None:
+    """Copies a study's trials for optuna-dashboard; our own records do not depend on it."""
+    from tuner.search.optuna_bridge import copy_trials
+
+    kernels = {kernel.name: kernel for kernel in request.kernels if kernel.name in spaces}
+    records = that_count(session.records(Role.TRIAL, kernels), request.objectives)
+    trials = [observed(record, request.objectives) for record in records.values()]
+    copy_trials(request.storage_url or "", session.recorder.study, request.objectives, spaces, trials)
 
 
 def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
@@ -361,17 +419,15 @@ def _plain_champion(session: Session) -> str:
     recorder = session.recorder
     key = replace(ProblemKey.of(session.problem), precision=IEEE)
     try:
-        found = answer(session.store, key, recorder.device, recorder.regime)
+        plain = answer(session.store, key, recorder.device, recorder.regime)
     except NothingFound:
         return ""
-    if found.match != EXACT:
-        return ""
-    return " ".join([found.kernel, *(f"{name}={value}" for name, value in found.config.items())])
+    words = [plain.kernel, *(f"{name}={value}" for name, value in plain.config.items())]
+    return " ".join(words) if plain.match == EXACT else ""
 
 
 def _keeps_the_promise(session: Session, fallback: Fallback) -> bool:
     """Whether a plain kernel is right for all kinds of inputs; finals find that out."""
-    compiled = session.compile(fallback.kernel, Config(fallback.config({})))
-    if isinstance(compiled, Measurement):
-        return False
-    return session.worker.finals([compiled], 0.0)[0].outcome is Outcome.MEASURED
+    rendered = render(fallback.kernel, session.problem, Config(fallback.config({})))
+    compiled = session.compile_all({0: rendered})
+    return bool(compiled) and session.worker.finals([compiled[0]], 0.0)[0].outcome is Outcome.MEASURED

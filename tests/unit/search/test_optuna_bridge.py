@@ -10,9 +10,9 @@ from fixtures.landscape import SPACE
 
 from tuner.declare.space import Config
 from tuner.results.measurement import Outcome
-from tuner.search import Known, Observation, Search, SearchOptions
+from tuner.search import Observation
 from tuner.search import optuna_bridge as module
-from tuner.search.optuna_bridge import Shown
+from tuner.search.optuna_bridge import Shown, copy_trials
 
 #: States of trials whose results are those of `trials`.
 STATES = ["COMPLETE", "PRUNED", "FAIL"]
@@ -38,30 +38,14 @@ def is_that(stored: optuna.Study, count: int) -> bool:
     return (stored.best_value, stored.metric_names) == (1.0, ["time"])
 
 
-def searched(url: str, past: list[Observation]) -> str:
-    """A search that only knows earlier trials; what went wrong with its copy."""
-    return Search({"k": SPACE}, SearchOptions(1, "copied", storage_url=url), Known(past=past)).close()
-
-
-def test_finished_trials_are_copied_to_the_storage_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNER_DASHBOARD", "1")
-    url = f"sqlite:///{tmp_path / 'studies.db'}"
-    search = Search({"k": SPACE}, SearchOptions(1, "copied", sampler="bruteforce", storage_url=url))
-    for candidate, result in zip(search.ask(6), trials(6), strict=True):
-        search.tell(candidate, result.outcome, result.time_s)
-    assert search.close() == search.close() == ""
-    assert searched(url, trials(7)) == ""
+def test_finished_trials_are_copied_to_the_storage_once(tmp_path: Path) -> None:
+    url, spaces = f"sqlite:///{tmp_path / 'studies.db'}", {"k": SPACE}
+    for count in (6, 7, 7):
+        assert copy_trials(url, "copied", ("time",), spaces, trials(count)) == ""
     assert is_that(optuna.load_study(study_name="copied", storage=url), 7)
     absent = f"sqlite:///{tmp_path / 'absent' / 'studies.db'}"
-    assert searched(absent, trials(3)).startswith("trials were not copied for the dashboard: ")
-
-
-def test_nothing_is_copied_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TUNER_DASHBOARD", raising=False)
-    assert searched(f"sqlite:///{tmp_path / 'studies.db'}", trials(3)) == ""
-    assert not (tmp_path / "studies.db").exists()
+    why = copy_trials(absent, "copied", ("time",), spaces, trials(3))
+    assert why.startswith("trials were not copied for the dashboard: ")
 
 
 def test_a_study_is_shown_with_all_that_it_has_by_now() -> None:

@@ -18,13 +18,13 @@ def test_the_best_of_thousands_is_found_in_few_trials(batch: int) -> None:
     best = min(time_of(config) for config in SPACE)
     reached = []
     for seed in range(3):
-        search = Search({"k": SPACE}, SearchOptions(seed=seed, study_name="s", budget=80))
+        search = Search({"k": SPACE}, SearchOptions(seed=seed, budget=80))
         reached.append(best / min(time_of(config) for config in run(search, 80, batch)))
     assert np.mean(reached) > 0.97
 
 
 def test_a_search_without_a_budget_ends_converged_at_a_local_optimum() -> None:
-    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s"))
+    search = Search({"k": SPACE}, SearchOptions(seed=1))
     found = run(search, 1000)
     assert search.stopped.startswith("converged: every neighbour of the fastest config was tried")
     assert search.ask() == []
@@ -37,7 +37,7 @@ def test_a_search_without_a_budget_ends_converged_at_a_local_optimum() -> None:
 
 
 def test_failures_teach() -> None:
-    search = Search({"k": SPACE}, SearchOptions(seed=2, study_name="s", budget=50))
+    search = Search({"k": SPACE}, SearchOptions(seed=2, budget=50))
     asked = 0
     failed = 0
     while asked < 50:
@@ -50,7 +50,7 @@ def test_failures_teach() -> None:
 
 
 def test_the_budget_moves_to_the_kernel_that_promises_most() -> None:
-    search = Search({"slow": SPACE, "fast": SPACE}, SearchOptions(seed=1, study_name="s", budget=80))
+    search = Search({"slow": SPACE, "fast": SPACE}, SearchOptions(seed=1, budget=80))
     kernels = []
     for _ in range(80):
         (each,) = search.ask()
@@ -66,7 +66,7 @@ def test_configs_that_were_stopped_early_teach_as_well(incumbent_s: float) -> No
     best = min(time_of(config) for config in SPACE)
     reached = []
     for seed in range(3):
-        search = Search({"k": SPACE}, SearchOptions(seed=seed, study_name="s", budget=80))
+        search = Search({"k": SPACE}, SearchOptions(seed=seed, budget=80))
         fastest_s = math.inf
         for _ in range(80):
             (each,) = search.ask()
@@ -84,7 +84,7 @@ def test_knowledge_from_elsewhere_saves_trials() -> None:
         for config in SPACE
     ]
     best = min(time_of(config) for config in SPACE)
-    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", budget=20), Known(elsewhere=elsewhere))
+    search = Search({"k": SPACE}, SearchOptions(seed=1, budget=20), Known(elsewhere=elsewhere))
     assert best / min(time_of(config) for config in run(search, 20)) > 0.97
 
 
@@ -96,7 +96,7 @@ def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_s
         else Observation("k", config, Outcome.CRASHED, None)
         for config in some
     ]
-    search = Search({"k": SPACE}, SearchOptions(seed=1, study_name="s", budget=30), Known(elsewhere=elsewhere))
+    search = Search({"k": SPACE}, SearchOptions(seed=1, budget=30), Known(elsewhere=elsewhere))
     failed_there = {each.config for each in elsewhere if each.outcome.failed}
     found = run(search, 30)
     assert len([config for config in found if config in failed_there]) <= 3
@@ -111,7 +111,7 @@ def test_a_kernel_that_is_foretold_to_be_far_behind_is_hardly_tried(foretold: bo
         for name, factor in times.items() for config in SPACE
     ]  # fmt: skip
     known = Known(elsewhere=elsewhere, foretold=foretold)
-    search = Search(dict.fromkeys(times, SPACE), SearchOptions(seed=1, study_name="s", budget=12), known)
+    search = Search(dict.fromkeys(times, SPACE), SearchOptions(seed=1, budget=12), known)
     tried = []
     for _ in range(12):
         (each,) = search.ask()
@@ -122,8 +122,6 @@ def test_a_kernel_that_is_foretold_to_be_far_behind_is_hardly_tried(foretold: bo
 
 def test_wrong_names_and_too_many_objectives_are_refused() -> None:
     with pytest.raises(UnknownName, match="unknown sampler 'tiles'; did you mean tile"):
-        Search({"k": SPACE}, SearchOptions(sampler="tiles", seed=1, study_name="s"))
+        Search({"k": SPACE}, SearchOptions(sampler="tiles", seed=1))
     with pytest.raises(InputError, match="the sampler tpe minimises one objective, got time, energy"):
-        Search(
-            {"k": SPACE}, SearchOptions(sampler="tpe", seed=1, study_name="s", objectives=("time", "energy"))
-        )
+        Search({"k": SPACE}, SearchOptions(sampler="tpe", seed=1, objectives=("time", "energy")))

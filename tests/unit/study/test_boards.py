@@ -16,7 +16,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.session import MOST_APART, library_times, seen_from
+from tuner.study.session import MOST_APART, as_on_board
 from tuner.study.study import open_study
 
 
@@ -30,8 +30,10 @@ def on(board: str, time_s: float, library: str = "") -> Record:
 @given(ours=st.floats(1e-4, 1e-3), apart=st.floats(1 / MOST_APART + 0.01, MOST_APART - 0.01))
 def test_times_keep_their_ratio_to_the_library_of_their_board(ours: float, apart: float) -> None:
     records = [on("A", 2e-3), on("B", 2e-3 * apart), on("C", 5e-3)]
-    library_s = library_times([on("A", ours), on("B", ours * apart)], "cold", "")
-    mine, theirs, unknown = (each.measurement.time_s for each in seen_from("A", records, library_s))
+    baselines = [on("A", ours), on("B", ours * apart)]
+    mine, theirs, unknown = (
+        each.measurement.time_s for each in as_on_board("A", records, baselines, "cold", "")
+    )
     assert mine == 2e-3
     assert theirs == pytest.approx(2e-3)
     assert unknown == 5e-3, "a board without a library's time is left as it is"
@@ -39,11 +41,12 @@ def test_times_keep_their_ratio_to_the_library_of_their_board(ours: float, apart
 
 def test_a_library_that_was_disturbed_or_is_another_version_says_nothing() -> None:
     records = [on("B", 2e-3)]
-    disturbed = library_times([on("A", 1e-3), on("B", 3e-3)], "cold", "")
-    assert seen_from("A", records, disturbed) == records
-    others = library_times([on("A", 1e-3), on("B", 1.1e-3, "13.0")], "cold", "")
-    assert others == {"A": 1e-3}
-    assert library_times([on("A", 1e-3)], "hot", "") == {}
+    for baselines, regime in (
+        ([on("A", 1e-3), on("B", 3e-3)], "cold"),
+        ([on("A", 1e-3), on("B", 1.1e-3, "13.0")], "cold"),
+        ([on("A", 1e-3), on("B", 1.1e-3)], "hot"),
+    ):
+        assert as_on_board("A", records, baselines, regime, "") == records
 
 
 def test_a_study_goes_on_with_what_a_slower_board_measured(here: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_freeze_keeps_later_champions_from_answering(store: Store) -> None:
     assert [crowns.reign(store, PROBLEM).state(each) for each in store.champions("gemm", history=True)] == [
         "", "", "frozen out",
     ]  # fmt: skip
-    crowns.freeze(store, None, "over", "me", thaw=True)
+    crowns.freeze(store, "over", "me", thaw=True)
     assert tile_of(store) == 64
 
 
@@ -120,7 +120,7 @@ def test_only_confirmed_champions_on_request(store: Store) -> None:
 
 def test_the_log_travels_with_the_records(store: Store, tmp_path: Path) -> None:
     crowns.rollback(store, crowns.reign(store, PROBLEM), "why", "me")
-    crowns.freeze(store, None, "all", "me")
+    crowns.freeze(store, "all", "me")
     exchange.export(store, tmp_path / "all.jsonl")
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
         exchange.take(other, tmp_path / "all.jsonl")

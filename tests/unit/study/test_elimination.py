@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_counts_and_a_failure_does_not(outcome: Outcome, 
 @pytest.mark.parametrize("sampler", ["tile", "random", "tpe"])
 def test_a_search_asks_nothing_more_of_a_dropped_kernel(sampler: str) -> None:
     spaces = {name: Space.of([choice("X", *range(8))], [Config({"X": x}) for x in range(8)]) for name in "ab"}
-    search = Search(spaces, SearchOptions(1, "dropping", sampler, 16), Known())
+    search = Search(spaces, SearchOptions(1, sampler, 16), Known())
     first = search.ask()[0]
     search.drop(first.kernel)
     search.tell(first, Outcome.MEASURED, 1.0)

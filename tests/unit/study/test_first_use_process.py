@@ -19,7 +19,8 @@ from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.store import Store
 from tuner.study import first_use as process
-from tuner.study.first_use import Devices, answered, serve
+from tuner.study.first_use import answered, close_all, serve
+from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
 
@@ -33,10 +34,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def devices() -> Iterator[Devices]:
-    own = Devices()
+def devices() -> Iterator[dict[str, Crew]]:
+    own: dict[str, Crew] = {}
     yield own
-    own.close()
+    close_all(own)
 
 
 def question(folder: Path, n: int = 1000, **more: Any) -> dict[str, Any]:
@@ -51,31 +52,33 @@ def question(folder: Path, n: int = 1000, **more: Any) -> dict[str, Any]:
     return {"id": n, "problem": problem, "device": spec, "db": database(folder), "seconds": 0.2, **more}
 
 
-def test_a_problem_is_measured_once_by_whichever_process_comes_first(tmp_path: Path, devices: Devices) -> None:
+def test_a_problem_is_measured_once_by_whichever_process_comes_first(
+    tmp_path: Path, devices: dict[str, Crew]
+) -> None:
     asked = question(tmp_path)
     assert answered(asked, devices) == ("measured", "")
-    other = Devices()
+    other: dict[str, Crew] = {}
     assert answered(asked, other) == ("known", "")
-    other.close()
+    close_all(other)
     with Store.open(database(tmp_path), read_only=True) as store:
         assert len(store.champions(operation="toy")) == 1
         assert len({each.session for each in store.records()}) == 1
 
 
 def test_two_at_once_measure_one_after_the_other(
-    tmp_path: Path, devices: Devices, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "LOCK_S", 60.0)
-    asked, other, told = question(tmp_path), Devices(), []
+    asked, other, told = question(tmp_path), {}, []
     thread = threading.Thread(target=lambda: told.append(answered(asked, other)[0]))
     thread.start()
     told.append(answered(asked, devices)[0])
     thread.join()
-    other.close()
+    close_all(other)
     assert sorted(told) == ["known", "measured"]
 
 
-def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: Devices) -> None:
+def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, Crew]) -> None:
     asked = question(tmp_path)
     with device_lock(find(asked["device"]).info, "another test"):
         outcome, why = answered(asked, devices)
@@ -92,7 +95,7 @@ def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: Devices) ->
     ],
 )
 def test_what_cannot_be_used_is_told_with_its_remedy(
-    tmp_path: Path, devices: Devices, more: dict[str, Any], said: str
+    tmp_path: Path, devices: dict[str, Crew], more: dict[str, Any], said: str
 ) -> None:
     outcome, why = answered(question(tmp_path, **more), devices)
     assert outcome == "failed"
@@ -100,7 +103,7 @@ def test_what_cannot_be_used_is_told_with_its_remedy(
 
 
 def test_a_database_that_may_only_be_read_is_told(
-    tmp_path: Path, devices: Devices, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> None:
         raise process.TunerError("it is read-only and has to be written; change its permissions, or copy it")
@@ -118,8 +121,8 @@ def test_questions_are_answered_in_order_until_nobody_asks(
     asked, replies = [question(tmp_path, n) for n in (1000, 33, 1000)], io.StringIO()
     reading, writing = os.pipe()
     os.write(writing, "".join(json.dumps(each) + "\n" for each in asked).encode())
-    serve(reading, replies)
-    os.close(reading)
+    with os.fdopen(reading, "rb", buffering=0) as lines:
+        serve(lines, replies)
     os.close(writing)
     told = [json.loads(line) for line in replies.getvalue().splitlines()]
     assert [(each["id"], each["outcome"]) for each in told] == [
@@ -127,13 +130,3 @@ def test_questions_are_answered_in_order_until_nobody_asks(
         (33, "measured"),
         (1000, "known"),
     ]
-
-
-def test_what_was_asked_last_is_not_measured_for_a_program_that_has_gone(tmp_path: Path) -> None:
-    asked, replies = [question(tmp_path, n) for n in (1000, 33)], io.StringIO()
-    reading, writing = os.pipe()
-    os.write(writing, "".join(json.dumps(each) + "\n" for each in asked).encode())
-    os.close(writing)
-    serve(reading, replies)
-    os.close(reading)
-    assert [json.loads(line)["id"] for line in replies.getvalue().splitlines()] == [1000]

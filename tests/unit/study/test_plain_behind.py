@@ -10,6 +10,7 @@ from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.fake_gpu import H200
 
 from tuner.declare.catalogue import builtin
+from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Config
 from tuner.lookup.asking import opened
 from tuner.results.measurement import Measurement, Outcome
@@ -30,11 +31,11 @@ class Session:
         self.problem, self.store = PROBLEM, opened()
         self.recorder = SimpleNamespace(device=H200, regime="cold")
         self.worker, self.outcome = SimpleNamespace(info=H200, finals=self.finals), outcome
-        self.compiled: list[tuple[str, Config]] = []
+        self.compiled: list[Rendered] = []
 
-    def compile(self, kernel: Any, config: Config) -> object:
-        self.compiled.append((kernel.name, config))
-        return object()
+    def compile_all(self, rendered: dict[int, Rendered]) -> dict[int, Rendered]:
+        self.compiled += rendered.values()
+        return rendered
 
     def finals(self, compiled: list[object], budget_s: float) -> list[Measurement]:
         return [Measurement(self.outcome, "") for _ in compiled]
@@ -55,7 +56,7 @@ def test_the_champion_stands_behind_if_it_keeps_the_promise() -> None:
     config = crown(BM=64)
     session = Session(Outcome.MEASURED)
     assert behind(session) == " ".join(["warp_tiled", *(f"{name}={value}" for name, value in config.items())])
-    assert session.compiled == [("warp_tiled", config)]
+    assert session.compiled == [render(WARP_TILED, session.problem, config)]
 
 
 def test_a_champion_that_breaks_the_promise_does_not() -> None:

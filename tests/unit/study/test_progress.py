@@ -6,24 +6,16 @@ import pytest
 from fixtures.fake_device import TOY
 
 from tuner.declare.catalogue import from_file
-from tuner.study import reporting
-from tuner.study.progress import Progress
-from tuner.study.reporting import BAR, ProgressView
+from tuner.study import progress as module
+from tuner.study.progress import BAR, Progress, ProgressView
 
 PROBLEM = from_file(TOY).operation("toy").problem({"n": 1000})
 
 
-class Cell:
-    """A notebook's cell, of which what is shown is kept."""
-
-    def __init__(self, lines: list[str]) -> None:
-        self.show = lines.append
-
-
 def shown(monkeypatch: pytest.MonkeyPatch, now: Progress, trials: int | None) -> str:
     lines: list[str] = []
-    monkeypatch.setattr(reporting, "in_notebook", lambda: True)
-    monkeypatch.setattr(reporting, "_Cell", lambda: Cell(lines))
+    monkeypatch.setattr(module, "in_notebook", lambda: True)
+    monkeypatch.setattr(module, "notebook_line", lambda: lines.append)
     with ProgressView(PROBLEM, False, trials) as view:
         view(now)
     return lines[-1]

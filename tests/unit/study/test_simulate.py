@@ -53,8 +53,6 @@ def test_the_json_holds_fractions_by_trials(toy: Recording) -> None:
         assert 0 < fractions["min"] <= fractions["mean"] <= fractions["max"] <= 1
     assert data["seconds_per_trial"] == pytest.approx(0.5, rel=0.01)
     assert data["search_seconds_per_trial"] > 0
-    assert [row[0] for row in result.rows()] == [10, 25, 50, 60]
-    assert result.rows()[-1][-1] == pytest.approx(60 * data["seconds_per_trial"])
 
 
 def test_the_same_seed_replays_the_same_and_another_does_not(toy: Recording) -> None:
@@ -87,7 +85,7 @@ def test_ours_needs_fewer_trials_than_chance(toy: Recording) -> None:
 def test_a_warm_start_saves_trials(toy: Recording, tmp_path: Path) -> None:
     past = recorded(tmp_path, "past", shift=1.0)
     result = simulate(toy, trials=20, repeats=3, warm_start=past)
-    assert min(result.fractions(20)) > 0.97
+    assert min(result.fractions()[20]) > 0.97
 
 
 def test_wrong_input_is_refused(toy: Recording, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.store.published import champions as published
-from tuner.study.starting import NEIGHBOURS, alternating, near_champions, starting_points
+from tuner.study.starting import NEIGHBOURS, alternating, declared_starts, near_champions
 
 CATALOGUE = from_file(TOY)
 BLOCKS, *_ = CATALOGUE.of("toy")
@@ -38,7 +38,7 @@ def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults() ->
             config = near if n == 900 else BEST | {"ITEMS": 2}
             store.crown(Champion(record(n, config), None, 0.0, "first", {}))
         store.crown(Champion(record(1000, kernel="gone"), None, 0.0, "first", {}))
-        starts = starting_points(store, [BLOCKS], KEY, DEVICE)
+        starts = [*near_champions(store, [BLOCKS], KEY, DEVICE), *declared_starts([BLOCKS])]
     assert starts[0] == ("blocks", near)
     assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
     assert {kernel for kernel, _ in starts} == {"blocks"}

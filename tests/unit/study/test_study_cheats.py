@@ -155,32 +155,22 @@ def unmarked(record: Record) -> Record:
     return replace(record, versions=versions)
 
 
-def test_what_was_found_wrong_before_inputs_were_restored_is_judged_again(tmp_path: Path) -> None:
-    # BEST was found wrong, as it had another's inputs.
-    spoilt = write_device(tmp_path / "device.json", rules=[rule(BEST, fault="wrong_result")])
-    study(tmp_path, spoilt)
-    as_before(tmp_path)
-    result = study(tmp_path, write_device(tmp_path / "device.json"))
-    assert result.champion is not None
-    assert dict(result.champion.record.config) == BEST
-    assert "WRONG_RESULT" not in result.progress.outcomes
-    found = [each.measurement.outcome for each in stored(tmp_path) if dict(each.config) == BEST]
-    assert sorted(found) == [Outcome.MEASURED, Outcome.WRONG_RESULT]
-
-
-def test_a_bogus_champion_of_before_is_found_and_what_was_stopped_beside_it_measured(tmp_path: Path) -> None:
-    bogus = study(tmp_path, bogus_device(tmp_path / "device.json"))
+def test_what_older_rules_judged_is_judged_again(tmp_path: Path) -> None:
+    # BEST was found wrong, as it had another's inputs, and a config that computes nothing is the champion.
+    rules = [rule(BEST, fault="wrong_result"), rule(BOGUS, latency_s=BOGUS_S)]
+    bogus = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
     assert bogus.champion is not None
     assert dict(bogus.champion.record.config) == BOGUS
     as_before(tmp_path)
-    result = study(tmp_path, bogus_device(tmp_path / "device.json", fault="writes_input"))
+    device = bogus_device(tmp_path / "device.json", fault="writes_input")
+    result = study(tmp_path, device)
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.verdict == "first"
     assert result.progress.outcomes["WRONG_RESULT"] == 1
     # Nothing of that is done twice.
     count = len(stored(tmp_path))
-    again = study(tmp_path, bogus_device(tmp_path / "device.json", fault="writes_input"))
+    again = study(tmp_path, device)
     assert len(stored(tmp_path)) == count
     assert again.champion is not None
     assert dict(again.champion.record.config) == BEST
