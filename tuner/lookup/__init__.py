@@ -20,22 +20,13 @@ from tuner.lookup.asking import completed_device, kept_open, parse_device, parse
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now, installed_compiler, staleness
-from tuner.lookup.tiers import (
-    OTHERS,
-    OWN,
-    Case,
-    default,
-    first_answer,
-    from_plain,
-    of_another_regime,
-    other_regimes,
-)
+from tuner.lookup.tiers import Case, by_another_regime, by_record, default
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
     from tuner.store import Store
 
-__all__ = ["Answer", "Loss", "Question", "answer", "answer_within", "best", "staleness", "tune_command"]
+__all__ = ["Answer", "Loss", "Question", "answer", "best", "staleness", "tune_command"]
 
 
 def best(
@@ -80,7 +71,7 @@ def best(
 
 
 def answer(
-    store: Store | None,
+    source: Store | Snapshot | None,
     problem: ProblemKey,
     device: DeviceInfo | str,
     regime: str = "cold",
@@ -93,7 +84,7 @@ def answer(
     """Which kernel and config to use, or the library.
 
     Args:
-        store: Where records are; None without a database.
+        source: Where records are, or a state of them that was opened before; None without a database.
         problem: What is to be computed.
         device: Where: a device of this machine, or a name such as ``NVIDIA H200`` or a uuid.
         regime: How time was taken; where nothing was timed like that, another regime answers and is told.
@@ -109,26 +100,7 @@ def answer(
             problem itself; the message gives the command to tune it.
         UnknownName: A device name that there is no record of.
     """
-    opened = Snapshot.open(store, published)
-    return answer_within(opened, problem, device, regime, kernel, catalogue, confirmed=confirmed)
-
-
-def answer_within(
-    snapshot: Snapshot,
-    problem: ProblemKey,
-    device: DeviceInfo | str,
-    regime: str = "cold",
-    kernel: str | None = None,
-    catalogue: Catalogue | None = None,
-    *,
-    confirmed: bool = False,
-) -> Answer:
-    """As `answer`, from a state of the records that was opened before, and without a look at the present one.
-
-    Raises:
-        NothingFound: As `answer`.
-        UnknownName: As `answer`.
-    """
+    snapshot = source if isinstance(source, Snapshot) else Snapshot.open(source, published)
     declared = catalogue or builtin_now()
     return snapshot.once(
         (ANSWER, problem, device, regime, kernel, confirmed, id(declared), catalogue is None),
@@ -154,7 +126,7 @@ def _answered(
     question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
-    found = _by_record(case) or _by_another_regime(case) or default(case)
+    found = by_record(case) or by_another_regime(case) or default(case)
     if found is None:
         raise NothingFound(_nothing(case))
     if found.champion is None:
@@ -164,24 +136,9 @@ def _answered(
     return replace(found, stale=stale, stale_reason=why)
 
 
-def _by_record(case: Case) -> Answer | None:
-    own = first_answer(OWN, case)
-    if own is None and case.question.problem.epilogue:
-        own = from_plain(case)
-    return own or first_answer(OTHERS, case)
-
-
-def _by_another_regime(case: Case) -> Answer | None:
-    for regime in other_regimes(case.question):
-        found = _by_record(replace(case, question=replace(case.question, regime=regime)))
-        if found is not None:
-            return of_another_regime(found, case.question)
-    return None
-
-
 def _nothing(case: Case) -> str:
     """Why there is no answer, and what to do."""
-    question = case.question
+    question, store = case.question, case.snapshot.store
     declared = question.catalogue and question.catalogue.operations.get(question.problem.operation)
     origin = str(declared.origin or "") if declared else ""
     if case.problem is not None and case.kernels():
@@ -190,12 +147,6 @@ def _nothing(case: Case) -> str:
         why = f"and no kernel {question.kernel or 'for that device'} is declared".replace("  ", " ")
     else:
         why = "and its operation is not declared here, so that nothing else can answer"
-        origin = origin or _origin(case)
+        known = store.champions(question.problem.operation) if store is not None else []
+        origin = origin or (known[0].record.origin if known else "")
     return f"{question} is not tuned, {why}. Run `{tune_command(question, origin)}`"
-
-
-def _origin(case: Case) -> str:
-    """The user's own file that records of this operation came from."""
-    store = case.snapshot.store
-    known = store.champions(case.question.problem.operation) if store is not None else []
-    return known[0].record.origin if known else ""

@@ -146,17 +146,15 @@ class Answer:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return self._chosen[0]
+        return self.champion.record.kernel if self.champion is not None else self._default[0]
 
     @property
     def config(self) -> Mapping[str, Any]:
         """A config of the kernel that is legal for the problem and device that were asked for."""
-        return self._chosen[1]
+        return self.champion.record.config if self.champion is not None else self._default[1]
 
     @property
-    def _chosen(self) -> tuple[str, Mapping[str, Any]]:
-        if self.champion is not None:
-            return self.champion.record.kernel, self.champion.record.config
+    def _default(self) -> tuple[str, Config]:
         assert self.default is not None, "an answer has a record or a default"
         return self.default
 
@@ -202,25 +200,23 @@ class Answer:
         Problem and device are those that were asked for. The figures are the record's, of the problem and
         device under ``record``; null where there is no record.
         """
-        age, champion, record = self.age_days, self.champion, self.record
-        if self.question is not None:
-            problem, device, regime = self.question.problem, self.question.device, self.question.regime
-        else:
-            assert record is not None, "an answer without a question is that of a record"
-            problem, device, regime = record.problem, record.device, record.regime
-        trials = champion.trials if champion else {}
+        age, champion, record, asked = self.age_days, self.champion, self.record, self.question or self.record
+        assert asked is not None, "an answer without a question is that of a record"
+        place = _place_json(asked.problem, asked.device, asked.regime)
+        own = _place_json(record.problem, record.device, record.regime) if record else {}
+        pair = champion.hardest if champion else None
         return {
-            **_place_json(problem, device, regime),
+            **place,
             "kernel": self.kernel,
             "config": dict(self.config),
-            **_figures(self.champion),
+            **_figures(champion),
             "match": self.match,
             "expected_loss": self.expected_loss,
-            "trials": {"total": 0, "measured": 0, "failed": 0} | dict(trials),
+            "trials": {"total": 0, "measured": 0, "failed": 0} | dict(champion.trials if champion else {}),
             "record_id": record.id if record else "",
             "measured_at": record.measured_at if record else "",
             "use": self.use,
-            "pairs": [pair.to_json() for pair in champion.pairs] if champion else [],
+            "pairs": [each.to_json() for each in champion.pairs] if champion else [],
             "provisional": bool(self.doubts),
             "stale": self.stale,
             "stale_reason": self.stale_reason,
@@ -229,14 +225,15 @@ class Answer:
             "loss_cases": self.loss.cases,
             "loss_said": self.loss.said,
             "reasons": list(self.reasons),
-            "record": _record_json(record) if record else None,
+            "record": {name: own[name] for name in ("shape", "layout", "device", "regime")} if own else None,
             "error_limit": told(record.measurement) if record else None,
-            "hardest": _hardest_json(champion),
+            # The fastest form of the library that the champion was compared with; null where that is not kept.
+            "hardest": pair and {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio},
             "provisional_reasons": list(self.doubts),
             "busy": list(complaints(record.measurement.circumstances, record.device.cores)) if record else [],
-            "precision": problem.precision,
+            "precision": asked.problem.precision,
             "predicted": self.predicted.to_json() if self.predicted else None,
-            **problem.told_epilogue,
+            **asked.problem.told_epilogue,
         }
 
 
@@ -245,11 +242,6 @@ def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[st
         "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype, "layout": problem.layout,
         "device": {"name": device.name, "kind": device.kind}, "regime": regime,
     }  # fmt: skip
-
-
-def _record_json(record: Record) -> dict[str, Any]:
-    place = _place_json(record.problem, record.device, record.regime)
-    return {name: place[name] for name in ("shape", "layout", "device", "regime")}
 
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
@@ -274,14 +266,6 @@ def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
         "name": baseline.kernel, "version": version, "time_s": baseline.measurement.time_s,
         "tflops": baseline.tflops, **({} if threads is None else {"threads": int(threads)}),
     }  # fmt: skip
-
-
-def _hardest_json(champion: Champion | None) -> dict[str, Any] | None:
-    """The fastest form of the library that the champion was compared with; None where that is not kept."""
-    pair = champion.hardest if champion else None
-    if pair is None:
-        return None
-    return {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio}
 
 
 def declared_problem(question: Question, catalogue: Catalogue) -> Problem | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.devices.detect import kind_of
-from tuner.lookup.answers import EXACT, Answer, Question, declared_problem, reckoned
+from tuner.lookup.answers import EXACT, RECKONED, Answer, Question, declared_problem, reckoned
 from tuner.lookup.asking import database_url
 from tuner.lookup.legality import completed
 from tuner.lookup.snapshot import Snapshot
@@ -39,8 +39,6 @@ COLD = "cold"
 WRITE_S, PATIENCE_S = 10.0, 1.0
 #: Problems that are counted at a time; beyond them the one that was added first goes.
 KEPT = 4096
-#: Fraction of speed that tuning is taken to bring where nothing is known.
-GUESSED_LOSS = 0.2
 
 
 @dataclass
@@ -49,12 +47,12 @@ class CallCount:
 
     Attributes:
         hits: The number of calls, alone in a list: adding to it takes next to no time.
-        told: Those that were written.
+        written: Those that were written.
         closed: The number at which they ceased to count; None while they do.
     """
 
     hits: list[int] = field(default_factory=lambda: [0])
-    told: int = 0
+    written: int = 0
     closed: int | None = None
 
     def close(self) -> None:
@@ -65,7 +63,7 @@ class CallCount:
     @property
     def fresh(self) -> int:
         """Calls that were not written yet."""
-        return (self.hits[0] if self.closed is None else self.closed) - self.told
+        return (self.hits[0] if self.closed is None else self.closed) - self.written
 
 
 @dataclass
@@ -116,7 +114,7 @@ class Demand:
             self._entries[key] = entry
             while len(self._entries) > KEPT:
                 oldest = self._entries.pop(next(iter(self._entries)))
-                self.dropped += sum(each.fresh for each in oldest.tallies)
+                self.dropped += sum(tally.fresh for tally in oldest.tallies)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_often, daemon=True, name="tuner-demand")
                 self._thread.start()
@@ -152,36 +150,33 @@ class Demand:
         try:
             with self._lock:
                 entries = list(self._entries.values())
-            by_url: dict[str, list[_Entry]] = {}
-            for each in entries:
-                by_url.setdefault(each.url, []).append(each)
-            written = [self._flush(several, patience_s) for several in by_url.values()]
+            urls = dict.fromkeys(entry.url for entry in entries)
+            written = [
+                self._flush([entry for entry in entries if entry.url == url], patience_s) for url in urls
+            ]
             return all(written)
         finally:
             self._writing.release()
 
     def _flush(self, entries: Sequence[_Entry], patience_s: float) -> bool:
         """Writes counts of one database."""
-        fresh = [(entry, [(each, each.fresh) for each in list(entry.tallies)]) for entry in entries]
+        counts = [(entry, [(tally, tally.fresh) for tally in list(entry.tallies)]) for entry in entries]
+        calls = [(entry, sum(count for _, count in tallies)) for entry, tallies in counts]
         rows = [
-            Wanted(
-                entry.problem, entry.device.kind, entry.device.name, entry.match, calls, calls * entry.saves_s
-            )
-            for entry, counts in fresh
-            if (calls := sum(count for _, count in counts))
+            Wanted(entry.problem, entry.device.kind, entry.device.name, entry.match, of, of * entry.saves_s)
+            for entry, of in calls
+            if of
         ]
-        if not rows:
-            return True
         try:
             _write(entries[0].url, rows, patience_s)
         except Exception:  # nothing that depends on a count may fail for it
             self.failed += 1
             return False
-        for entry, counts in fresh:
-            for tally, count in counts:
-                tally.told += count
+        for entry, tallies in counts:
+            for tally, count in tallies:
+                tally.written += count
             with self._lock:
-                entry.tallies = [each for each in entry.tallies if not _spent(each)]
+                entry.tallies = [tally for tally in entry.tallies if tally.closed is None or tally.fresh]
         return True
 
     def _write_often(self) -> None:
@@ -193,7 +188,7 @@ class Demand:
         """Writes for the last time; what cannot be written is dropped."""
         if not self.flush():
             with self._lock:
-                self.dropped += sum(each.fresh for entry in self._entries.values() for each in entry.tallies)
+                self.dropped += sum(tally.fresh for entry in self._entries.values() for tally in entry.tallies)
                 self._entries.clear()
 
     def begin_anew(self) -> None:
@@ -201,12 +196,7 @@ class Demand:
         self._lock, self._writing, self._thread = threading.Lock(), threading.Lock(), None
         for entry in self._entries.values():
             for tally in entry.tallies:
-                tally.told = tally.hits[0]
-
-
-def _spent(tally: CallCount) -> bool:
-    """Whether nothing more can come of it."""
-    return tally.closed is not None and not tally.fresh
+                tally.written = tally.hits[0]
 
 
 def _write(url: str, rows: Sequence[Wanted], patience_s: float) -> None:
@@ -216,6 +206,8 @@ def _write(url: str, rows: Sequence[Wanted], patience_s: float) -> None:
         NothingFound: There is none.
         StoreTrouble: It cannot be used.
     """
+    if not rows:
+        return
     from tuner.store import Store, watched
 
     Store.open(url, read_only=True, patience_s=patience_s).close()
@@ -231,24 +223,16 @@ def saving_s(found: Answer | None, problem: Problem, device: DeviceInfo) -> floa
         problem: What was asked.
         device: Where.
     """
-    time_s = _time_s(found, problem)
+    time_s, record = None, found.record if found is not None else None
+    if found is not None and found.predicted is not None:
+        time_s = found.predicted.kernel_s if found.use == "kernel" else found.predicted.library_s
+    elif record is not None and record.measurement.time_s:
+        unit = "flops" if record.work.get("flops") else "bytes"
+        time_s = record.measurement.time_s * getattr(problem.work, unit) / record.work[unit]
     if time_s is None:
         flops, read = kind_of(device.kind).guessed_rates
         time_s = problem.work.flops / flops + problem.work.bytes / read
-    return time_s * (reckoned(found.loss) if found is not None else GUESSED_LOSS)
-
-
-def _time_s(found: Answer | None, problem: Problem) -> float | None:
-    """Seconds of what was answered: predicted, or the record's, scaled by work; None where that is unknown."""
-    if found is None:
-        return None
-    if found.predicted is not None:
-        return found.predicted.kernel_s if found.use == "kernel" else found.predicted.library_s
-    record = found.record
-    if record is None or not record.measurement.time_s:
-        return None
-    unit = "flops" if record.work.get("flops") else "bytes"
-    return float(record.measurement.time_s * getattr(problem.work, unit) / record.work[unit])
+    return float(time_s * (reckoned(found.loss) if found is not None else RECKONED))
 
 
 #: The counts of this process.
@@ -268,19 +252,13 @@ def most_wanted(
         operation: Only of this operation; of all where empty.
         limit: How many at the most; all when None.
     """
-    return list(islice(_open(store, device, operation), limit))
-
-
-def _open(store: Store, device: str, operation: str) -> Iterator[Wanted]:
-    from tuner.store.watched import demand as read
+    from tuner.store.watched import demand
 
     snapshot, catalogue = Snapshot.open(store), builtin_now()
-    for each in read(store, device=device, operation=operation):
-        if not _is_tuned(each, snapshot, catalogue):
-            yield each
 
+    def is_open(wanted: Wanted) -> bool:
+        where = completed(DeviceInfo(wanted.device, wanted.kind), snapshot.devices())
+        question = Question(wanted.problem, where, COLD)
+        return exact(Case(question, snapshot, catalogue, declared_problem(question, catalogue))) is None
 
-def _is_tuned(wanted: Wanted, snapshot: Snapshot, catalogue: Catalogue) -> bool:
-    device = completed(DeviceInfo(wanted.device, wanted.kind), snapshot.devices())
-    question = Question(wanted.problem, device, COLD)
-    return exact(Case(question, snapshot, catalogue, declared_problem(question, catalogue))) is not None
+    return list(islice(filter(is_open, demand(store, device=device, operation=operation)), limit))

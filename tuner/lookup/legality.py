@@ -14,7 +14,7 @@ from tuner.declare.enumeration import Columns, holds, value_array
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Constraint, Parameter
+from tuner.declare.space import Config, Constraint, Parameter, Space
 from tuner.devices.detect import kind_of
 from tuner.errors import DeclarationError
 
@@ -110,29 +110,26 @@ class Points:
         if found is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            again = key in self._kept
-            found = self._told_apart(problem, device) if again else self._not_told_apart()
-            self._kept[key] = found if again else None  # what is asked once is not asked twice
+            again = key in self._kept  # what is asked once is not asked twice
+            found = self._told_apart(problem, device, self.kernel.constraints if again else ())
+            self._kept[key] = found if again else None
         return found
 
-    def _not_told_apart(self) -> _AnyShape:
-        all_fit = np.ones(int(np.count_nonzero(self.fits)), bool)
-        return _AnyShape(all_fit, all_fit, tuple(self.kernel.constraints))
-
-    def _told_apart(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
+    def _told_apart(self, problem: Problem, device: DeviceInfo, constraints: Sequence[Constraint]) -> _AnyShape:
+        """Asks those of some constraints that read no shape; all others are left."""
         count = int(np.count_nonzero(self.fits))
-        right, fast = np.ones(count, bool), np.ones(count, bool)
-        left = []
-        for constraint in self.kernel.constraints if count else ():
+        right, fast = np.ones((2, count), bool)
+        settled = []
+        for constraint in constraints if count else ():
             watched = _Watched(problem)
             obeyed = _obeyed(constraint, watched, device, self.arrays, count)
-            if watched.seen:
-                left.append(constraint)
-                continue
-            fast &= obeyed
-            if not constraint.for_speed:
-                right &= obeyed
-        return _AnyShape(right, fast, tuple(left))
+            if not watched.seen:
+                settled.append(constraint)
+                fast &= obeyed
+                if not constraint.for_speed:
+                    right &= obeyed
+        left = tuple(each for each in self.kernel.constraints if each not in settled)
+        return _AnyShape(right, fast, left)
 
 
 @dataclass(frozen=True)
@@ -242,15 +239,14 @@ def default_among(
         problem: What is to be computed.
         device: Where.
     """
-    merely_right: list[tuple[Kernel, Config]] = []
+    merely_right: tuple[Kernel, Config] | None = None
     for kernel in reversed(kernels):
         config = _default_of(kernel, problem, device)
-        if config is None:
-            continue
-        if legal(kernel, problem, device, [config])[1][0]:
+        if config is not None and legal(kernel, problem, device, [config])[1][0]:
             return kernel, config
-        merely_right.append((kernel, config))
-    return merely_right[0] if merely_right else None
+        if config is not None:
+            merely_right = merely_right or (kernel, config)
+    return merely_right
 
 
 def _default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config | None:
@@ -258,17 +254,12 @@ def _default_of(kernel: Kernel, problem: Problem, device: DeviceInfo) -> Config 
 
     Without one, the first legal config of its space; None where there is none.
     """
-    from tuner.declare.space import Space
-
-    starts = list(kernel.first_configs())
-    if not kernel.parameters:
-        starts = [Config({})]
+    starts = list(kernel.first_configs()) if kernel.parameters else [Config({})]
     right, fast = legal(kernel, problem, device, starts)
     for flags in (fast, right):
-        for config, fits in zip(starts, flags, strict=True):
-            if fits:
-                return config
-    binding = [each for each in kernel.constraints if not each.for_speed]
+        if flags.any():
+            return starts[int(np.argmax(flags))]
+    binding = [constraint for constraint in kernel.constraints if not constraint.for_speed]
     for constraints in (kernel.constraints, binding):
         try:
             space = Space.build(kernel.parameters, constraints, problem, device, limit=200_000)

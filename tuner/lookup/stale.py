@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,43 +11,36 @@ from dataclasses import dataclass
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation
 from tuner.devices.detect import kind_of, language_of
 from tuner.results.record import Record, measured_as_now
 
 #: Seconds between two looks at the files.
 LOOK_EVERY_S = 1.0
 
-#: Name, time of change and size of every file.
-_State = tuple[tuple[str, int, int], ...]
-
 
 @dataclass
-class _Read:
-    state: _State
-    catalogue: Catalogue
-    looked_s: float
+class _Builtin:
+    """The catalogue as last read, the files' names, times of change and sizes then, and when it was looked."""
+
+    catalogue: Catalogue | None = None
+    files: tuple[tuple[str, int, int], ...] = ()
+    looked_s: float = -math.inf
 
 
-_READ: list[_Read] = []
+_BUILTIN = _Builtin()
 
 
 def builtin_now() -> Catalogue:
     """The built-in catalogue; executing all declarations takes longer than any lookup."""
     now_s = time.monotonic()
-    if _READ and now_s < _READ[0].looked_s + LOOK_EVERY_S:
-        return _READ[0].catalogue
-    state = _state()
-    if not _READ or _READ[0].state != state:
-        _READ[:] = [_Read(state, builtin(), now_s)]
-    _READ[0].looked_s = now_s
-    return _READ[0].catalogue
-
-
-def _state() -> _State:
-    files = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return tuple((str(path), (seen := path.stat()).st_mtime_ns, seen.st_size) for path in files)
+    if _BUILTIN.catalogue is None or now_s >= _BUILTIN.looked_s + LOOK_EVERY_S:
+        paths = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
+        files = tuple((str(path), (of := path.stat()).st_mtime_ns, of.st_size) for path in paths)
+        if _BUILTIN.files != files:
+            _BUILTIN.catalogue, _BUILTIN.files = builtin(), files
+        _BUILTIN.looked_s = now_s
+    assert _BUILTIN.catalogue is not None, "there are kernels, so that files were seen to differ"
+    return _BUILTIN.catalogue
 
 
 def staleness(
@@ -81,24 +75,19 @@ def staleness(
 def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None, str]:
     if catalogue is None and record.origin:
         return None, f"kernel {record.kernel!r} is declared in {record.origin}, which was not read"
-    for kernel in (catalogue or builtin_now()).kernels:
-        named = (kernel.operation, kernel.target, kernel.name)
-        if named == (record.problem.operation, record.device.kind, record.kernel):
-            if kernel.source_hash == record.source_hash:
-                return _by_launch(record, kernel, (catalogue or builtin_now()).operation(kernel.operation))
+    declared, place = catalogue or builtin_now(), (record.problem.operation, record.device.kind, record.kernel)
+    for kernel in declared.kernels:
+        if (kernel.operation, kernel.target, kernel.name) != place:
+            continue
+        if kernel.source_hash != record.source_hash:
             return True, (
                 f"kernel {record.kernel!r} has changed since: its source was {record.source_hash} and is "
                 f"{kernel.source_hash}; tune again"
             )
+        if measured_as_now(record, kernel, record.problem.of_operation(declared.operation(kernel.operation))):
+            return False, ""
+        return True, f"kernel {record.kernel!r} is launched otherwise than when it was measured; tune again"
     return True, f"kernel {record.kernel!r} is no longer declared; tune again"
-
-
-def _by_launch(record: Record, kernel: Kernel, operation: Operation) -> tuple[bool, str]:
-    key = record.problem
-    problem = key.of_operation(operation)
-    if measured_as_now(record, kernel, problem):
-        return False, ""
-    return True, f"kernel {record.kernel!r} is launched otherwise than when it was measured; tune again"
 
 
 def _compared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,8 @@ from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.snapshot import Snapshot, predictor
+from tuner.lookup.snapshot import Snapshot, Subject, predictor
 from tuner.lookup.stale import staleness
-from tuner.lookup.tuned import Subject
 from tuner.results.record import Champion, Record, Role, rank_in_time
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ class Case:
 
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
+        of, only = (self.question.problem.operation, self.question.device.kind), self.question.kernel
         return [
             kernel
             for kernel in self.catalogue.kernels
-            if (kernel.operation, kernel.target) == (self.question.problem.operation, self.question.device.kind)
-            and self.question.kernel in ("", kernel.name)
+            if (kernel.operation, kernel.target) == of and only in ("", kernel.name)
         ]
 
     def models(self) -> Sequence[Any]:
@@ -190,67 +189,71 @@ def default(case: Case) -> Answer | None:
     )  # fmt: skip
 
 
-Tier = Callable[[Case], Answer | None]
-#: What rests on records, in the order in which it is asked: those of the problem itself, and of others.
-OWN: tuple[Tier, ...] = (exact, best_trial)
-OTHERS: tuple[Tier, ...] = (predicted, similar_device)
+def by_record(case: Case) -> Answer | None:
+    """Of the first tier that rests on records: those of the problem itself, without its epilogue, of others."""
+    own = exact(case) or best_trial(case)
+    if own is None and case.question.problem.epilogue:
+        own = from_plain(case)
+    return own or predicted(case) or similar_device(case)
 
 
-def first_answer(tiers: Iterable[Tier], case: Case) -> Answer | None:
-    """Of the first of some tiers that has one."""
-    for tier in tiers:
-        found = tier(case)
+def by_another_regime(case: Case) -> Answer | None:
+    """An answer from what was timed in another regime; those with caches in the same state come first.
+
+    As part of a graph or not makes a difference of microseconds; full or empty caches may turn the order of
+    configs round.
+    """
+    question, state = case.question, case.question.regime.partition("-")[0]
+    for regime in sorted(
+        (name for name in REGIMES if name != question.regime), key=lambda name: state not in name
+    ):
+        found = by_record(replace(case, question=replace(question, regime=regime)))
         if found is not None:
-            return found
+            said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
+            loss = replace(found.loss, said=f"{regime}: {found.loss.said}") if found.loss.cases else found.loss
+            reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
+            library = "" if found.use == "kernel" else found.use
+            if found.match == EXACT:
+                return _answering(found, question, reason, Loss(UNMEASURED, 0, said), library)
+            return _answering(found, question, reason, loss, found.library)
     return None
+
+
+def _answering(found: Answer, question: Question, reason: str, loss: Loss, library: str) -> Answer:
+    """An answer to another question as one to this."""
+    return replace(found, question=question, loss=loss, library=library, reasons=(reason, *found.reasons))
 
 
 def from_plain(case: Case) -> Answer | None:
     """What is known of a problem without its epilogue; None where nothing is that may be used with it."""
-    question = case.question
-    if case.problem is None:
+    question, problem, every = case.question, case.problem, case.catalogue
+    if problem is None:
         return None
-    plain = replace(question, problem=question.problem.plain)
-    without = replace(
-        case, question=plain, catalogue=_applying(case), problem=declared_problem(plain, case.catalogue)
-    )
-    for tier in (*OWN, *OTHERS):
-        found = tier(without)
-        if found is not None and _may_run(case, found):
-            return _with_epilogue(case, found)
-    return None
-
-
-def _applying(case: Case) -> Catalogue:
-    """The kernels that apply epilogues; the same object for the same catalogue, since much is kept by it."""
-    every = case.catalogue
-    return case.snapshot.once(
+    # The same object for the same catalogue, since much is kept by it.
+    applying = case.snapshot.once(
         ("applying", id(every)),
         lambda: Catalogue(every.operations, tuple(kernel for kernel in every.kernels if kernel.epilogues)),
         every,
     )
-
-
-def _may_run(case: Case, found: Answer) -> bool:
-    """Whether kernel and config of an answer are right with the epilogue."""
-    assert case.problem is not None, "asked only for a declared problem"
-    kernel = next((kernel for kernel in case.kernels() if kernel.name == found.kernel), None)
-    if kernel is None or not kernel.epilogues:
-        return False
-    return bool(legal(kernel, case.problem, case.question.device, [found.config])[0][0])
-
-
-def _with_epilogue(case: Case, found: Answer) -> Answer:
-    """An answer without the epilogue as one to the question."""
-    epilogue = case.question.problem.epilogue
-    reason = (
-        f"nothing was timed with epilogue {epilogue}, which adds one pass over the result; answered without it"
-    )
-    library = "" if found.use == "kernel" else library_of(case) or found.use
-    if found.match == EXACT:
-        said = f"not measured: timed for this very problem without {epilogue}"
-        found = replace(found, match=PREDICTED, loss=Loss(UNMEASURED, 0, said))
-    return replace(found, question=case.question, library=library, reasons=(reason, *found.reasons))
+    plain = replace(question, problem=question.problem.plain)
+    without = replace(case, question=plain, catalogue=applying, problem=declared_problem(plain, every))
+    kernels = {kernel.name: kernel for kernel in case.kernels() if kernel.epilogues}
+    for tier in (exact, best_trial, predicted, similar_device):
+        found = tier(without)
+        kernel = kernels.get(found.kernel) if found is not None else None
+        if found is None or kernel is None:
+            continue
+        if legal(kernel, problem, question.device, [found.config])[0][0]:
+            reason = (
+                f"nothing was timed with epilogue {question.problem.epilogue}, which adds one pass over the "
+                "result; answered without it"
+            )
+            said = f"not measured: timed for this very problem without {question.problem.epilogue}"
+            loss = Loss(UNMEASURED, 0, said) if found.match == EXACT else found.loss
+            library = "" if found.use == "kernel" else library_of(case) or found.use
+            found = replace(found, match=PREDICTED if found.match == EXACT else found.match)
+            return _answering(found, question, reason, loss, library)
+    return None
 
 
 def library_of(case: Case) -> str:
@@ -258,27 +261,3 @@ def library_of(case: Case) -> str:
     assert case.problem is not None, "asked only for a declared problem"
     baseline = case.problem.operation.baselines.get(case.question.device.kind)
     return baseline.named(case.problem) if baseline is not None else ""
-
-
-def other_regimes(question: Question) -> list[str]:
-    """The other regimes, those with caches in the same state first.
-
-    As part of a graph or not makes a difference of microseconds; full or empty caches may turn the order of
-    configs round.
-    """
-    state = question.regime.partition("-")[0]
-    return sorted((each for each in REGIMES if each != question.regime), key=lambda each: state not in each)
-
-
-def of_another_regime(found: Answer, question: Question) -> Answer:
-    """An answer to the question from what was timed in another regime."""
-    assert found.question is not None, "a tier keeps its question"
-    regime = found.question.regime
-    reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
-    if found.match == EXACT:
-        said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
-        library = "" if found.use == "kernel" else found.use
-        found = replace(found, loss=Loss(UNMEASURED, 0, said), library=library)
-    elif found.loss.cases:
-        found = replace(found, loss=replace(found.loss, said=f"{regime}: {found.loss.said}"))
-    return replace(found, question=question, reasons=(reason, *found.reasons))

@@ -25,7 +25,7 @@ from tuner.lookup.answers import (
     Question,
 )
 from tuner.lookup.legality import Choices
-from tuner.lookup.tuned import TunedProblem
+from tuner.lookup.snapshot import TunedProblem
 from tuner.model.evidence import Evidence
 from tuner.model.physics import limits
 from tuner.model.predict import Model, Prediction, Predictor, predictor_for

@@ -21,7 +21,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
-from tuner.lookup.tuned import Subject, gather
+from tuner.lookup.snapshot import Subject, gather
 from tuner.model.fitting import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for

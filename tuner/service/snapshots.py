@@ -22,7 +22,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.settings import cache_root
 from tuner.errors import NothingFound, TunerError
-from tuner.lookup import Answer, answer_within
+from tuner.lookup import Answer, answer
 from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, declared_problem
 from tuner.lookup.demand import COLD, DEMAND, CallCount
 from tuner.lookup.snapshot import ANSWER, Snapshot
@@ -192,7 +192,7 @@ class OpenSnapshot:
             NothingFound: No config is legal.
             UnknownName: The device is unknown.
         """
-        return answer_within(
+        return answer(
             self.snapshot, asked.problem, self.naming(asked.device), asked.regime, asked.kernel or None,
             catalogue, confirmed=asked.confirmed,
         )  # fmt: skip
@@ -242,7 +242,7 @@ class OpenSnapshot:
                     for model in self.snapshot.models(operation.name, COLD, dtype):
                         for _, layout in (trait for trait in model.traits if trait[0] == dtype):
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
-                            answer_within(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
+                            answer(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
 
     def inherit(self, earlier: OpenSnapshot, came: Came) -> None:
         """Takes over what an earlier snapshot has read and answered, as far as it still holds.

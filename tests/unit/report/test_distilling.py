@@ -22,7 +22,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
 from tuner.errors import NothingFound
-from tuner.lookup.tuned import Subject, TunedProblem, gather
+from tuner.lookup.snapshot import Subject, TunedProblem, gather
 from tuner.report.distil import Distilled, cover, distilled, grow, ranking, shapes_of
 from tuner.report.distil_command import python_text
 from tuner.results.record import Role
