@@ -91,7 +91,7 @@ def index_of(device: str) -> int:
 
 
 class Family:
-    """A library of arrays, as calls use it; what is here suits NumPy and libraries like it.
+    """A library of arrays, as calls use it; this one is NumPy, which computes at once on the one CPU.
 
     Attributes:
         name: Name of the library.
@@ -99,17 +99,28 @@ class Family:
         xp: Its module.
     """
 
-    name: str
-    base: type
-    xp: Any
+    name: str = "NumPy"
+    base: Any = numpy.ndarray
+    xp: Any = numpy
+    #: Whether two arrays may share memory: the bytes from first to last element meet.
+    overlap: Any = staticmethod(numpy.may_share_memory)
 
     def key(self, array: Any) -> Hashable:
-        """All that a call may depend on of an array of exactly the type `base`, as something to look up."""
-        raise NotImplementedError
+        """All that a call may depend on of an array of exactly the type `base`, as something to look up.
+
+        NumPy's flags hold whether it is aligned and writable.
+        """
+        return array.shape, array.strides, array.dtype, array.flags.num
 
     def operand(self, array: Any) -> Operand:
-        """The same in words."""
-        raise NotImplementedError
+        """The same in words. Subclasses are left to the library, which knows what they mean."""
+        dtype, plain = array.dtype, type(array) is self.base
+        name = dtype.name if dtype.isnative else dtype.str
+        return Operand(self.name, array.shape, array.strides, name, dtype.itemsize, *self._place(array), plain)
+
+    def _place(self, array: Any) -> tuple[str, bool, bool]:
+        """The device, and whether the array is aligned and writable."""
+        return "cpu", array.flags.aligned, array.flags.writeable
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """A new array of the dtype and on the device of another, row-major."""
@@ -117,7 +128,7 @@ class Family:
 
     def dense(self, array: Any, turned: bool) -> Any:
         """A fresh row-major copy of an array, or of its transpose."""
-        return self.xp.array(array.T if turned else array, order="C", copy=True)
+        return self.xp.array(array.T if turned else array, order="C", copy=True, subok=True)
 
     def assign(self, out: Any, result: Any) -> None:
         """Copies a result into an array of the same shape and any strides."""
@@ -125,30 +136,15 @@ class Family:
 
     def address(self, array: Any) -> int:
         """Of the first element."""
-        raise NotImplementedError
-
-    def overlap(self, one: Any, other: Any) -> bool:
-        """Whether two arrays may share memory: the bytes from first to last element meet."""
-        begin, end = self._span(one)
-        other_begin, other_end = self._span(other)
-        return begin < other_end and other_begin < end
-
-    def _span(self, array: Any) -> tuple[int, int]:
-        """Addresses of the first byte and behind the last."""
-        operand, address = self.operand(array), self.address(array)
-        if 0 in operand.shape:
-            return address, address
-        steps = [step * (size - 1) for size, step in zip(operand.shape, operand.strides, strict=True)]
-        last = sum(step for step in steps if step > 0)
-        return address + sum(step for step in steps if step < 0), address + operand.itemsize + last
+        return int(array.ctypes.data)
 
     def at_home(self, call: Callable[..., Any], device: str) -> Callable[..., Any]:
         """The call with the arrays' device as the current one."""
         return call
 
     def runs(self, loaded: Any) -> Callable[..., None]:
-        """What launches a loaded kernel on arrays, the current device being theirs."""
-        raise NotImplementedError
+        """What launches a kernel that is loaded on a GPU, the current device being that of the arrays."""
+        return loaded.shortest_run  # type: ignore[no-any-return]
 
     def stream(self, array: Any) -> int | None:
         """Handle of the library's current stream on an array's device; None for that of CuPy."""
@@ -182,60 +178,51 @@ class Family:
         return out
 
 
-class NumpyFamily(Family):
-    """Arrays of NumPy, which computes at once on the one CPU."""
-
-    name, base, xp = "NumPy", numpy.ndarray, numpy
-    overlap: Any = staticmethod(numpy.may_share_memory)
-
-    def key(self, array: Any) -> Hashable:
-        """Flags hold whether it is aligned and writable."""
-        return array.shape, array.strides, array.dtype, array.flags.num
-
-    def operand(self, array: Any) -> Operand:
-        """Subclasses are left to NumPy, which knows what they mean."""
-        dtype = array.dtype
-        return Operand(
-            self.name, array.shape, array.strides, dtype.name if dtype.isnative else dtype.str, dtype.itemsize,
-            "cpu", array.flags.aligned, array.flags.writeable, type(array) is numpy.ndarray,
-        )  # fmt: skip
-
-    def address(self, array: Any) -> int:
-        """See `Family`."""
-        return int(array.ctypes.data)
-
-    def transpose(self, a: Any, out: Any) -> Any:
-        """As `Family.transpose`; a new array is of the same subclass."""
-        return numpy.array(a.T, order="C", subok=True) if out is None else super().transpose(a, out)
-
-
-NUMPY: Family = NumpyFamily()
+NUMPY = Family()
 
 
 #: GPU kernels read whole vectors: an array begins at a multiple of this.
 ALIGNMENT_BYTES = 16
 
 
-class CupyFamily(Family):
-    """Arrays of CuPy, given as the module, which the caller has loaded."""
+class GpuFamily(Family):
+    """A library of arrays on GPUs, given as the module, which the caller has loaded."""
+
+    def __init__(self, module: Any) -> None:
+        self.xp, self.base = module, getattr(module, "Tensor", None) or module.ndarray
+
+    def overlap(self, one: Any, other: Any) -> bool:
+        """See `Family`."""
+        begin, end = self._span(one)
+        other_begin, other_end = self._span(other)
+        return begin < other_end and other_begin < end
+
+    def _span(self, array: Any) -> tuple[int, int]:
+        """Addresses of the first byte and behind the last."""
+        operand, address = self.operand(array), self.address(array)
+        if 0 in operand.shape:
+            return address, address
+        steps = [step * (size - 1) for size, step in zip(operand.shape, operand.strides, strict=True)]
+        last = sum(step for step in steps if step > 0)
+        return address + sum(step for step in steps if step < 0), address + operand.itemsize + last
+
+
+class CupyFamily(GpuFamily):
+    """Arrays of CuPy."""
 
     name = "CuPy"
-
-    def __init__(self, cupy: Any) -> None:
-        self.xp, self.base = cupy, cupy.ndarray
 
     def key(self, array: Any) -> Hashable:
         """The device, and how the pointer is aligned, beside what says how it lies."""
         data = array.data
         return array.shape, array.strides, array.dtype, data.device_id, data.ptr % ALIGNMENT_BYTES
 
-    def operand(self, array: Any) -> Operand:
+    def _place(self, array: Any) -> tuple[str, bool, bool]:
+        return f"cuda:{array.data.device_id}", array.data.ptr % ALIGNMENT_BYTES == 0, True
+
+    def dense(self, array: Any, turned: bool) -> Any:
         """See `Family`."""
-        dtype, data = array.dtype, array.data
-        return Operand(
-            self.name, array.shape, array.strides, dtype.name if dtype.isnative else dtype.str, dtype.itemsize,
-            f"cuda:{data.device_id}", data.ptr % ALIGNMENT_BYTES == 0, True, type(array) is self.xp.ndarray,
-        )  # fmt: skip
+        return self.xp.array(array.T if turned else array, order="C", copy=True)
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
@@ -261,7 +248,7 @@ class CupyFamily(Family):
 
     def runs(self, loaded: Any) -> Callable[..., None]:
         """See `Family`."""
-        return loaded.shortest_run  # type: ignore[no-any-return]
+        return loaded.run  # type: ignore[no-any-return]
 
     def capturing(self, array: Any) -> bool:
         """Whether CuPy's current stream is, or cannot say for another that is."""
@@ -276,16 +263,15 @@ class CupyFamily(Family):
         return a.dot(b) if plain else super().matmul(a, b, out)
 
 
-class TorchFamily(Family):
-    """Tensors of PyTorch, given as the module, which the caller has loaded.
-
-    PyTorch goes where its tensors are, and a launch sees to that itself.
-    """
+class TorchFamily(GpuFamily):
+    """Tensors of PyTorch, which goes where its tensors are; a launch sees to that itself."""
 
     name = "PyTorch"
 
     def __init__(self, torch: Any) -> None:
-        self.xp, self.base = torch, torch.Tensor
+        super().__init__(torch)
+        # What `current_stream` asks, without an object around it.
+        self._raw_stream = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
 
     def key(self, array: Any) -> Hashable:
         """Whether gradients or a pending negation belong to it, beside what CuPy's key has."""
@@ -297,21 +283,18 @@ class TorchFamily(Family):
     def operand(self, array: Any) -> Operand:
         """Tensors that carry gradients, lie in the host's memory or are not strided are left to PyTorch."""
         dtype, itemsize = str(array.dtype).rpartition(".")[2], array.element_size()
-        device, shape = str(array.device), tuple(array.shape)
-        if device.partition(":")[0] != "cuda" or not self._is_plain(array):
+        device, shape, strided = str(array.device), tuple(array.shape), getattr(self.xp, "strided", None)
+        plain = (
+            device.partition(":")[0] == "cuda"
+            and type(array) is self.xp.Tensor
+            and not (array.requires_grad or array.is_neg())
+            and getattr(array, "layout", strided) == strided
+        )
+        if not plain:
             return row_major(self.name, shape, dtype, itemsize, device, plain=False)
         strides = tuple(step * itemsize for step in array.stride())
         aligned = array.data_ptr() % ALIGNMENT_BYTES == 0
         return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
-
-    def _is_plain(self, array: Any) -> bool:
-        strided = getattr(self.xp, "strided", None)
-        return (
-            type(array) is self.xp.Tensor
-            and not array.requires_grad
-            and not array.is_neg()
-            and getattr(array, "layout", strided) == strided
-        )
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """See `Family`."""
@@ -332,7 +315,9 @@ class TorchFamily(Family):
         return array.data_ptr()  # type: ignore[no-any-return]
 
     def stream(self, array: Any) -> int:
-        """See `Family`."""
+        """Handle of PyTorch's current stream on a tensor's device."""
+        if self._raw_stream is not None:
+            return int(self._raw_stream(array.get_device()))
         return int(self.xp.cuda.current_stream(array.device).cuda_stream)
 
     def runs(self, loaded: Any) -> Callable[..., None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch, Packing, Padded, Pieces, Step, TensorMap, Workspace
 from tuner.declare.problem import Tensor
-from tuner.devices.cuda import calling, launching, tensor_maps
+from tuner.devices.cuda import calling, launching, native
 from tuner.devices.cuda import device as cuda
 from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeclarationError
@@ -51,51 +50,75 @@ class Memory:
 
 
 class Board:
-    """Notes what is launched: entry, grid, block, arguments, shared bytes, stream."""
+    """Plays prepared runs, and notes what they launch: entry, grid, block, arguments, shared bytes, stream."""
 
     def __init__(self) -> None:
         self.launched: list[tuple[Any, ...]] = []
-        self.modules = 0
+        self.early: list[bool] = []
+        self.modules, self.status = 0, 0
+        self.entries: list[str] = []
+
+    def prepared(self, steps: Any, tensors: int) -> Any:
+        """Stands for a `NativeRun`."""
+
+        def run(stream: int, *addresses: int) -> int:
+            assert len(addresses) == tensors
+            for step in kept:
+                self.play(step, stream, addresses)
+            return self.status
+
+        kept = list(steps)
+        return run
+
+    def play(self, step: Any, stream: int, addresses: tuple[int, ...]) -> None:
+        """Notes a step of a run."""
+
+        def value(argument: Any) -> Any:
+            if isinstance(argument, native.TensorAddress):
+                return addresses[argument.tensor] + argument.offset_bytes
+            if isinstance(argument, native.MapTemplate):
+                return argument
+            return int.from_bytes(argument, "little")
+
+        if isinstance(step, native.DeviceCopy):
+            self.launched.append(("constant", step.target, value(step.source), step.size_bytes, stream))
+            return
+        given = tuple(map(value, step.arguments))
+        entry = self.entries[step.function]
+        self.launched.append((entry, step.grid, step.block, given, step.shared_bytes, stream))
+        self.early.append(step.early)
+
+    def function(self, entry: str) -> Any:
+        """Stands for a function of CuPy's."""
+        self.entries.append(entry)
+        return SimpleNamespace(ptr=len(self.entries) - 1)
 
     def module(self, code: bytes = b"") -> Any:
         """Stands for CuPy's."""
         self.modules += 1
         number = self.modules
         return SimpleNamespace(
-            get_function=lambda entry: Function(entry, self.launched),
+            get_function=self.function,
             get_global_var=lambda name: 7000 + number,
         )
-
-
-class Function:
-    """Stands for CuPy's."""
-
-    ptr = 77
-
-    def __init__(self, entry: str, launched: list[tuple[Any, ...]]) -> None:
-        self.entry, self.launched = entry, launched
-
-    def __call__(self, grid: Any, block: Any, given: Any, shared: int, stream: Any = None) -> None:
-        self.launched.append((self.entry, grid, block, given, shared, stream and stream.ptr))
 
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     made = Board()
-    copied = lambda *given: made.launched.append(("constant", *given[:3], given[4]))
-    runtime = SimpleNamespace(
-        getDevice=lambda: 0, streamPerThread=2, memcpyDeviceToDevice=3, memcpyAsync=copied
-    )
+    runtime = SimpleNamespace(getDevice=lambda: 0, streamPerThread=2, driverGetVersion=lambda: 13000)
+    launching.can_start_early.cache_clear()
+    monkeypatch.setattr(launching, "NativeRun", made.prepared)
     for module in (calling, launching):
         monkeypatch.setattr(module, "runtime", runtime)
         monkeypatch.setattr(module, "load_module", made.module)
     monkeypatch.setattr(calling, "compiled_code", lambda rendered, architecture: b"cubin")
     monkeypatch.setattr(calling, "_KEPT", calling._Kept())
-    monkeypatch.setattr(calling, "_FUNCTIONS", {})
+    monkeypatch.setattr(calling, "_MODULES", {})
     monkeypatch.setattr(launching, "_COUNTERS", {})
     monkeypatch.setattr(launching, "workspace", lambda wanted: Memory(wanted.bytes))
     monkeypatch.setattr(launching.cupy, "zeros", Memory)
-    monkeypatch.setattr(launching, "helper", lambda source, entry: Function(entry, made.launched))
+    monkeypatch.setattr(launching, "helper", lambda source, entry: made.function(entry))
     monkeypatch.setattr(calling.cupy.cuda, "Device", lambda index: contextlib.nullcontext())
     streams = SimpleNamespace(from_external=lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(calling.cupy.cuda, "Stream", streams)
@@ -115,27 +138,22 @@ def test_a_launch_takes_addresses_and_then_the_scalars_typed(board: Board) -> No
     ((_, grid, block, given, shared, stream),) = board.launched
     assert (grid, block, shared, stream) == ((7, 2, 1), (32, 1, 1), 1024, 11)
     assert given == (A, B, C, 6, 5, 4)
-    assert [type(each) for each in given[3:]] == [np.int32] * 3
     other = loaded(PLAIN).with_scalars([np.int32(8), np.int32(9), np.int32(7)])
     other.run_at(11, A, B, C)
     assert board.launched[1][3] == (A, B, C, 8, 9, 7)
 
 
-def test_the_shortest_run_is_the_same_launch_of_the_arrays(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded(PLAIN).shortest_run("a", "b", "c")
-    assert board.launched == [("gemm", (7, 2, 1), (32, 1, 1), ("a", "b", "c", 6, 5, 4), 1024, None)]
+def test_arrays_run_on_the_current_stream(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling.cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=9))
-    loaded(Launch((1,), (32,), workspace=Workspace(4096))).shortest_run(*arrays())
-    assert board.launched[1][3][:3] == (A, B, C)
-    assert board.launched[1][5] == 9
+    loaded(Launch((1,), (32,), workspace=Workspace(4096))).run(*arrays())
+    assert board.launched[0][3][:3] == (A, B, C)
+    assert board.launched[0][5] == 9
 
 
-def test_shapes_share_what_is_loaded_unless_they_need_other_shared_memory(board: Board) -> None:
+def test_shapes_share_what_is_loaded(board: Board) -> None:
     for launch in (PLAIN, Launch((9, 9), (32,), 1024), Launch((7, 2), (32,), 2048)):
         loaded(launch)
-    assert board.modules == 2
+    assert board.modules == 1
 
 
 @pytest.mark.parametrize(
@@ -276,192 +294,151 @@ def test_leave_is_asked_for_where_static_shared_memory_may_bring_a_launch_above_
 # --- Launches that may start while the one before them ends ---------------------------------------------------
 
 
-def words(address: int, size: int, kind: Any = ctypes.c_uint64) -> list[int]:
-    return list((kind * size).from_address(address))
-
-
-class Library:
-    """Stands for libcuda: reads what it is given back from memory, by the layout of CUDA's headers."""
-
-    def __init__(self, version: int = 13000, sizes: tuple[int, ...] = ()) -> None:
-        self.version, self.sizes, self.status = version, sizes, 0
-        self.given: list[dict[str, Any]] = []
-        self.cuLaunchKernelEx = Launcher(self)
-
-    def cuDriverGetVersion(self, to: Any) -> int:  # noqa: N802  # the driver's name
-        to._obj.value = self.version
-        return 0
-
-
-class Launcher:
-    def __init__(self, library: Library) -> None:
-        self.library = library
-
-    def __call__(self, config: Any, function: int, parameters: Any, extra: None) -> int:
-        at = ctypes.addressof(config._obj)
-        attribute, count = words(at + 40, 1)[0], words(at + 48, 1, ctypes.c_uint)[0]
-        pointers = words(ctypes.addressof(parameters), len(self.library.sizes))
-        self.library.given.append({
-            "sizes": words(at, 7, ctypes.c_uint), "stream": words(at + 32, 1)[0], "count": count,
-            "attribute": words(attribute, 1, ctypes.c_int)[0], "value": ctypes.string_at(attribute + 8, 64),
-            "function": function, "extra": extra,
-            "parameters": [ctypes.string_at(*each) for each in zip(pointers, self.library.sizes, strict=True)],
-        })  # fmt: skip
-        return self.library.status
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    played = Library()
-    monkeypatch.setattr(launching, "_library", lambda: played)
-    launching._launch_early.cache_clear()
-    yield played
-    launching._launch_early.cache_clear()
-
-
-def on(handle: int) -> Any:
-    return SimpleNamespace(ptr=handle)
-
-
-def test_the_driver_finds_geometry_stream_attribute_and_arguments(library: Library) -> None:
-    map_ = np.arange(128, dtype=np.uint8).view("V128")
-    library.sizes = (8, 4, 8, 8, 128, 2)
-    function = Function("gemm", [])
-    launch = launching.launcher(function, GEOMETRY, early=True)
-    launch((1 << 41, np.int32(-5), np.float64(0.5), 0, map_, np.float16(2)), on(9))
-    assert function.launched == []
-    (given,) = library.given
-    assert (given["sizes"], given["stream"]) == ([3, 2, 1, 64, 4, 1, 512], 9)
-    assert (given["attribute"], given["count"], given["value"]) == (6, 1, bytes([1]).ljust(64, b"\0"))
-    assert (given["function"], given["extra"]) == (77, None)
-    assert given["parameters"] == [
-        (1 << 41).to_bytes(8, "little"), np.int32(-5).tobytes(), np.float64(0.5).tobytes(), bytes(8),
-        bytes(range(128)), np.float16(2).tobytes(),
-    ]  # fmt: skip
-
-
-def test_a_refusal_is_the_error_that_cupys_launches_raise(
-    library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(status: int) -> None:
-        raise RuntimeError(f"refused with {status}")
-
-    monkeypatch.setattr(launching, "driver", SimpleNamespace(check_status=refuse))
-    library.status = 701
-    with pytest.raises(RuntimeError, match="refused with 701"):
-        launching.launcher(Function("", []), GEOMETRY, early=True)((), on(0))
-
-
-def missing() -> Any:
-    raise OSError("no libcuda.so.1")
-
-
 @pytest.mark.parametrize(
-    "found", [lambda: Library(12020), lambda: SimpleNamespace(cuDriverGetVersion=None), missing]
+    ("alone", "version", "early"), [(False, 13000, 1), (True, 13000, 0), (False, 12020, 0)]
 )
-def test_a_driver_without_such_launches_has_ordinary_ones(
-    found: Any, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launching, "_library", found)
-    function = Function("gemm", [])
-    launching.launcher(function, GEOMETRY, early=True)((1, 2), on(3))
-    assert function.launched == [("gemm", (3, 2, 1), (64, 4, 1), (1, 2), 512, 3)]
-
-
-@pytest.mark.parametrize(("alone", "ordinary", "early"), [(False, 2, 1), (True, 1, 0)])
 def test_what_is_early_follows_a_step_of_the_same_run(
-    board: Board, library: Library, alone: bool, ordinary: int, early: int
+    board: Board, monkeypatch: pytest.MonkeyPatch, alone: bool, version: int, early: int
 ) -> None:
+    monkeypatch.setattr(launching.runtime, "driverGetVersion", lambda: version)
     steps = [Step(f"step {number}", (1,), (32,), 0, ("x",), number == 1) for number in range(3)]
     packing = Packing("x", "packed", 64, "step 1")
     launch = Launch.of("step 0", steps, Workspace(64, regions=(("packed", 0),)), packings=(packing,))
     problem: Any = SimpleNamespace(tensors=[Tensor("x", (4,), "float32")], scalars=[])
     rendered = Rendered("", "step 0", "cuda", launch)
-    run = launching.PreparedRun(rendered, board.module(), problem, packing if alone else None, alone)
-    library.sizes = (8,)
-    run([256], (), on(2), [512] if alone else [])
-    assert (len(board.launched), len(library.given)) == (ordinary, early)
+    given = (packing, 512, True) if alone else ()
+    launching.PreparedRun(rendered, board.module(), problem, (), *given)(2, 256)
+    assert (len(board.launched), sum(board.early)) == (1 if alone else 3, early)
 
 
-# --- Tensor maps ----------------------------------------------------------------------------------------------
+def test_a_refusal_is_the_error_that_cupys_launches_raise(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(status: int) -> None:
+        raise RuntimeError(f"refused with {status}")
+
+    monkeypatch.setattr(launching, "driver", SimpleNamespace(check_status=refuse))
+    board.status = 701
+    with pytest.raises(RuntimeError, match="refused with 701"):
+        loaded(PLAIN).run_at(1, A, B, C)
+
+
+# --- The native call ------------------------------------------------------------------------------------------
+
+WORD, NARROW = ctypes.c_uint64, ctypes.c_int
+#: What `cuTensorMapEncodeTiled` takes.
+ENCODED = (WORD, NARROW, NARROW, *[WORD] * 5, *[NARROW] * 4)
+
+
+def words(address: int, size: int, kind: Any = WORD) -> list[int]:
+    return list((kind * size).from_address(address))
+
+
+class PlayedDriver:
+    """Stands for libcuda: reads what it is given back from memory, by the layout of CUDA's headers."""
+
+    def __init__(self, sizes: tuple[int, ...] = ()) -> None:
+        self.sizes, self.status = sizes, 0
+        self.calls: list[tuple[Any, ...]] = []
+        kinds = {"launch": [WORD] * 4, "encode": ENCODED, "copy": [WORD] * 4}
+        self.functions = [ctypes.CFUNCTYPE(NARROW, *kind)(getattr(self, name)) for name, kind in kinds.items()]
+        self.driver = native.Driver(*(ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self.functions))
+
+    def launch(self, config: int, function: int, parameters: int, extra: int) -> int:
+        attribute, count = words(config + 40, 1)[0], words(config + 48, 1, ctypes.c_uint)[0]
+        early = (words(attribute, 1, ctypes.c_int)[0], words(attribute + 8, 1)[0]) if count else None
+        pointers = words(parameters, len(self.sizes))
+        given = [ctypes.string_at(*each) for each in zip(pointers, self.sizes, strict=True)]
+        stream = words(config + 32, 1)[0]
+        self.calls.append(("launch", function, words(config, 7, ctypes.c_uint), stream, early, given, extra))
+        return self.status
+
+    def encode(self, made: int, kind: int, rank: int, address: int, *rest: int) -> int:
+        sizes, pitches, box, steps, *modes = rest
+        described = words(sizes, rank), words(pitches, rank - 1)
+        boxes = words(box, rank, ctypes.c_uint), words(steps, rank, ctypes.c_uint)
+        self.calls.append(("encode", kind, address, *described, *boxes, modes, made % 64))
+        WORD.from_address(made).value = address
+        return self.status
+
+    def copy(self, *given: int) -> int:
+        self.calls.append(("copy", *given))
+        return self.status
+
+
+def test_the_driver_finds_geometry_stream_attribute_and_arguments() -> None:
+    played = PlayedDriver((8, 4, 8, 2))
+    arguments = (native.TensorAddress(1, 16), np.int32(-5).tobytes(), bytes(8), np.float16(2).tobytes())
+    launches = [
+        native.KernelLaunch(77, (3, 2, 1), (64, 4, 1), 512, arguments, early) for early in (False, True)
+    ]
+    run = native.NativeRun(launches, 2, played.driver)
+    assert run(9, 1 << 40, 1 << 41) == 0
+    given = [((1 << 41) + 16).to_bytes(8, "little"), np.int32(-5).tobytes(), bytes(8), np.float16(2).tobytes()]
+    common = ("launch", 77, [3, 2, 1, 64, 4, 1, 512], 9)
+    assert played.calls == [(*common, None, given, 0), (*common, (6, 1), given, 0)]
+    assert run(10, 0, 0) == 0
+    assert (played.calls[2][3], played.calls[2][5][0]) == (10, (16).to_bytes(8, "little"))
+
+
+def test_a_copy_is_queued_in_its_turn_and_a_refusal_ends_the_run() -> None:
+    played = PlayedDriver()
+    copy = native.DeviceCopy(7000, native.TensorAddress(0, 48), 32)
+    run = native.NativeRun([copy, native.KernelLaunch(1, (1, 1, 1), (1, 1, 1), 0, ())], 1, played.driver)
+    assert run(5, 100) == 0
+    assert [call[0] for call in played.calls] == ["copy", "launch"]
+    assert played.calls[0] == ("copy", 7000, 148, 32, 5)
+    played.status = 701
+    assert run(5, 100) == 701
+    assert len(played.calls) == 3
+
 
 MAP = TensorMap("map_a", "a", (128, 64), 128)
 MAPPED = Launch.of("gemm", (Step("gemm", (1,), (32,), 0, ("map_a", "c", "k", "")),), maps=(MAP,))
 HALF = GEMM.problem({"m": 200, "n": 64, "k": 72}, "bfloat16")
 
 
-class Encoder:
-    """Notes the arguments of cuTensorMapEncodeTiled, and writes the address into the map."""
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.status = 0
-
-    def __call__(self, made: int, kind: int, rank: int, address: int, *rest: Any) -> int:
-        sizes, pitches, box, steps, interleave, swizzle, promotion, fill = rest
-        self.calls.append({
-            "kind": kind, "sizes": list(sizes), "pitches": list(pitches)[: rank - 1], "box": list(box),
-            "steps": list(steps), "modes": (interleave, swizzle, promotion, fill), "aligned": made % 64 == 0,
-        })  # fmt: skip
-        ctypes.c_uint64.from_address(made).value = address
-        return self.status
+def template(wanted: TensorMap, tensor: Tensor) -> native.MapTemplate:
+    return native.MapTemplate.of(wanted, tensor, native.TensorAddress(0))
 
 
-@pytest.fixture
-def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
-    played = Encoder()
-    monkeypatch.setattr(tensor_maps, "_encode", lambda: played)
-    tensor_maps.encoded.cache_clear()
-    return played
-
-
-def test_a_map_describes_the_tensor_from_its_contiguous_dim_on(encoder: Encoder) -> None:
-    made = tensor_maps.encoded(MAP, HALF.tensors[0], 1 << 20)
-    assert encoder.calls == [{
-        "kind": 9, "sizes": [72, 200], "pitches": [144], "box": [64, 128], "steps": [1, 1],
-        "modes": (0, 3, 2, 0), "aligned": True,
-    }]  # fmt: skip
-    assert (made.size, made.itemsize) == (1, 128), "CuPy passes it by value"
-    assert int.from_bytes(made.tobytes()[:8], "little") == 1 << 20
-    tensor_maps.encoded(TensorMap("v", "v", (64,)), Tensor("v", (100,), "float32"), 256)
-    tensor_maps.encoded(TensorMap("x", "x", (2, 8, 8)), Tensor("x", (5, 6, 8), "float64"), 256)
-    assert [call["pitches"] for call in encoder.calls[1:]] == [[], [64, 384]]
+def test_a_map_describes_the_tensor_from_its_contiguous_dim_on_and_is_encoded_with_each_call() -> None:
+    played = PlayedDriver((128,))
+    launch = native.KernelLaunch(1, (1, 1, 1), (1, 1, 1), 0, (template(MAP, HALF.tensors[0]),))
+    run = native.NativeRun([launch], 1, played.driver)
+    for address in (1 << 20, 1 << 21):
+        assert run(3, address) == 0
+    encoded, launched = played.calls[2:]
+    assert encoded == ("encode", 9, 1 << 21, [72, 200], [144], [64, 128], [1, 1], [0, 3, 2, 0], 0)
+    assert launched[5][0][:8] == (1 << 21).to_bytes(8, "little")
+    assert template(TensorMap("v", "v", (64,)), Tensor("v", (100,), "float32")).pitches_bytes == ()
+    cube = template(TensorMap("x", "x", (2, 8, 8)), Tensor("x", (5, 6, 8), "float64"))
+    assert cube.pitches_bytes == (64, 384)
 
 
 @pytest.mark.parametrize(("columns", "wanted", "given"), [(64, 256, 3), (64, 128, 2), (72, 256, 2)])
-def test_a_miss_brings_one_line_where_rows_begin_amid_lines(
-    columns: int, wanted: int, given: int, encoder: Encoder
-) -> None:
-    tensor_maps.encoded(replace(MAP, promotion=wanted), Tensor("a", (200, columns), "bfloat16"), 1 << 20)
-    assert encoder.calls[0]["modes"][2] == given
+def test_a_miss_brings_one_line_where_rows_begin_amid_lines(columns: int, wanted: int, given: int) -> None:
+    made = template(replace(MAP, promotion=wanted), Tensor("a", (200, columns), "bfloat16"))
+    assert made.promotion == given
 
 
-@pytest.mark.parametrize(("shape", "address"), [((200, 72), 8), ((200, 71), 256)])
-def test_what_begins_amid_16_bytes_is_refused(encoder: Encoder, shape: tuple[int, int], address: int) -> None:
+def test_rows_that_begin_amid_16_bytes_are_refused() -> None:
     with pytest.raises(LaunchFailed, match="begin at multiples of 16 bytes"):
-        tensor_maps.encoded(MAP, Tensor("a", shape, "bfloat16"), address)
+        template(MAP, Tensor("a", (200, 71), "bfloat16"))
 
 
-def test_a_refusal_of_the_driver_is_told(encoder: Encoder) -> None:
-    encoder.status = 1
-    with pytest.raises(LaunchFailed, match="status 1"):
-        tensor_maps.encoded(MAP, HALF.tensors[0], 1 << 20)
-
-
-def test_a_run_is_given_its_maps_by_name_which_are_made_once(board: Board, encoder: Encoder) -> None:
-    run = launching.PreparedRun(Rendered("", "gemm", "cuda", MAPPED), board.module(), HALF)
-    for _ in range(2):
-        run([256, 512, 1024], [np.int32(1)] * 3, on(1))
-    (first, *rest), (again, *_) = (each[3] for each in board.launched)
-    assert first is again
-    assert list(rest) == [1024, 1, 0]
-    assert len(encoder.calls) == 1
-
-
-def test_the_map_of_a_padded_tensor_has_its_larger_shape(board: Board, encoder: Encoder) -> None:
+def test_a_run_is_given_its_maps_by_name_and_those_of_padded_tensors_have_their_shape(board: Board) -> None:
+    scalars = [np.int32(1)] * 3
+    launching.PreparedRun(Rendered("", "gemm", "cuda", MAPPED), board.module(), HALF, scalars)(
+        1, 256, 512, 1024
+    )
+    ((_, _, _, (made, *rest), _, _),) = board.launched
+    assert (made.address, made.shape) == (native.TensorAddress(0), (72, 200))
+    assert rest == [1024, 1, 0]
     rendered = Rendered("", "gemm", "cuda", replace(MAPPED, padded=(Padded("a", (200, 80)),)))
-    launching.PreparedRun(rendered, board.module(), HALF)([256, 512, 1024], [np.int32(1)] * 3, on(1))
-    assert (encoder.calls[0]["sizes"], encoder.calls[0]["pitches"]) == ([80, 200], [160])
+    launching.PreparedRun(rendered, board.module(), HALF, scalars)(1, 256, 512, 1024)
+    (larger, *_) = board.launched[-1][3]
+    assert (larger.shape, larger.pitches_bytes) == ((80, 200), (160,))
 
 
 @pytest.mark.parametrize(

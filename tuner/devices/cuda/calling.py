@@ -22,7 +22,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Packing
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.device import describe
-from tuner.devices.cuda.launching import PreparedRun, function_of, load_module, three
+from tuner.devices.cuda.launching import PreparedRun, load_module
 from tuner.devices.cuda.nvrtc import compiled_code
 
 #: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
@@ -65,22 +65,24 @@ def to_host(array: Any, into: Any) -> None:
         array.get(out=into)
 
 
-class Stream:
-    """A stream, of CuPy's or another library, by its handle; also by the CUDA stream protocol."""
+class _Stream:
+    """A stream of any library by its handle, by the CUDA stream protocol.
 
-    __slots__ = ("ptr",)
+    Args:
+        handle: Its address.
+    """
 
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Version of the protocol, and the handle."""
-        return 0, self.ptr
+        return 0, self._handle
 
-    @property
-    def name(self) -> tuple[int, int]:
-        """Tells streams apart: the handle of the per-thread default stream is the same in every thread."""
-        return self.ptr, threading.get_ident() if self.ptr == runtime.streamPerThread else 0
+
+def _stream_name(handle: int) -> tuple[int, int]:
+    """Tells streams apart: the handle of the per-thread default stream is the same in every thread."""
+    return handle, threading.get_ident() if handle == runtime.streamPerThread else 0
 
 
 class _Kept:
@@ -122,21 +124,18 @@ def _forget(owner: object) -> None:
     _KEPT.drop(owner)
 
 
-#: What was loaded: rendered kernel, dynamic shared memory it may have, GPU -> cubin, module, function.
-_FUNCTIONS: dict[tuple[str, int, int], tuple[bytes, Any, Any]] = {}
+#: What was loaded: rendered kernel, GPU -> cubin and module.
+_MODULES: dict[tuple[str, int], tuple[bytes, Any]] = {}
 
 
-def _function(rendered: Rendered, architecture: str, index: int) -> tuple[bytes, Any, Any]:
+def _module(rendered: Rendered, architecture: str, index: int) -> tuple[bytes, Any]:
     """Compiles and loads a kernel, unless another shape already loaded the same one."""
-    assert rendered.launch is not None, "a CUDA kernel has a launch"
-    shared_bytes = rendered.launch.shared_bytes
-    key = rendered.hash, shared_bytes, index
-    if key not in _FUNCTIONS:
+    key = rendered.hash, index
+    if key not in _MODULES:
         code = compiled_code(rendered, architecture)
         with cupy.cuda.Device(index):
-            module = load_module(code)
-            _FUNCTIONS[key] = code, module, function_of(module, rendered.entry, shared_bytes)
-    return _FUNCTIONS[key]
+            _MODULES[key] = code, load_module(code)
+    return _MODULES[key]
 
 
 class Loaded:
@@ -148,22 +147,21 @@ class Loaded:
         Raises:
             CompileFailed: The source does not compile.
         """
-        launch, shapes = rendered.launch, {tensor.name: tensor.shape for tensor in problem.tensors}
-        assert launch is not None, "a CUDA kernel has a launch"
+        assert rendered.launch is not None, "a CUDA kernel has a launch"
         self._rendered, self._problem, self._index = rendered, problem, index
-        is_padded = any(tuple(each.shape) != shapes[each.tensor] for each in launch.padded)
-        #: True if a run is one launch with the tensors' addresses and the scalars.
-        self._is_plain = not (is_padded or launch.pieces or launch.workspace or launch.steps)
-        self._grid, self._block, self._shared = three(launch.grid), three(launch.block), launch.shared_bytes
         self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
-        self._queueing = threading.Lock()
-        self._code, self._module, self._function = _function(rendered, device.architecture, index)
+        self._code, self._module = _module(rendered, device.architecture, index)
         self._packing: Packing | None = None
-        self._packed: tuple[Any, ...] = ()
-        # What streams keep for this kernel goes when it does, and does not keep it.
-        self._token = object()
+        self._packed: Any = None
         _KEPT.memory_bytes = max(_KEPT.memory_bytes, device.memory_bytes)
+        self._forget_runs()
+
+    def _forget_runs(self) -> None:
+        """Begins with no prepared run; what streams keep for this kernel goes when it does."""
+        self._token = object()
         weakref.finalize(self, _forget, self._token)
+        #: A run that holds no memory is good for every stream.
+        self._run_of_all: PreparedRun | None = None
 
     def pack(self, packing: Packing, address: int, stream: int | None = None) -> Any:
         """Memory with the packed form of an input.
@@ -174,17 +172,18 @@ class Loaded:
             stream: Handle of the stream that it is packed on; the current one unless given.
         """
         with cupy.cuda.Device(self._index):
-            on = Stream(cupy.cuda.get_current_stream().ptr if stream is None else stream)
-            with cupy.cuda.Stream.from_external(on):
+            handle = cupy.cuda.get_current_stream().ptr if stream is None else stream
+            with cupy.cuda.Stream.from_external(_Stream(handle)):
                 memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
-                run = PreparedRun(self._rendered, self._module, self._problem, packing, alone=True)
+                given = self._rendered, self._module, self._problem, self._scalars, packing, memory.data.ptr
                 addresses = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
-                run(addresses, self._scalars, on, (memory.data.ptr,))
+                PreparedRun(*given, alone=True)(handle, *addresses)
                 return memory
 
     def use_packed(self, packing: Packing, memory: Any) -> None:
         """From now on runs take an input as it was packed in that memory, which stays with them."""
-        self._packing, self._packed = packing, (memory,)
+        self._packing, self._packed = packing, memory
+        self._forget_runs()
 
     def with_scalars(self, scalars: Sequence[Any]) -> Loaded:
         """The same kernel with other values for the problem's scalars.
@@ -196,6 +195,7 @@ class Loaded:
             return self
         other = copy.copy(self)
         other._scalars = tuple(scalars)
+        other._forget_runs()
         return other
 
     def run(self, *arrays: Any) -> None:
@@ -207,34 +207,23 @@ class Loaded:
         """
         self.run_at(cupy.cuda.get_current_stream().ptr, *(array.data.ptr for array in arrays))
 
-    @property
-    def shortest_run(self) -> Callable[..., None]:
-        """As `run`, with as little around the launch as can be."""
-        if not self._is_plain:
-            return self.run
-        function, grid, block, shared = self._function, self._grid, self._block, self._shared
-        if self._scalars:
-            scalars = self._scalars
-            return lambda *arrays: function(grid, block, (*arrays, *scalars), shared)
-        return lambda *arrays: function(grid, block, arrays, shared)
-
     def run_at(self, stream: int, *addresses: int) -> None:
         """Queues a run on memory at these addresses, on the stream with this handle."""
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        on = Stream(stream)
-        if self._is_plain:
-            self._function(self._grid, self._block, (*addresses, *self._scalars), self._shared, on)
-            return None
-        run = _KEPT.get(self._token, on.name, lambda: self._prepared(on))
-        with self._queueing:  # another thread may use the same stream, and the workspace with it
-            return run(addresses, self._scalars, on, [memory.data.ptr for memory in self._packed])
+        run = self._run_of_all
+        if run is None:
+            run = _KEPT.get(self._token, _stream_name(stream), lambda: self._prepared(stream))
+        return run(stream, *addresses)
 
-    def _prepared(self, stream: Stream) -> tuple[PreparedRun, int]:
+    def _prepared(self, stream: int) -> tuple[PreparedRun, int]:
         """A run for a stream, and the bytes that it holds."""
         own_module = self._rendered.launch is not None and self._rendered.launch.pieces is not None
-        with cupy.cuda.Stream.from_external(stream):
+        packed = 0 if self._packed is None else self._packed.data.ptr
+        with cupy.cuda.Stream.from_external(_Stream(stream)):
             module = load_module(self._code) if own_module else self._module
-            run = PreparedRun(self._rendered, module, self._problem, self._packing)
+            run = PreparedRun(self._rendered, module, self._problem, self._scalars, self._packing, packed)
+        if not own_module and not run.bytes:
+            self._run_of_all = run
         return run, run.bytes + (len(self._code) + CONSTANT_BYTES if own_module else 0)
