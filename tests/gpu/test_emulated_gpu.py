@@ -22,7 +22,7 @@ from tuner.declare.space import Config
 from tuner.devices.protocol import Device
 from tuner.export import export
 from tuner.python.calls import device_info
-from tuner.workers.distributions import broken_promise, compared
+from tuner.workers.further_checks import broken_promise, compared
 from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]

@@ -66,27 +66,28 @@ class Binary:
     report: CompileReport
 
 
-class Arrays(Protocol):
-    """The arrays of a problem on a device (see `tuner.workers.workload.Workload`)."""
+class Arrays:
+    """The arrays of a problem on a device.
 
-    @property
-    def problem(self) -> Problem:
-        """What is computed."""
-        ...
+    Attributes:
+        problem: What is computed.
+        arrays: Name -> array as stored, including outputs.
+    """
 
-    @property
-    def arrays(self) -> Mapping[str, Any]:
-        """Name -> array as stored, including outputs."""
-        ...
+    problem: Problem
+    arrays: Mapping[str, Any]
 
     @property
     def references(self) -> Mapping[str, Any]:
         """Name of an output -> float64 array, for the current inputs."""
-        ...
+        raise NotImplementedError
 
-    def arguments(self) -> Sequence[Any]:
-        """Tensors, then scalars, as a kernel takes them."""
-        ...
+    def arguments(self) -> list[Any]:
+        """Tensors, then scalars as NumPy's numbers, as a kernel takes them."""
+        import numpy  # by devices alone: whoever asks what kinds there are does without
+
+        scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in self.problem.scalars]
+        return [*(self.arrays[tensor.name] for tensor in self.problem.tensors), *scalars]
 
 
 class Device:

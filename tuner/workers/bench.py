@@ -6,9 +6,9 @@ import math
 import signal
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.declare.kernel import Rendered
@@ -18,7 +18,7 @@ from tuner.devices.protocol import Device, LaunchFailed, Run
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
-from tuner.workers.distributions import broken_promise
+from tuner.workers.further_checks import broken_promise
 from tuner.workers.sampling import CheckedSamples, Screened, interleave, lost_at_first, screen_by
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
@@ -49,19 +49,32 @@ class CompiledConfig:
             "code_bytes": len(self.code),
         }  # fmt: skip
 
+    def launched(self, launch: Mapping[str, Any] | None) -> CompiledConfig:
+        """The same with the launch for another problem, as a message has it."""
+        return replace(self, rendered=replace(self.rendered, launch=_launch_from(launch)))
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any], code: bytes) -> CompiledConfig:
         """Makes a config of a message and its code."""
         report = CompileReport(**data["compiled"])
         return cls(rendered_from(data["rendered"]), code, report, data.get("compile_s", 0.0))
 
+    @classmethod
+    def all_from(cls, items: Sequence[Mapping[str, Any]], code: bytes) -> Iterator[CompiledConfig]:
+        """Makes configs of the items of a message, whose code lies one after the other."""
+        first = 0
+        for item in items:
+            end = first + item["code_bytes"]
+            yield cls.from_json(item, code[first:end])
+            first = end
+
 
 def rendered_from(data: Mapping[str, Any]) -> Rendered:
     """Reads a rendered kernel from its fields."""
-    return Rendered(**{**data, "launch": launch_from(data["launch"]), "options": tuple(data["options"])})
+    return Rendered(**{**data, "launch": _launch_from(data["launch"]), "options": tuple(data["options"])})
 
 
-def launch_from(data: Mapping[str, Any] | None) -> Launch | None:
+def _launch_from(data: Mapping[str, Any] | None) -> Launch | None:
     """Reads a launch; a CPU kernel has none."""
     return Launch.from_json(data) if data else None
 
@@ -108,6 +121,74 @@ def survey_first_limit_s(best_s: float | None) -> float:
     return max(SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR * (best_s or 0.0))
 
 
+class _Refused(Exception):
+    """A config that is not timed.
+
+    Attributes:
+        outcome: How it ended.
+        circumstances: What is kept of it beside the reason.
+    """
+
+    def __init__(self, outcome: Outcome, reason: str, circumstances: Mapping[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.outcome, self.circumstances = outcome, circumstances or {}
+
+
+#: What ends the work on a config.
+FAILURES = (LaunchFailed, MemoryError, _Refused)
+
+
+@dataclass
+class _Player:
+    """A config or the library: loaded, verified, ready to be timed.
+
+    Attributes:
+        compiled: The compiler's report; None for the library.
+        allowance: So many times the usual tolerance is allowed.
+        stages_s: Seconds spent in each stage.
+        error: Its error when it was verified.
+        first_s: Seconds of its first run, including waiting for the device.
+        wrong: What is wrong with the library; a config would have been refused.
+    """
+
+    compiled: CompileReport | None
+    allowance: float
+    stages_s: dict[str, float] = field(default_factory=dict)
+    error: Error | None = None
+    first_s: float = 0.0
+    wrong: str = ""
+    run: Run = field(init=False)
+    samples: CheckedSamples = field(init=False)
+
+    @classmethod
+    def of(cls, compiled_config: CompiledConfig) -> _Player:
+        """A config, not yet loaded."""
+        stages_s = {"compile": compiled_config.compile_s}
+        return cls(compiled_config.compiled, compiled_config.rendered.allowance, stages_s)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Notes how long a stage takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages_s[name] = time.perf_counter() - start
+
+    def measurement(
+        self,
+        outcome: Outcome,
+        reason: str = "",
+        samples_s: Sequence[float] = (),
+        circumstances: Mapping[str, float] | None = None,
+    ) -> Measurement:
+        """What came of it."""
+        stages_s = dict(self.stages_s)
+        return Measurement(
+            outcome, reason, tuple(samples_s), self.error, self.compiled, stages_s, circumstances or {}
+        )
+
+
 @dataclass
 class Bench:
     """Measures configs one after another, for one problem on one device in one regime.
@@ -147,88 +228,99 @@ class Bench:
             incumbent_s: Best median so far, in seconds; configs that cannot beat it are pruned.
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
         """
-        stages = {"compile": compiled_config.compile_s}
-        player = self._admitted(compiled_config, stages, first_limit_s)
-        if isinstance(player, Measurement):
-            return player
+        player = _Player.of(compiled_config)
         try:
-            screened, wrong = self._screened(player.samples, player.first_s, incumbent_s, stages)
-            refused = self.refused(player.error, wrong, player.compiled, stages)
-            if refused is not None:
-                return refused
-            seen = self._seen(player.run)
-            if self.energy and not screened.pruned:
-                with _stage(stages, "power"):
-                    seen |= self._energy(player.run, statistics.median(screened.samples_s))
-        except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, player.error, player.compiled, stages)
-        return Measurement(
-            Outcome.PRUNED if screened.pruned else Outcome.MEASURED, screened.pruned, screened.samples_s,
-            player.error, player.compiled, stages, seen,
-        )  # fmt: skip
+            self._admit(player, compiled_config, first_limit_s)
+            screened = lost_at_first(player.first_s, incumbent_s) or self._screened(player, incumbent_s)
+            self._refuse(player, player.samples.wrong)
+            circumstances = self._circumstances(player)
+            if not screened.pruned:
+                circumstances |= self._energy(player, screened)
+        except FAILURES as failure:
+            return self._failed(failure, player)
+        outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
+        return player.measurement(outcome, screened.pruned, screened.samples_s, circumstances)
 
-    def _admitted(
+    def _admit(
         self,
+        player: _Player,
         compiled_config: CompiledConfig,
-        stages: dict[str, float],
         first_limit_s: float | None = None,
         finals: bool = False,
-    ) -> _Player | Measurement:
-        """Loads and verifies a config: one that can be timed, or the outcome of one that is not.
+    ) -> None:
+        """Loads and verifies a config.
 
         Args:
+            player: Takes what is found.
             compiled_config: The config.
-            stages: Takes the seconds of each stage.
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
             finals: True to verify it over each poison, on two draws, and on inputs of several kinds.
-        """
-        compiled, allowance = compiled_config.compiled, compiled_config.rendered.allowance
-        error: Error | None = None
-        broken = ""
-        try:
-            with _stage(stages, "load"):
-                run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            first = FirstRun(self.device, run, first_limit_s)
-            with _stage(stages, "verify"):
-                error, wrong = self.verify_run(first, allowance=allowance)
-                for poison in POISONS[1:] if finals else ():
-                    wrong = wrong or self._over(poison, run, allowance)
-                if finals and not wrong and allowance <= 1:
-                    broken = self._promise(run)
-        except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, error, compiled, stages)
-        refused = self.refused(error, wrong, compiled, stages, finals)
-        if refused is None and broken:
-            refused = Measurement(Outcome.INACCURATE, broken, (), error, compiled)
-        return refused or _Player(run, error, compiled, self._samples(run, allowance), allowance, first.took_s)
 
-    def _screened(
-        self, samples: CheckedSamples, first_s: float, incumbent_s: float | None, stages: dict[str, float]
-    ) -> tuple[Screened, str]:
-        """Times a run whose first run took this long; also returns what is wrong with it."""
-        lost = lost_at_first(first_s, incumbent_s)
-        if lost is not None:
-            return lost, ""
-        with _stage(stages, "time"):
+        Raises:
+            LaunchFailed, MemoryError, _Refused: It is not to be timed.
+        """
+        with player.stage("load"):
+            self._ready(player, self.device.load(compiled_config.rendered, compiled_config.code, self.workload))
+        broken = ""
+        with player.stage("verify"):
+            player.error, wrong = self.verify_run(self._first_run(player, first_limit_s), player.allowance)
+            for poison in POISONS[1:] if finals else ():
+                wrong = wrong or self._over(poison, player)
+            if finals and not wrong and player.allowance <= 1 and self.workload.problem.precision != IEEE:
+                # Such a precision is as exact as the library for every input.
+                broken = broken_promise(self.device, self.workload, player.run)
+        self._refuse(player, wrong, finals)
+        if broken:
+            raise _Refused(Outcome.INACCURATE, broken)
+
+    def _ready(self, player: _Player, run: Run) -> None:
+        """Gives a player its run."""
+        player.run = run
+        player.samples = CheckedSamples(self.device, run, self.regime, self.workload, player.allowance)
+
+    def _first_run(self, player: _Player, limit_s: float | None) -> Run:
+        """The first run, with a time limit: SIGALRM ends this process if it takes too long.
+
+        Nothing milder stops a kernel, and the parent process sees the reason.
+        """
+
+        def run() -> None:
+            begun_s = time.perf_counter()
+            signal.setitimer(signal.ITIMER_REAL, limit_s or 0.0)
+            try:
+                player.run()
+                self.device.synchronize()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+            player.first_s = time.perf_counter() - begun_s
+
+        return run
+
+    def _over(self, poison: str, player: _Player) -> str:
+        """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
+        wrong = self.verify_run(player.run, player.allowance, self.workload.second, poison)[1]
+        return f"over outputs that held {poison}: {wrong}" if wrong else ""
+
+    def _screened(self, player: _Player, incumbent_s: float | None) -> Screened:
+        """Times a run until enough is known, and checks one that was timed."""
+        samples = player.samples
+        with player.stage("time"):
             screened = screen_by(samples.take_s, incumbent_s)
             if not screened.pruned:
                 samples.finish()
-        stages["time"] -= samples.check_s
-        stages["verify"] += samples.check_s
-        return screened, samples.wrong
-
-    def _samples(self, run: Run, allowance: float = 1.0) -> CheckedSamples:
-        return CheckedSamples(self.device, run, self.regime, self.workload, allowance)
+        player.stages_s["time"] -= samples.check_s
+        player.stages_s["verify"] += samples.check_s
+        return screened
 
     def verify_run(
-        self, run: Run, draw: Draw | None = None, allowance: float = 1.0, poison: str = NAN
+        self, run: Run, allowance: float = 1.0, draw: Draw | None = None, poison: str = NAN
     ) -> tuple[Error, str]:
         """Returns error and complaint of a run on a draw of the inputs, by default the first.
 
         Args:
             run: The run.
-            draw: The inputs.
             allowance: So many times the usual tolerance is allowed.
+            draw: The inputs.
             poison: What the outputs hold before it.
         """
         self.workload.begin(draw or self.workload.first, poison)
@@ -236,68 +328,74 @@ class Bench:
         self.device.synchronize()
         return self.workload.check(allowance)
 
-    def refused(
-        self,
-        error: Error,
-        wrong: str,
-        compiled: CompileReport | None,
-        stages: Mapping[str, float],
-        finals: bool = False,
-    ) -> Measurement | None:
-        """Returns the outcome of a config that is not timed: a wrong result, or one beyond the error limit."""
+    def _refuse(self, player: _Player, wrong: str, finals: bool = False) -> None:
+        """Raises if a config is not to be timed: for a wrong result, or one beyond the error limit."""
         if wrong and not self.workload.sound():
             # This may not be the config's fault, so it is tried again in a fresh worker.
             self.unwell = True
-            return Measurement(Outcome.CRASHED, f"{SPOILT}: {wrong}", (), error, compiled, stages)
+            raise _Refused(Outcome.CRASHED, f"{SPOILT}: {wrong}")
         if wrong:
-            return Measurement(Outcome.WRONG_RESULT, wrong, (), error, compiled, stages)
-        complaint = self.limit.complaint(error, finals) if self.limit is not None else ""
-        if self.limit is None or not complaint:
-            return None
-        kept = self.limit.circumstances
-        return Measurement(Outcome.INACCURATE, complaint, (), error, compiled, stages, kept)
+            raise _Refused(Outcome.WRONG_RESULT, wrong)
+        complaint = self.limit.complaint(player.error, finals) if self.limit is not None else ""
+        if self.limit is not None and complaint:
+            raise _Refused(Outcome.INACCURATE, complaint, self.limit.circumstances)
 
-    def _seen(self, run: Run) -> dict[str, float]:
+    def _failed(self, failure: Exception, player: _Player) -> Measurement:
+        """Returns the outcome of a config that is not timed; whatever holds memory ends with the worker."""
+        if isinstance(failure, _Refused):
+            return player.measurement(failure.outcome, str(failure), (), failure.circumstances)
+        is_memory = isinstance(failure, MemoryError)
+        self.unwell |= is_memory or (isinstance(failure, LaunchFailed) and failure.device_unwell)
+        reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
+        return player.measurement(Outcome.LAUNCH_FAILED, reason)
+
+    def _circumstances(self, player: _Player) -> dict[str, float]:
         """Returns the circumstances of a run, with the error limit."""
-        kept = self.limit.circumstances if self.limit is not None else {}
-        return {**self.device.circumstances(run), **kept}
+        limit = self.limit.circumstances if self.limit is not None else {}
+        return {**self.device.circumstances(player.run), **limit}
+
+    def _energy(self, player: _Player, screened: Screened) -> dict[str, float]:
+        """Power during back-to-back runs and energy of one; empty unless it is wanted and can be had."""
+        if not self.energy:
+            return {}
+        with player.stage("power"):
+            power_w = self.device.power_w(player.run)
+        time_s = statistics.median(screened.samples_s)
+        return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
     def verify(self, compiled_config: CompiledConfig) -> str:
         """Describes what is wrong with a config's output; empty if nothing is."""
         try:
-            return self.verify_run(
-                self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            )[1]
+            run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
+            return self.verify_run(run)[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, None, compiled_config.compiled, {}).reason
+            return self._failed(failure, _Player.of(compiled_config)).reason
+
+    def _libraries(self, threads: Collection[int] = ()) -> list[_Player]:
+        """The library, if there is one, with its default number of threads, then with each other number."""
+        default = self.device.library(self.workload)
+        if default is None:
+            return []
+        others = set(threads) - {0, int(self.device.circumstances(default).get("threads", 0))}
+        runs = [default, *(self.device.library(self.workload, count) for count in sorted(others))]
+        return [self._library(run) for run in runs if run is not None]
+
+    def _library(self, run: Run) -> _Player:
+        problem = self.workload.problem
+        player = _Player(None, problem.operation.baselines[self.device.info.kind].allowance(problem))
+        self._ready(player, run)
+        with player.stage("verify"):
+            player.error, player.wrong = self.verify_run(run, player.allowance)
+        return player
 
     def measure_baseline(self) -> Measurement | None:
-        """Verifies and times the library with the same code as a kernel."""
-        run = self.device.library(self.workload)
-        if run is None:
-            return None
-        stages: dict[str, float] = {}
-        problem = self.workload.problem
-        allowance = problem.operation.baselines[self.device.info.kind].allowance(problem)
-        with _stage(stages, "verify"):
-            error, wrong = self.verify_run(run, allowance=allowance)
-        samples = self._samples(run, allowance)
-        with _stage(stages, "time"):
-            screened = screen_by(samples.take_s, None)
-        stages["time"] -= samples.check_s
-        stages["verify"] += samples.check_s
-        seen = dict(self.device.circumstances(run))
-        if self.energy:
-            with _stage(stages, "power"):
-                seen |= self._energy(run, statistics.median(screened.samples_s))
-        return Measurement(
-            Outcome.MEASURED, wrong or samples.wrong, screened.samples_s, error, None, stages, seen
-        )
-
-    def _energy(self, run: Run, time_s: float) -> dict[str, float]:
-        """Returns power during back-to-back runs and energy of one; empty if the device reports no power."""
-        power_w = self.device.power_w(run)
-        return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
+        """Verifies and times the library with the same code as a kernel; None if there is none."""
+        for player in self._libraries():
+            screened = self._screened(player, None)
+            circumstances = {**self.device.circumstances(player.run)} | self._energy(player, screened)
+            wrong = player.wrong or player.samples.wrong
+            return player.measurement(Outcome.MEASURED, wrong, screened.samples_s, circumstances)
+        return None
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -316,53 +414,35 @@ class Bench:
             A measurement for each finalist, then those of the library, if there is one, beginning with its
             default number of threads. The library's are missing if no finalist could be timed.
         """
-        found: dict[int, Measurement] = {}
-        players: dict[int, _Player] = {}
+        lost: dict[int, Measurement] = {}
+        players: list[_Player] = []
         for number, compiled_config in enumerate(compiled_configs):
-            admitted = self._admitted(compiled_config, {}, finals=True)
-            if isinstance(admitted, Measurement):
-                found[number] = admitted
-            else:
-                players[number] = admitted
+            player = _Player.of(compiled_config)
+            try:
+                self._admit(player, compiled_config, finals=True)
+                players.append(player)
+            except FAILURES as failure:
+                lost[number] = self._failed(failure, player)
         if not players:
-            return list(found.values())
-        for number, run in enumerate(self._libraries(threads), start=len(compiled_configs)):
-            players[number] = _Player(run, self.verify_run(run)[0], None, self._samples(run))
-        times = interleave([each.samples.turn_s for each in players.values()], budget_s)
+            return list(lost.values())
+        players += self._libraries(threads)
+        times = interleave([player.samples.turn_s for player in players], budget_s)
         self.workload.draw_anew()
-        for samples_s, (number, player) in zip(times, players.items(), strict=True):
-            found[number] = self._judged(player, samples_s)
-        return [found[number] for number in sorted(found)]
-
-    def _over(self, poison: str, run: Run, allowance: float) -> str:
-        """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
-        wrong = self.verify_run(run, self.workload.second, allowance, poison)[1]
-        return f"over outputs that held {poison}: {wrong}" if wrong else ""
-
-    def _promise(self, run: Run) -> str:
-        """What breaks the promise of a precision that is as exact as the library for every input."""
-        usual = self.workload.problem.precision == IEEE
-        return "" if usual else broken_promise(self.device, self.workload, run)
+        timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
+        finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
+        return [*finalists, *timed]
 
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
         """Judges a finalist after the rounds, on new inputs; the library is not checked."""
-        if player.compiled is not None:
-            wrong = player.samples.wrong
-            if not wrong:
-                wrong = self.verify_run(player.run, self.workload.second, player.allowance)[1]
-            refused = self.refused(player.error, wrong, player.compiled, {}, finals=True)
-            if refused is not None:
-                return refused
-        seen = self._seen(player.run)
-        return Measurement(Outcome.MEASURED, "", samples_s, player.error, player.compiled, {}, seen)
-
-    def _libraries(self, threads: Sequence[int]) -> list[Run]:
-        default = self.device.library(self.workload)
-        if default is None:
-            return []
-        others = set(threads) - {0, int(self.device.circumstances(default).get("threads", 0))}
-        found = [self.device.library(self.workload, count) for count in sorted(others)]
-        return [default, *(run for run in found if run is not None)]
+        player.stages_s.clear()
+        try:
+            if player.compiled is not None:
+                wrong = player.samples.wrong
+                wrong = wrong or self.verify_run(player.run, player.allowance, self.workload.second)[1]
+                self._refuse(player, wrong, finals=True)
+        except _Refused as refused:
+            return self._failed(refused, player)
+        return player.measurement(Outcome.MEASURED, "", samples_s, self._circumstances(player))
 
     def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
         """Verifies participants and library, and times them in turns until enough is known or time is up.
@@ -373,13 +453,14 @@ class Bench:
         """
         turns, players = Turns(), {}
         for name, compiled_config in named:
-            admitted = self._admitted(compiled_config, {})
-            if isinstance(admitted, _Player):
-                players[name] = admitted
-            else:
-                turns.wrong[name] = admitted.reason
-        for run in self._libraries(()):
-            players[LIBRARY] = _Player(run, self.verify_run(run)[0], None, self._samples(run))
+            player = _Player.of(compiled_config)
+            try:
+                self._admit(player, compiled_config)
+                players[name] = player
+            except FAILURES as failure:
+                turns.wrong[name] = self._failed(failure, player).reason
+        for player in self._libraries():
+            players[LIBRARY] = player
         if CHAMPION not in players:
             return turns
         try:
@@ -390,9 +471,8 @@ class Bench:
                     turns.wrong[name] = player.samples.wrong
                     del turns.rounds_s[name]
         except (LaunchFailed, MemoryError) as failure:
-            failed = self.failed(failure, None, named[0][1].compiled, {})
             turns.rounds_s.clear()
-            turns.wrong[CHAMPION] = f"while all were timed: {failed.reason}"
+            turns.wrong[CHAMPION] = f"while all were timed: {self._failed(failure, players[CHAMPION]).reason}"
         return turns
 
     def _take_turns(self, players: Mapping[str, _Player], terms: Terms, turns: Turns) -> None:
@@ -408,7 +488,7 @@ class Bench:
             if block >= MIN_BLOCKS and block_begun_s - begun_s + block_s > terms.budget_s:
                 return
             # Each begins in turn, so that none always follows the same one.
-            forth = [names[(block + at) % len(names)] for at in range(len(names))]
+            forth = [names[(block + place) % len(names)] for place in range(len(names))]
             for name in (*forth, *reversed(forth)):
                 turns.rounds_s[name].append(statistics.median(players[name].samples.take_s(count)))
             readings = self.device.circumstances(players[CHAMPION].run)
@@ -419,7 +499,7 @@ class Bench:
             if not terms.full and decided(turns.rounds_s, terms.bound):
                 return
 
-    def _warm_up(self, players: Iterable[_Player], seconds: float) -> float:
+    def _warm_up(self, players: Collection[_Player], seconds: float) -> float:
         """Runs all untimed for a while; returns the most seconds that a run takes with what surrounds it."""
         begun_s = time.monotonic()
         slowest_s = 0.0
@@ -433,6 +513,7 @@ class Bench:
 
     def survey_library(self) -> Measurement | None:
         """Times the library for a survey, which does not verify it; None where there is none."""
+        player = _Player(None, 1.0)
         try:
             run = self.device.library(self.workload)
             if run is None:
@@ -445,8 +526,8 @@ class Bench:
             more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - SURVEY_SAMPLES
             samples = samples + (self.device.samples_s(run, more, self.regime, before) if more > 0 else [])
         except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, None, None, {})
-        return self._surveyed(Measurement(Outcome.MEASURED, samples_s=tuple(samples)))
+            return self._failed(failure, player)
+        return self._surveyed(player, samples)
 
     def survey(self, compiled_config: CompiledConfig) -> Measurement:
         """Verifies a config, then times it three times, or cuts it off as slow.
@@ -456,95 +537,23 @@ class Bench:
 
         A first run that takes far too long ends this process; see `survey_first_limit_s`.
         """
-        player = self._admitted(compiled_config, {}, survey_first_limit_s(self.best_s))
-        if isinstance(player, Measurement):
-            return player
+        player = _Player.of(compiled_config)
         limit_s = math.inf if self.best_s is None else CUT_OFF * self.best_s
         slow = f"slower than {CUT_OFF:g} times the best at this problem"
-        if player.first_s > limit_s + ONCE_S:
-            return Measurement(Outcome.PRUNED, slow, (player.first_s,))
         try:
+            self._admit(player, compiled_config, survey_first_limit_s(self.best_s))
+            if player.first_s > limit_s + ONCE_S:
+                return player.measurement(Outcome.PRUNED, slow, [player.first_s])
             samples = player.samples.take_s(1)
             is_slow = samples[0] > limit_s
             if not is_slow:
                 samples += player.samples.turn_s(SURVEY_SAMPLES - 1)
-            refused = self.refused(player.error, player.samples.wrong, compiled_config.compiled, {})
-        except (LaunchFailed, MemoryError) as failure:
-            return self.failed(failure, None, compiled_config.compiled, {})
-        if refused is not None or is_slow:
-            return refused or Measurement(Outcome.PRUNED, slow, tuple(samples))
-        return self._surveyed(Measurement(Outcome.MEASURED, samples_s=tuple(samples)))
+            self._refuse(player, player.samples.wrong)
+        except FAILURES as failure:
+            return self._failed(failure, player)
+        return player.measurement(Outcome.PRUNED, slow, samples) if is_slow else self._surveyed(player, samples)
 
-    def _surveyed(self, measurement: Measurement) -> Measurement:
-        """Notes the best time of a survey."""
-        self.best_s = min(self.best_s or math.inf, statistics.median(measurement.samples_s))
-        return measurement
-
-    def failed(
-        self,
-        failure: LaunchFailed | MemoryError,
-        error: Error | None,
-        compiled: CompileReport | None,
-        stages: Mapping[str, float],
-    ) -> Measurement:
-        """Returns the outcome of a config that could not run; whatever holds memory ends with the worker."""
-        if isinstance(failure, LaunchFailed):
-            self.unwell |= failure.device_unwell
-            reason = str(failure)
-        else:
-            self.unwell = True
-            reason = memory_reason(failure)
-        return Measurement(Outcome.LAUNCH_FAILED, reason, (), error, compiled, stages)
-
-
-@dataclass
-class FirstRun:
-    """A first run with a time limit: SIGALRM ends this process if the run takes too long.
-
-    Nothing milder stops a kernel, and the parent process sees the reason.
-
-    Attributes:
-        device: Where.
-        run: The run.
-        limit_s: Seconds that it may take; None for no limit.
-        took_s: Seconds that it took.
-    """
-
-    device: Device
-    run: Run
-    limit_s: float | None
-    took_s: float = 0.0
-
-    def __call__(self) -> None:
-        """Runs, and waits for the end."""
-        begun_s = time.perf_counter()
-        if self.limit_s is not None:
-            signal.setitimer(signal.ITIMER_REAL, self.limit_s)
-        try:
-            self.run()
-            self.device.synchronize()
-        finally:
-            if self.limit_s is not None:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        self.took_s = time.perf_counter() - begun_s
-
-
-@dataclass(frozen=True)
-class _Player:
-    """A config or the library, verified and ready to be timed; the library has no compiler's report."""
-
-    run: Run
-    error: Error
-    compiled: CompileReport | None
-    samples: CheckedSamples
-    allowance: float = 1.0
-    first_s: float = 0.0
-
-
-@contextmanager
-def _stage(stages: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        stages[name] = time.perf_counter() - start
+    def _surveyed(self, player: _Player, samples: Sequence[float]) -> Measurement:
+        """What a survey keeps; it notes its best time."""
+        self.best_s = min(self.best_s or math.inf, statistics.median(samples))
+        return player.measurement(Outcome.MEASURED, "", samples)

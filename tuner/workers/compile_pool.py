@@ -141,27 +141,26 @@ class CompilePool:
                 }  # fmt: skip
                 worker = self._workers[number] = self._workers[number] or self._start()
                 try:
-                    worker.request(message, limit_s=compile_limit_s(self._took_s))
+                    worker.request(message, compile_limit_s(self._took_s))
                 except WorkerFailed as failure:
                     self._bury(number, failure)
 
     def _collect(self, number: int, worker: Worker) -> None:
         try:
-            reply = worker.collect()
+            answer = answered(worker.collect())
         except WorkerFailed as failure:
             self._bury(number, failure)
             return
-        data, job = answered(reply), self._jobs.pop(number)
-        self._took_s.append(data["compile_s"])
-        if "failed" in data:
-            stages = {"compile": data["compile_s"]}
-            failed = Measurement(Outcome.COMPILE_FAILED, data["failed"], stages_s=stages)
-            if data["spent"]:
+        job, compile_s = self._jobs.pop(number), answer["compile_s"]
+        self._took_s.append(compile_s)
+        if "failed" in answer:
+            failed = Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
+            if answer["spent"]:
                 self._retire(number)
             self._done(job, Compiled(job.ticket, None, failed))
             return
-        report = replace(CompileReport(**data["compiled"]), launch_hash=job.rendered.launch_hash)
-        compiled_config = CompiledConfig(job.rendered, reply.blob, report, data["compile_s"])
+        report = replace(CompileReport(**answer["compiled"]), launch_hash=job.rendered.launch_hash)
+        compiled_config = CompiledConfig(job.rendered, answer["code"], report, compile_s)
         self._done(job, Compiled(job.ticket, compiled_config, None))
 
     def _done(self, job: _Job, result: Compiled) -> None:

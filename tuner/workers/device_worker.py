@@ -11,7 +11,6 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -23,7 +22,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
 from tuner.workers.bench import CompiledConfig, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
-from tuner.workers.process import Worker, WorkerFailed, answered
+from tuner.workers.process import Worker, WorkerFailed
 
 #: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
 LONG_LIMIT_S = 600.0
@@ -99,7 +98,7 @@ class DeviceWorker:
 
     def _answers(self) -> bool:
         with contextlib.suppress(WorkerFailed):
-            return self.channel.alive and bool(self.channel.ask({"do": "hello"}).data)
+            return self.channel.alive and bool(self.channel.ask({"do": "hello"}))
         return False
 
     def _start(self) -> Worker:
@@ -115,10 +114,10 @@ class DeviceWorker:
         """True while a config is being measured."""
         return self.channel.busy
 
-    def trusted(self, message: dict[str, Any], blob: bytes = b"") -> dict[str, Any]:
+    def trusted(self, message: dict[str, Any]) -> dict[str, Any]:
         """Sends a request that no config can spoil; if it fails, the device is in trouble."""
         try:
-            return answered(self.channel.ask(message, blob, LONG_LIMIT_S))
+            return self.channel.ask(message, LONG_LIMIT_S)
         except WorkerFailed as failure:
             raise DeviceTrouble(
                 f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
@@ -143,20 +142,21 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: It cannot, for example for lack of memory.
         """
-        asked = {"problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit}
-        self._prepared = asked
-        self.trusted({"do": "prepare", **asked, "seed": fresh_seed()})
+        self._prepared = {
+            "problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit
+        }  # fmt: skip
+        self.trusted({"do": "prepare", **self._prepared, "seed": fresh_seed()})
 
     def rest(self) -> None:
         """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
         self._prepared, self._rests = None, True
         if not self.channel.busy:
             with contextlib.suppress(WorkerFailed, DeviceTrouble):
-                answered(self.channel.ask({"do": "rest"}, limit_s=REST_LIMIT_S))
+                self.channel.ask({"do": "rest"}, REST_LIMIT_S)
                 return
         self.channel.kill()
 
-    def send(self, message: dict[str, Any], blob: bytes) -> None:
+    def send(self, message: dict[str, Any], code: bytes) -> None:
         """Sends a request with many answers; see `answers`.
 
         Raises:
@@ -164,12 +164,12 @@ class DeviceWorker:
             DeviceTrouble: The device stays unwell.
         """
         try:
-            self.channel.request(message, blob)
+            self.channel.request({**message, "code": code})
         except WorkerFailed:
             self.replace()
             raise
 
-    def send_ahead(self, message: dict[str, Any], blob: bytes) -> bool:
+    def send_ahead(self, message: dict[str, Any], code: bytes) -> bool:
         """Sends another request behind the one that is being answered.
 
         The worker begins with it as soon as that one is done. It is lost if the worker is replaced before that:
@@ -178,7 +178,7 @@ class DeviceWorker:
         Returns:
             Whether it was sent. It is not if the worker is gone, as the answers to the first request tell.
         """
-        return self.channel.ahead(message, blob)
+        return self.channel.ahead({**message, "code": code})
 
     def answers(self, limit_s: float) -> Iterator[dict[str, Any]]:
         """Answers to the first request sent, as they come, up to the last, or one that tells of ``trouble``.
@@ -193,9 +193,9 @@ class DeviceWorker:
         try:
             while True:
                 self.channel.expect(limit_s)
-                data = self.channel.collect(limit_s).data
-                yield data
-                if data.get("last", True):
+                answer = self.channel.collect(limit_s)
+                yield answer
+                if answer.get("last", True):
                     return
         except WorkerFailed:
             self.replace()
@@ -212,8 +212,8 @@ class DeviceWorker:
             self.restarts += 1
             self.channel = self._start()
             try:
-                answered(self.channel.ask({"do": "hello"}))
-                unwell = answered(self.channel.ask({"do": "canary"}))["unwell"]
+                self.channel.ask({"do": "hello"})
+                unwell = self.channel.ask({"do": "canary"})["unwell"]
             except (WorkerFailed, DeviceTrouble) as error:
                 unwell = str(error)
             if not unwell:
@@ -239,19 +239,18 @@ class DeviceWorker:
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
             limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
-        if limit_s is None:
-            limit_s = run_limit_s(incumbent_s)
         self._first_limit_s = first_limit_s(incumbent_s)
+        limit_s = run_limit_s(incumbent_s) if limit_s is None else limit_s
         message = {
             "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
-            **compiled_config.to_json(),
+            "code": compiled_config.code, **compiled_config.to_json(),
         }  # fmt: skip
         try:
-            self.channel.request(message, compiled_config.code, limit_s)
+            self.channel.request(message, limit_s)
         except WorkerFailed:
             # The worker was dead before the request: not this config's fault.
             self.replace()
-            self.channel.request(message, compiled_config.code, limit_s)
+            self.channel.request(message, limit_s)
 
     def arrived(self) -> bool:
         """True if `finish` will not wait long."""
@@ -266,20 +265,18 @@ class DeviceWorker:
             DeviceTrouble: The device stays unwell.
         """
         try:
-            data = self.channel.collect().data
+            answer = self.channel.collect()
         except WorkerFailed as failure:
             self.replace()
             if failure.alarmed and self._first_limit_s is not None:
                 reason = f"its first run did not end in time: stopped after {self._first_limit_s:.3g} s"
                 return Measurement(Outcome.TIMED_OUT, reason)
             return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
-        if "trouble" in data:
+        if "trouble" in answer or answer["unwell"]:
             self.replace()
-            return Measurement(Outcome.CRASHED, data["trouble"])
-        measurement = Measurement.from_json(data["measurement"])
-        if data["unwell"]:
-            self.replace()
-        return measurement
+        if "trouble" in answer:
+            return Measurement(Outcome.CRASHED, answer["trouble"])
+        return Measurement.from_json(answer["measurement"])
 
     def verify(
         self, compiled_config: CompiledConfig, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]
@@ -294,19 +291,28 @@ class DeviceWorker:
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {"do": "verify", "cases": named, "seed": fresh_seed(), **compiled_config.to_json()}
-        data = self._answered(message, compiled_config.code, LIMIT_FLOOR_S * (1 + len(cases)))
-        return str(data.get("trouble") or data["wrong"])
+        message = {
+            "do": "verify", "cases": named, "seed": fresh_seed(), "code": compiled_config.code,
+            **compiled_config.to_json(),
+        }  # fmt: skip
+        answer = self._answered(message, LIMIT_FLOOR_S * (1 + len(cases)))
+        return str(answer.get("trouble") or answer["wrong"])
 
-    def _answered(self, message: dict[str, Any], code: bytes, limit_s: float) -> dict[str, Any]:
+    def _answered(
+        self, message: dict[str, Any], limit_s: float, configs: Sequence[CompiledConfig] | None = None
+    ) -> dict[str, Any]:
         """The answer to a request; if the worker failed, it has been replaced, and ``trouble`` says why."""
+        if configs is not None:
+            code = b"".join(config.code for config in configs)
+            message |= {"compiled_configs": [config.to_json() for config in configs], "code": code}
         try:
-            data = self.channel.ask(message, code, limit_s).data
+            self.channel.request(message, limit_s)
+            answer = self.channel.collect(limit_s)
         except WorkerFailed as failure:
-            data = {"trouble": str(failure)}
-        if "trouble" in data or data["unwell"]:
+            answer = {"trouble": str(failure)}
+        if "trouble" in answer or answer["unwell"]:
             self.replace()
-        return data
+        return answer
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -323,24 +329,26 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The worker failed even so.
         """
-        found = self._interleaved(compiled_configs, budget_s, threads)
-        if not isinstance(found, str):
-            return found
+        measurements = self._interleaved(compiled_configs, budget_s, threads)
+        if not isinstance(measurements, str):
+            return measurements
         lost: dict[int, str] = {}
-        for number, each in enumerate(compiled_configs):
-            alone = self._interleaved([each], budget_s / len(compiled_configs), ())
+        for number, config in enumerate(compiled_configs):
+            alone = self._interleaved([config], budget_s / len(compiled_configs), ())
             if isinstance(alone, str):
                 lost[number] = alone
-        sound = [each for number, each in enumerate(compiled_configs) if number not in lost]
-        found = self._interleaved(sound, budget_s, threads)
-        if isinstance(found, str):
-            raise DeviceTrouble(f"{self._found.info.name} cannot play the finals: {found}; run `tuner doctor`")
-        timed = iter(found)
+        sound = [config for number, config in enumerate(compiled_configs) if number not in lost]
+        measurements = self._interleaved(sound, budget_s, threads)
+        if isinstance(measurements, str):
+            raise DeviceTrouble(
+                f"{self._found.info.name} cannot play the finals: {measurements}; run `tuner doctor`"
+            )
+        timed = iter(measurements)
         finalists = [
-            Measurement(Outcome.CRASHED, lost[number], compiled=each.compiled)
+            Measurement(Outcome.CRASHED, lost[number], compiled=config.compiled)
             if number in lost
             else next(timed)
-            for number, each in enumerate(compiled_configs)
+            for number, config in enumerate(compiled_configs)
         ]
         return [*finalists, *timed]
 
@@ -348,13 +356,12 @@ class DeviceWorker:
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
         """Returns the measurements, or the failure after which the worker was replaced."""
-        named = [config.to_json() for config in compiled_configs]
-        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads), "compiled_configs": named}
-        data = self._answered(message, b"".join(config.code for config in compiled_configs), LONG_LIMIT_S)
-        if "trouble" in data:
-            return str(data["trouble"])
-        measurements = [Measurement.from_json(measurement) for measurement in data["measurements"]]
-        if data["unwell"]:
+        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads)}
+        answer = self._answered(message, LONG_LIMIT_S, compiled_configs)
+        if "trouble" in answer:
+            return str(answer["trouble"])
+        measurements = [Measurement.from_json(measurement) for measurement in answer["measurements"]]
+        if answer["unwell"]:
             reasons = (measurement.reason for measurement in measurements if measurement.reason)
             return next(reasons, "the device was left unwell")
         return measurements
@@ -372,13 +379,12 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        message = {
-            "do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms),
-            "compiled_configs": [config.to_json() for _, config in named],
-        }  # fmt: skip
+        message = {"do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms)}
         limit_s = LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s
-        data = self._answered(message, b"".join(config.code for _, config in named), limit_s)
-        return Turns(wrong={named[0][0]: data["trouble"]}) if "trouble" in data else Turns(**data["turns"])
+        answer = self._answered(message, limit_s, [config for _, config in named])
+        return (
+            Turns(wrong={named[0][0]: answer["trouble"]}) if "trouble" in answer else Turns(**answer["turns"])
+        )
 
     def transfers_s(self) -> Mapping[str, float]:
         """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
@@ -386,8 +392,8 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The worker failed.
         """
-        found: dict[str, float] = self.trusted({"do": "transfers"})["transfers_s"]
-        return found
+        transfers_s: dict[str, float] = self.trusted({"do": "transfers"})["transfers_s"]
+        return transfers_s
 
     def close(self) -> None:
         """Kills the worker."""
@@ -439,9 +445,7 @@ class Crew:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def pool(self, problem: Mapping[str, Any]) -> CompilePool:

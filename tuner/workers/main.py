@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.errors import InputError, TunerError
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason, noise
 from tuner.results.sentinel import Terms
-from tuner.workers.bench import Bench, CompiledConfig, launch_from, rendered_from
+from tuner.workers.bench import Bench, CompiledConfig, rendered_from
 from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
 from tuner.workers.workload import Workload
 
@@ -45,8 +45,8 @@ PR_SET_PDEATHSIG = 1
 #: Thresholds of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
 
-#: Gives the answer and its code, or answers one after the other.
-Handler = Callable[[dict[str, Any], bytes], tuple[dict[str, Any] | Iterator[dict[str, Any]], bytes]]
+#: What a handler gives: an answer, or several, of which the last has ``last``.
+Answer = dict[str, Any] | Iterator[dict[str, Any]]
 
 
 @functools.cache
@@ -64,56 +64,42 @@ def problem_from(data: dict[str, Any]) -> Problem:
     )
 
 
-def _compiled_configs_from(message: dict[str, Any], blob: bytes) -> list[CompiledConfig]:
-    """Makes several compiled configs from a message and their code, one after the other."""
-    offset, found = 0, []
-    for each in message["compiled_configs"]:
-        found.append(CompiledConfig.from_json(each, blob[offset : offset + each["code_bytes"]]))
-        offset += each["code_bytes"]
-    return found
-
-
 class CompileHandlers:
     """Requests of a compile worker."""
 
     def __init__(self, spec: str) -> None:
         self._compiler_for: Callable[[str], Compiler] = functools.cache(functools.partial(compiler_for, spec))
-        self._problems: dict[str, Problem] = {}
 
-    def compile(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def compile(self, message: dict[str, Any]) -> Answer:
         """Compiles a rendered kernel; ``failed`` is the compiler's message if it refuses.
 
         ``spent`` means that the worker is better replaced, because it may hold the compiler's memory.
         """
         start = time.perf_counter()
-        key = repr(message["problem"])
-        if key not in self._problems:
-            self._problems[key] = problem_from(message["problem"])
-        rendered = rendered_from(message["rendered"])
+        rendered, problem = rendered_from(message["rendered"]), problem_from(message["problem"])
         try:
-            binary = self._compiler_for(rendered.target).compile(
-                rendered, message["architecture"], self._problems[key]
-            )
+            binary = self._compiler_for(rendered.target).compile(rendered, message["architecture"], problem)
+            answer: dict[str, Any] = {"compiled": asdict(binary.report), "code": binary.code}
         except (CompileFailed, MemoryError) as failure:
             reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
-            seconds = time.perf_counter() - start
-            return {"failed": reason, "spent": OUT_OF_MEMORY in reason, "compile_s": seconds}, b""
-        seconds = time.perf_counter() - start
-        return {"compiled": asdict(binary.report), "compile_s": seconds}, binary.code
+            answer = {"failed": reason, "spent": OUT_OF_MEMORY in reason}
+        return {**answer, "compile_s": time.perf_counter() - start}
 
-    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def hello(self, message: dict[str, Any]) -> Answer:
         """Says that the worker is ready."""
-        return {"ready": True}, b""
+        return {"ready": True}
 
 
-def _timing(found: Measurement | None) -> dict[str, Any] | None:
+def _timing(measurement: Measurement | None) -> dict[str, Any] | None:
     """A timing as a survey keeps it; None where there is no library."""
-    if found is None:
+    if measurement is None:
         return None
-    told = {"outcome": found.outcome.value, "reason": found.reason if found.outcome.failed else ""}
-    if not found.samples_s:
-        return {**told, "time_s": 0.0, "noise": 0.0}
-    return {**told, "time_s": statistics.median(found.samples_s), "noise": noise(found.samples_s)}
+    reason, samples_s = measurement.reason if measurement.outcome.failed else "", measurement.samples_s
+    return {
+        "outcome": measurement.outcome.value, "reason": reason,
+        "time_s": statistics.median(samples_s) if samples_s else 0.0,
+        "noise": noise(samples_s) if samples_s else 0.0,
+    }  # fmt: skip
 
 
 class DeviceHandlers:
@@ -125,138 +111,120 @@ class DeviceHandlers:
         self._surveyed: dict[str, CompiledConfig] = {}
         self._generator: Any = None
 
-    def hello(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def hello(self, message: dict[str, Any]) -> Answer:
         """Returns identity, versions and free memory of the device."""
         device = self._device
         info = device.info.to_json()
-        return {"info": info, "versions": dict(device.versions), "free_bytes": device.free_bytes()}, b""
+        return {"info": info, "versions": dict(device.versions), "free_bytes": device.free_bytes()}
 
-    def canary(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def canary(self, message: dict[str, Any]) -> Answer:
         """Runs the canary; ``unwell`` is the reason why the device does not work, empty if it does."""
         try:
             self._device.canary()
         except LaunchFailed as failure:
-            return {"unwell": str(failure)}, b""
-        return {"unwell": ""}, b""
+            return {"unwell": str(failure)}
+        return {"unwell": ""}
 
-    def prepare(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def prepare(self, message: dict[str, Any]) -> Answer:
         """Makes a problem's arrays and reference."""
-        start = time.perf_counter()
         problem = problem_from(message["problem"])
         # The arrays of the problem before go first: both need not fit.
         self._bench = None
         workload = Workload(self._device, problem, message["seed"])
         workload.draw_anew()
         self._device.synchronize()
-        self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
-        if message.get("error_limit") is not None:
+        self._bench = Bench(self._device, workload, message["regime"], message["energy"])
+        if message["error_limit"] is not None:
             self._bench.limit_error(message["error_limit"])
-        return {"prepare_s": time.perf_counter() - start}, b""
+        return {}
 
-    def rest(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def rest(self, message: dict[str, Any]) -> Answer:
         """Drops the problem's arrays, and gives their memory back."""
         self._bench = None
         self._surveyed.clear()
-        return {"free_bytes": self._device.free_bytes()}, b""
+        return {"free_bytes": self._device.free_bytes()}
 
-    def measure(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    def measure(self, message: dict[str, Any]) -> Answer:
         """Measures a compiled config."""
-        bench = self._ready()
-        measurement = bench.measure(
-            CompiledConfig.from_json(message, blob), message["incumbent_s"], message["first_limit_s"]
-        )
-        return {"measurement": measurement.to_json(), "unwell": bench.unwell}, b""
+        config = CompiledConfig.from_json(message, message["code"])
+        measurement = self._ready().measure(config, message["incumbent_s"], message["first_limit_s"])
+        return self._told(measurement=measurement.to_json())
 
-    def verify(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    def verify(self, message: dict[str, Any]) -> Answer:
         """Checks one compiled config at other shapes; ``wrong`` names the first at which it fails."""
-        compiled_config = CompiledConfig.from_json(message, blob)
+        config = CompiledConfig.from_json(message, message["code"])
         for case in message["cases"]:
             problem = problem_from(case["problem"])
-            rendered = replace(compiled_config.rendered, launch=launch_from(case["launch"]))
             bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
-            wrong = bench.verify(replace(compiled_config, rendered=rendered))
+            wrong = bench.verify(config.launched(case["launch"]))
             if wrong:
-                return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}, b""
-        return {"wrong": "", "unwell": False}, b""
+                return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}
+        return {"wrong": "", "unwell": False}
 
-    def baseline(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def baseline(self, message: dict[str, Any]) -> Answer:
         """Measures the library; ``measurement`` is None if there is none."""
-        bench = self._ready()
-        measurement = bench.measure_baseline()
-        return {"measurement": measurement and measurement.to_json(), "unwell": bench.unwell}, b""
+        measurement = self._ready().measure_baseline()
+        return self._told(measurement=measurement and measurement.to_json())
 
-    def finals(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    def finals(self, message: dict[str, Any]) -> Answer:
         """Times finalists in alternation with the library, whose measurements come last."""
-        bench = self._ready()
-        compiled_configs = _compiled_configs_from(message, blob)
-        found = bench.finals(compiled_configs, message["budget_s"], message["threads"])
-        return {"measurements": [each.to_json() for each in found], "unwell": bench.unwell}, b""
+        configs = list(CompiledConfig.all_from(message["compiled_configs"], message["code"]))
+        measurements = self._ready().finals(configs, message["budget_s"], message["threads"])
+        return self._told(measurements=[measurement.to_json() for measurement in measurements])
 
-    def sentinel(self, message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    def sentinel(self, message: dict[str, Any]) -> Answer:
         """Times champion, the one before and the library in turns."""
-        bench = self._ready()
-        named = list(zip(message["names"], _compiled_configs_from(message, blob), strict=True))
-        found = bench.sentinel(named, Terms(**message["terms"]))
-        return {"turns": asdict(found), "unwell": bench.unwell}, b""
+        configs = CompiledConfig.all_from(message["compiled_configs"], message["code"])
+        named = list(zip(message["names"], configs, strict=True))
+        return self._told(turns=asdict(self._ready().sentinel(named, Terms(**message["terms"]))))
 
-    def survey(self, message: dict[str, Any], blob: bytes) -> tuple[Iterator[dict[str, Any]], bytes]:
+    def survey(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Times configs at one problem, an answer each; code comes with a config's first problem only."""
-        offset = 0
-        for each in message["new"]:
-            code = blob[offset : offset + each["code_bytes"]]
-            self._surveyed[each["key"]] = CompiledConfig.from_json(each, code)
-            offset += each["code_bytes"]
-        return self._timings(message), b""
-
-    def _timings(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        configs = CompiledConfig.all_from(message["new"], message["code"])
+        self._surveyed |= {item["key"]: config for item, config in zip(message["new"], configs, strict=True)}
         problem = problem_from(message["problem"])
         self._bench = None
         if self._generator is None:
             self._generator = self._device.random(message["seed"])
-        workload = Workload(
-            self._device, problem, message["seed"], checked=bool(message["items"]), generator=self._generator
-        )
+        is_checked = bool(message["items"])
+        workload = Workload(self._device, problem, message["seed"], is_checked, self._generator)
         bench = Bench(self._device, workload, message["regime"], best_s=message["best_s"])
         yield {"prepared": True, "last": False}
         if message["library"]:
             yield {"timing": _timing(bench.survey_library()), "unwell": bench.unwell, "last": False}
-        for each in message["items"]:
-            found = self._surveyed[each["key"]]
-            rendered = replace(found.rendered, launch=launch_from(each["launch"]))
-            timed = bench.survey(replace(found, rendered=rendered))
+        for item in message["items"]:
+            timed = bench.survey(self._surveyed[item["key"]].launched(item["launch"]))
             yield {"timing": _timing(timed), "unwell": bench.unwell, "last": False}
         yield {"best_s": bench.best_s, "last": True}
 
-    def transfers(self, message: dict[str, Any], _: bytes) -> tuple[dict[str, Any], bytes]:
+    def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
-        return {"transfers_s": self._device.transfers_s(self._ready().workload.problem)}, b""
+        return {"transfers_s": self._device.transfers_s(self._ready().workload.problem)}
 
     def _ready(self) -> Bench:
         if self._bench is None:
             raise RuntimeError("prepare comes first")
         return self._bench
 
+    def _told(self, **answer: Any) -> Answer:
+        return {**answer, "unwell": self._ready().unwell}
+
 
 def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
     """Answers requests until the channel closes."""
-    for message, blob in _requests(channel):
-        handler: Handler = getattr(handlers, message["do"])
+    for message in _requests(channel):
+        handler: Callable[[dict[str, Any]], Answer] = getattr(handlers, message["do"])
         try:
-            reply, code = handler(message, blob)
-            while isinstance(reply, Iterator):
-                each = next(reply)
+            answer = handler(message)
+            for each in [answer] if isinstance(answer, dict) else answer:
                 channel.send(each)
-                if each["last"]:
-                    break
-            else:
-                channel.send(reply, code)
         except Exception as error:
             channel.send(_trouble(error))
 
 
-def _requests(channel: Channel) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _requests(channel: Channel) -> Iterator[dict[str, Any]]:
     """Requests as they come; the next one is read while one is answered, so that its sender need not wait."""
-    waiting: queue.Queue[tuple[dict[str, Any], bytes] | None] = queue.Queue(1)
+    waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(1)
 
     def read() -> None:
         with suppress(ChannelBroken):
@@ -265,8 +233,7 @@ def _requests(channel: Channel) -> Iterator[tuple[dict[str, Any], bytes]]:
         waiting.put(None)
 
     threading.Thread(target=read, name="requests", daemon=True).start()
-    while (request := waiting.get()) is not None:
-        yield request
+    yield from iter(waiting.get, None)
 
 
 def _trouble(error: Exception) -> dict[str, Any]:

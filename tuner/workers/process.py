@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,7 +43,7 @@ class ChannelBroken(Exception):
 
 
 class Channel:
-    """One end of a socket that carries frames."""
+    """One end of a socket that carries messages: JSON objects, and bytes as their ``code``."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -53,45 +52,43 @@ class Channel:
         """For selectors."""
         return self._socket.fileno()
 
-    def send(self, message: dict[str, Any], blob: bytes = b"", limit_s: float | None = None) -> None:
-        """Sends a frame.
+    def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
+        """Sends a message.
 
         Args:
-            message: JSON object.
-            blob: Binary part.
+            message: JSON object; ``code`` may be bytes.
             limit_s: Seconds to wait for the other side to read.
 
         Raises:
             ChannelBroken: The other side does not read.
         """
-        text = json.dumps(message).encode()
+        code = message.get("code", b"")
+        text = json.dumps({name: value for name, value in message.items() if name != "code"}).encode()
         try:
             self._socket.settimeout(limit_s)
-            self._socket.sendall(_HEADER.pack(MAGIC, len(text), len(blob)) + text + blob)
+            self._socket.sendall(_HEADER.pack(MAGIC, len(text), len(code)) + text + code)
         except OSError as error:
             raise ChannelBroken(f"cannot send: {error}") from error
 
-    def receive(self, limit_s: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """Waits for a frame.
+    def receive(self, limit_s: float | None = None) -> dict[str, Any]:
+        """Waits for a message.
 
         Args:
-            limit_s: Seconds for the whole frame; None waits forever.
+            limit_s: Seconds for the whole of it; None waits forever.
 
         Raises:
             ChannelBroken: Closed, rubbish, or too slow.
         """
         until = None if limit_s is None else time.monotonic() + limit_s
-        magic, text_length, blob_length = _HEADER.unpack(self._read(_HEADER.size, until))
-        if magic != MAGIC or text_length + blob_length > LIMIT_BYTES:
-            raise ChannelBroken("wrote rubbish into its channel", rubbish=True)
-        text, blob = self._read(text_length, until), self._read(blob_length, until)
-        try:
-            message = json.loads(text)
-        except ValueError:
-            raise ChannelBroken("wrote rubbish into its channel", rubbish=True) from None
+        magic, text_length, code_length = _HEADER.unpack(self._read(_HEADER.size, until))
+        message = None
+        if magic == MAGIC and text_length + code_length <= LIMIT_BYTES:
+            text, code = self._read(text_length, until), self._read(code_length, until)
+            with contextlib.suppress(ValueError):
+                message = json.loads(text)
         if not isinstance(message, dict):
             raise ChannelBroken("wrote rubbish into its channel", rubbish=True)
-        return message, blob
+        return message | {"code": code}
 
     def _read(self, length: int, until: float | None) -> bytes:
         parts, missing = [], length
@@ -133,19 +130,6 @@ class WorkerFailed(Exception):
     def __init__(self, reason: str, timed_out: bool = False, alarmed: bool = False) -> None:
         super().__init__(reason)
         self.timed_out, self.alarmed = timed_out, alarmed
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A worker's reply.
-
-    Attributes:
-        data: JSON object.
-        blob: Binary part.
-    """
-
-    data: dict[str, Any]
-    blob: bytes = b""
 
 
 class Worker:
@@ -190,26 +174,25 @@ class Worker:
         """For selectors: readable if the reply, or the end, has come."""
         return self._channel.fileno()
 
-    def request(self, message: dict[str, Any], blob: bytes = b"", limit_s: float = START_LIMIT_S) -> None:
-        """Sends a request; `collect` returns the reply.
+    def request(self, message: Mapping[str, Any], limit_s: float = START_LIMIT_S) -> None:
+        """Sends a request; `collect` returns the answer.
 
         Raises:
             WorkerFailed: The worker is gone.
         """
-        self.busy = True
-        self.deadline_s = time.monotonic() + limit_s
+        self.expect(limit_s)
         try:
-            self._channel.send(message, blob, FRAME_LIMIT_S)
+            self._channel.send(message, FRAME_LIMIT_S)
         except ChannelBroken as error:
             raise WorkerFailed(self._obituary(error)) from error
 
-    def ahead(self, message: dict[str, Any], blob: bytes = b"") -> bool:
+    def ahead(self, message: Mapping[str, Any]) -> bool:
         """Sends a request behind the pending one; False if the worker is gone, as `collect` then tells.
 
         When the pending one has been answered, `expect` and `collect` wait for this one's answer.
         """
         try:
-            self._channel.send(message, blob, FRAME_LIMIT_S)
+            self._channel.send(message, FRAME_LIMIT_S)
         except ChannelBroken:
             return False
         return True
@@ -226,8 +209,8 @@ class Worker:
         """True if `collect` will not wait long: the reply or the end has come, or its time is up."""
         return self.busy and (self.overdue() or bool(select.select([self], [], [], 0)[0]))
 
-    def collect(self, limit_s: float | None = None) -> Reply:
-        """Waits for the reply to the pending request.
+    def collect(self, limit_s: float | None = None) -> dict[str, Any]:
+        """Waits for the answer to the pending request.
 
         Args:
             limit_s: Seconds to wait; by default those of a frame, or none if the request is overdue.
@@ -237,22 +220,27 @@ class Worker:
         """
         try:
             usual_s = 0.01 if self.overdue() else FRAME_LIMIT_S
-            data, blob = self._channel.receive(usual_s if limit_s is None else limit_s)
+            answer = self._channel.receive(usual_s if limit_s is None else limit_s)
         except ChannelBroken as error:
             reason = self._obituary(error)
             alarmed = self._process.poll() == -signal.SIGALRM
             raise WorkerFailed(reason, timed_out=self.overdue(), alarmed=alarmed) from error
         self.busy = False
-        return Reply(data, blob)
+        return answer
 
-    def ask(self, message: dict[str, Any], blob: bytes = b"", limit_s: float = START_LIMIT_S) -> Reply:
-        """`request` and `collect` in one."""
-        self.request(message, blob, limit_s)
-        return self.collect(limit_s)
+    def ask(self, message: Mapping[str, Any], limit_s: float = START_LIMIT_S) -> dict[str, Any]:
+        """Sends a request, and waits for an answer without trouble.
+
+        Raises:
+            WorkerFailed: See `collect`.
+            InputError: The worker reported that the request is at fault.
+            DeviceTrouble: It reported that the device or the environment is at fault.
+        """
+        self.request(message, limit_s)
+        return answered(self.collect(limit_s))
 
     def _obituary(self, error: ChannelBroken) -> str:
-        alive = self._process.poll() is None
-        if alive and not error.rubbish:
+        if not error.rubbish:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)
         code = self._process.poll()
@@ -268,8 +256,7 @@ class Worker:
     def _last_words(self) -> str:
         """Returns the end of the worker's standard output and error."""
         with contextlib.suppress(OSError, ValueError):
-            size = self._stderr.seek(0, os.SEEK_END)
-            self._stderr.seek(max(size - STDERR_TAIL, 0))
+            self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - STDERR_TAIL, 0))
             return self._stderr.read().decode(errors="replace").strip()
         return ""
 
@@ -288,13 +275,13 @@ class Worker:
         self._stderr.close()
 
 
-def answered(reply: Reply) -> dict[str, Any]:
-    """Returns the data of a reply.
+def answered(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns an answer without trouble.
 
     Raises:
         InputError: The worker reported that the request is at fault.
         DeviceTrouble: It reported that the device or the environment is at fault.
     """
-    if "trouble" in reply.data:
-        raise (InputError if reply.data.get("bad_input") else DeviceTrouble)(reply.data["trouble"])
-    return reply.data
+    if "trouble" in answer:
+        raise (InputError if answer.get("bad_input") else DeviceTrouble)(answer["trouble"])
+    return answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,44 +19,12 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
-from tuner.declare.space import Config, Parameter, Space
 from tuner.devices.comparing import checksums, differences, unequal
-from tuner.devices.protocol import GUARD_BYTES, Device
-from tuner.errors import DeclarationError, InputError
+from tuner.devices.protocol import GUARD_BYTES, Arrays, Device
+from tuner.errors import DeclarationError
 from tuner.results.measurement import Error
 from tuner.workers.inputs import Inputs, Offsets, bits, drawn, own_draw
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The expected output.
-
-    Attributes:
-        values: float64 array of its shape.
-        scale: rms relative to which its rounding errors are measured.
-        tolerance: See `tuner.declare.problem.Problem.tolerance`.
-    """
-
-    values: Any
-    scale: float
-    tolerance: float
-
-    def error_of(self, xp: Any, output: Any) -> Error:
-        """Measures the error of an output.
-
-        An element is correct if |out - ref| <= tolerance * (scale + |ref|).
-
-        Args:
-            xp: The array module.
-            output: The output, of the same shape.
-        """
-        found = differences(xp, output.reshape(-1), self.values.reshape(-1), self.tolerance, self.scale)
-        unit, count = self.scale or 1.0, self.values.size
-        root = math.sqrt(found.squares / count)
-        return Error(found.largest / unit, root / unit, found.ratio, mean_rel=found.total / count / unit)
 
 
 def worst_of(errors: list[Error]) -> Error:
@@ -79,6 +47,12 @@ def complaint(worst: Error) -> str:
             "rounding explains"
         )
     return ""
+
+
+def outputs_of(xp: Any, problem: Problem, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Name of an output -> what the operation's reference makes of arrays."""
+    values = problem.operation.reference(xp, problem, arrays)
+    return values if isinstance(values, Mapping) else {problem.outputs[0].name: values}
 
 
 def rms(values: Any) -> float:
@@ -122,7 +96,7 @@ class Draw:
     rms: Mapping[str, float]
 
 
-class Workload:
+class Workload(Arrays):
     """Arrays, references and guards of one problem on one device.
 
     Attributes:
@@ -212,23 +186,24 @@ class Workload:
         return drawn(generator, tensor.dtype, tensor.shape) if own is None else own.reshape(tensor.shape)
 
     def _reference(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        outputs = self.problem.outputs
+        problem = self.problem
         try:
-            found = self.problem.operation.reference(self._xp, self.problem, arrays)
-            named = found if isinstance(found, Mapping) else {outputs[0].name: found}
-            return {tensor.name: self._own(named[tensor.name]).reshape(tensor.shape) for tensor in outputs}
+            values = outputs_of(self._xp, problem, arrays)
+            return {
+                tensor.name: self._own(values[tensor.name]).reshape(tensor.shape) for tensor in problem.outputs
+            }
         except (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError) as error:
             raise DeclarationError(
-                f"the reference of operation {self.problem.operation.name!r} gives each output in its shape; "
-                f"for {self.problem} it fails with {type(error).__name__}: {error}; correct it"
+                f"the reference of operation {problem.operation.name!r} gives each output in its shape; "
+                f"for {problem} it fails with {type(error).__name__}: {error}; correct it"
             ) from error
 
     def _own(self, reference: Any) -> Any:
         """Returns a reference in float64 and in memory of its own, because the inputs' memory will change."""
-        found = self._xp.asarray(reference, dtype=self._xp.float64)
-        shared = any(self._xp.may_share_memory(found, each) for each in self.inputs.arrays.values())
+        values = self._xp.asarray(reference, dtype=self._xp.float64)
+        shared = any(self._xp.may_share_memory(values, array) for array in self.inputs.arrays.values())
         # Row-major, because it is read in pieces.
-        return found.copy() if shared else self._xp.ascontiguousarray(found)
+        return values.copy() if shared else self._xp.ascontiguousarray(values)
 
     @property
     def references(self) -> Mapping[str, Any]:
@@ -247,13 +222,6 @@ class Workload:
         self.__dict__.pop("second", None)
         self._present = self.first
         return self.second
-
-    def arguments(self) -> Sequence[Any]:
-        """Tensors, then scalars as NumPy numbers, in a kernel's order."""
-        import numpy
-
-        scalars = [numpy.dtype(scalar.dtype).type(scalar.value) for scalar in self.problem.scalars]
-        return [*(self.arrays[tensor.name] for tensor in self.problem.tensors), *scalars]
 
     def begin(self, draw: Draw, poison: str = NAN) -> None:
         """Places a draw's inputs, even if they were changed, and poisons the outputs.
@@ -359,9 +327,8 @@ class Workload:
 
     def _agreeing(self, draw: Draw, name: str, values: Any, places: Any, allowance: float) -> int:
         """How many elements agree with the reference of a draw."""
-        expected = self._expected(draw, name)
-        right = on_host(self._xp, expected.values.reshape(-1)[self._xp.asarray(places)])
-        allowed = allowance * expected.tolerance * (expected.scale + abs(right))
+        right = on_host(self._xp, draw.references[name].reshape(-1)[self._xp.asarray(places)])
+        allowed = allowance * self.problem.tolerance * (self._scale(draw, name) + abs(right))
         return int((abs(values - right) <= allowed).sum())
 
     def _held(self, tensor: Tensor, places: Any) -> Any:
@@ -392,13 +359,20 @@ class Workload:
         return worst, self._stale(complaint(judged))
 
     def _worst(self, draw: Draw) -> Error:
-        return worst_of(
-            [self._expected(draw, name).error_of(self._xp, self.arrays[name]) for name in draw.references]
-        )
+        return worst_of([self._error(draw, name) for name in draw.references])
 
-    def _expected(self, draw: Draw, name: str) -> Expected:
-        squares = [draw.rms[name] ** 2, *(each[name] ** 2 for each in self._more_rms)]
-        return Expected(draw.references[name], math.sqrt(sum(squares) / len(squares)), self.problem.tolerance)
+    def _error(self, draw: Draw, name: str) -> Error:
+        output, values = self.arrays[name].reshape(-1), draw.references[name].reshape(-1)
+        scale = self._scale(draw, name)
+        found = differences(self._xp, output, values, self.problem.tolerance, scale)
+        unit, count = scale or 1.0, values.size
+        root = math.sqrt(found.squares / count)
+        return Error(found.largest / unit, root / unit, found.ratio, mean_rel=found.total / count / unit)
+
+    def _scale(self, draw: Draw, name: str) -> float:
+        """The rms relative to which rounding errors are measured."""
+        squares = [draw.rms[name] ** 2, *(more[name] ** 2 for more in self._more_rms)]
+        return math.sqrt(sum(squares) / len(squares))
 
     def touched(self) -> str:
         """What is wrong with memory that no kernel writes: inputs, and guards. A GPU is waited for once."""
@@ -459,61 +433,3 @@ def on_host(xp: Any, array: Any) -> Any:
 def wrote_into(name: str) -> str:
     """Returns the complaint about a config that changed an input."""
     return f"wrote into the input {name}, which kernels only read"
-
-
-#: Largest number of cases for one config.
-CASES = 10
-#: Config values above this are not taken for tile sizes, so that arrays stay small.
-LARGEST_TILE = 512
-#: Larger cases cost more than they reveal.
-LIMIT_BYTES = 256 << 20
-PRIMES = (37, 61, 29, 43, 53)
-#: A long dim beside short ones.
-LONG = 1031
-
-
-def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo) -> tuple[Problem, ...]:
-    """Small problems of the same operation, dtype and layout that the config must solve, too.
-
-    Args:
-        problem: Supplies operation, dtype and layout.
-        kernel: The kernel to check.
-        config: Its config.
-        device: Constraints may depend on it.
-    """
-    found: list[Problem] = []
-    for sizes in _sizes(len(problem.shape), _tile(config)):
-        shape = {name: size for (name, _), size in zip(problem.shape, sizes, strict=True)}
-        try:
-            case = problem.at(shape)
-            legal = is_legal(kernel, config, case, device)
-        except (InputError, ArithmeticError):
-            continue
-        if legal and case not in found and case.memory_bytes <= LIMIT_BYTES:
-            found.append(case)
-    return tuple(found[:CASES])
-
-
-def is_legal(kernel: Kernel, config: Config, problem: Problem, device: DeviceInfo) -> bool:
-    """True if the config must give the correct result; it may break rules that are for speed alone."""
-    rules = [each for each in kernel.constraints if not each.for_speed]
-    only = [Parameter(each.name, (config[each.name],), each.scale) for each in kernel.parameters]
-    return len(Space.build(only, rules, problem, device)) == 1
-
-
-def _tile(config: Config) -> int:
-    sizes = [value for value in config.values() if isinstance(value, int) and 1 < value <= LARGEST_TILE]
-    return max(sizes, default=16)
-
-
-def _sizes(dims: int, tile: int) -> Iterator[tuple[int, ...]]:
-    yield (1,) * dims
-    yield (PRIMES * dims)[:dims]
-    for size in (tile - 1, tile, tile + 1):
-        yield (size,) * dims
-    for number in range(dims):
-        for short in (1, 3):
-            yield tuple(LONG if each == number else short for each in range(dims))
-    # Shapes for which vector accesses are legal: multiples of 4 that no tile divides.
-    yield tuple(4 * prime for prime in (PRIMES * dims)[:dims])
-    yield tuple(tile + 4 * (each + 1) for each in range(dims))

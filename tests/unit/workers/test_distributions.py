@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.catalogue import builtin
-from tuner.workers.distributions import KINDS, broken_promise, changed
+from tuner.workers.further_checks import KINDS, broken_promise, changed
 from tuner.workers.workload import Workload
 
 PROBLEM = builtin().operation("gemm").problem({"m": 48, "n": 40, "k": 160}, precision="emulated")

@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.declare.space import Config, Constraint, choice
-from tuner.workers.workload import CASES, LIMIT_BYTES, LONG, edge_problems, is_legal
+from tuner.workers.further_checks import CASES, LIMIT_BYTES, LONG, edge_problems
 
 BOARD = DeviceInfo("Board", "cuda", max_threads_per_block=1024)
 OPERATION = Operation(
@@ -65,6 +65,4 @@ def test_where_the_config_breaks_a_rule_it_need_not_be_right() -> None:
 def test_a_rule_for_speed_alone_may_be_broken() -> None:
     large = Constraint("worth its while", lambda p, d, c: p.m > 10_000, for_speed=True)
     assert shapes(48, large) == shapes(48)
-    problem, config = OPERATION.problem({"m": 5, "n": 5}), Config({"TILE": 48, "FAST": 1})
-    assert is_legal(kernel(large), config, problem, BOARD)
-    assert not is_legal(kernel(replace(large, for_speed=False)), config, problem, BOARD)
+    assert shapes(48, replace(large, for_speed=False)) == []

@@ -1,6 +1,7 @@
-"""Further inputs for kernels that promise the library's error for all: spread widely, positive, not finite.
+"""What finalists are checked on beside the problem itself: other kinds of inputs, and small awkward shapes.
 
-They are held against the library at the same inputs, by an element's error over the sum of its terms' sizes.
+A kernel that promises the library's error for all inputs is held against the library at numbers that are spread
+widely, positive or not finite, by an element's error over the sum of its terms' sizes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from typing import Any
 
 import numpy
 
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.protocol import Device, Run
-from tuner.workers.workload import Workload
+from tuner.errors import InputError
+from tuner.workers.workload import Workload, outputs_of
 
 #: An error so many times the library's is within the promise, and so is one of a unit in the last place.
 FACTOR, LEAST = 2.0, 2.0**-23
@@ -134,16 +140,15 @@ def changed(xp: Any, change: Changes, arrays: Mapping[str, Any]) -> None:
 
 def compared(device: Device, workload: Workload, run: Run, library: Run) -> str:
     """What a kernel makes of the present inputs, if that is worse than it may be; empty if it is not."""
-    xp = device.xp
+    xp, problem = device.xp, workload.problem
+    wide = {name: _widened(xp, array) for name, array in workload.inputs.arrays.items()}
     with numpy.errstate(all="ignore"):
-        exact, sizes = _sums(xp, workload)
-        run()
-        device.synchronize()
-        ours = {name: _judged(xp, workload.arrays[name], *each) for name, each in _both(exact, sizes)}
-        workload.poison()
-        library()
-        device.synchronize()
-        theirs = {name: _judged(xp, workload.arrays[name], *each) for name, each in _both(exact, sizes)}
+        exact = outputs_of(xp, problem, wide)
+        sizes = outputs_of(xp, problem, {name: xp.abs(array) for name, array in wide.items()})
+        ours, theirs = (
+            {name: _judged(xp, output, exact[name], sizes[name]) for name, output in outputs.items()}
+            for outputs in (_computed(device, workload, of) for of in (run, library))
+        )
     for name, (error, is_pattern) in ours.items():
         if not is_pattern:
             return f"{name} is not finite where the result is, or finite where it is not"
@@ -156,15 +161,12 @@ def compared(device: Device, workload: Workload, run: Run, library: Run) -> str:
     return ""
 
 
-def _sums(xp: Any, workload: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs in float64, and the same of the inputs' sizes."""
-    problem, inputs = workload.problem, workload.inputs.arrays
-    found = []
-    wide = {name: _widened(xp, array) for name, array in inputs.items()}
-    for arrays in (wide, {name: xp.abs(array) for name, array in wide.items()}):
-        told = problem.operation.reference(xp, problem, arrays)
-        found.append(dict(told) if isinstance(told, Mapping) else {problem.outputs[0].name: told})
-    return found[0], found[1]
+def _computed(device: Device, workload: Workload, run: Run) -> Mapping[str, Any]:
+    """The outputs of a run over poison."""
+    workload.poison()
+    run()
+    device.synchronize()
+    return {tensor.name: workload.arrays[tensor.name] for tensor in workload.problem.outputs}
 
 
 def _widened(xp: Any, x: Any) -> Any:
@@ -177,14 +179,55 @@ def _widened(xp: Any, x: Any) -> Any:
     return xp.where((cells & 0x7F800000) == 0, sign * fraction, x.astype(xp.float64))
 
 
-def _both(exact: dict[str, Any], sizes: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    for name, value in exact.items():
-        yield name, (value, sizes[name])
-
-
 def _judged(xp: Any, output: Any, exact: Any, size: Any) -> tuple[float, bool]:
     """Largest error over the terms' sizes, and whether what is finite is where it should be."""
     finite = xp.isfinite(exact)
     is_pattern = bool((xp.isfinite(output) == finite).all())
     off = xp.abs(_widened(xp, output) - exact) / xp.where(size > 0, size, 1.0)
     return float(xp.where(finite, off, 0.0).max()), is_pattern
+
+
+#: Largest number of awkward shapes for one config; larger ones cost more than they reveal.
+CASES, LIMIT_BYTES = 10, 256 << 20
+#: Config values above this are not taken for tile sizes, so that arrays stay small.
+LARGEST_TILE = 512
+PRIMES = (37, 61, 29, 43, 53)
+#: A long dim beside short ones.
+LONG = 1031
+
+
+def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo) -> tuple[Problem, ...]:
+    """Small problems of the same operation, dtype and layout that the config must solve, too.
+
+    Args:
+        problem: Supplies operation, dtype and layout.
+        kernel: The kernel to check.
+        config: Its config.
+        device: Constraints may depend on it.
+    """
+    cases: dict[Problem, None] = {}
+    for sizes in _sizes(len(problem.shape), _tile(config)):
+        shape = {name: size for (name, _), size in zip(problem.shape, sizes, strict=True)}
+        try:
+            case = problem.at(shape)
+            if kernel.allows(case, device, config) and case.memory_bytes <= LIMIT_BYTES:
+                cases[case] = None
+        except (InputError, ArithmeticError):
+            continue
+    return tuple(cases)[:CASES]
+
+
+def _tile(config: Config) -> int:
+    sizes = [value for value in config.values() if isinstance(value, int) and 1 < value <= LARGEST_TILE]
+    return max(sizes, default=16)
+
+
+def _sizes(dims: int, tile: int) -> Iterator[tuple[int, ...]]:
+    primes = (PRIMES * dims)[:dims]
+    yield from ((1,) * dims, primes)
+    yield from ((size,) * dims for size in (tile - 1, tile, tile + 1))
+    for long in range(dims):
+        yield from (tuple(LONG if dim == long else short for dim in range(dims)) for short in (1, 3))
+    # Shapes for which vector accesses are legal: multiples of 4 that no tile divides.
+    yield tuple(4 * prime for prime in primes)
+    yield tuple(tile + 4 * (dim + 1) for dim in range(dims))
