@@ -359,8 +359,9 @@ def consult(request: CallRequest, array: Any) -> None:
     pending = measuring.PROCESS.ask(problem, device, policy.seconds, partial(decide_anew, problem, device))
     if policy.wait:
         pending.wait()
-    if pending.outcome in TOLD:
-        warn_once(f"{problem} could not be measured at its first use, and is answered without: {pending.why}")
+    outcome, why = pending.result() if pending.done() else ("", "")
+    if outcome in TOLD:
+        warn_once(f"{problem} could not be measured at its first use, and is answered without: {why}")
 
 
 def _every_miss() -> list[Miss]:

@@ -177,10 +177,10 @@ class TunedFunction:
         return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
 
     def _named(self, arguments: tuple[Any, ...], by_name: Mapping[str, Any]) -> dict[str, Any]:
-        if by_name:
-            in_order = dict(zip(self._code.takes, arguments, strict=False))
-            return named({**in_order, **by_name}, self._code.takes, self._code.name)
-        return named(arguments, self._code.takes, self._code.name)
+        takes = self._code.takes
+        if by_name or len(arguments) != len(takes):
+            return named(takes, self._code.name, *arguments, **by_name)
+        return dict(zip(takes, arguments, strict=True))
 
     def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, Kernel, DetectedDevice]:
         """The problem for these arguments, its kernel, and the device that they are on."""

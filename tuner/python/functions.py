@@ -332,31 +332,28 @@ class Packed:
                 "array that it was packed from"
             )
         given = {"a": a} if out is None else {"a": a, "out": out}
-        for name, array in given.items():
-            if type(array) is not self._family.base:
-                self._check(name, array)
-        key = tuple(self._family.key(array) for array in given.values())
-        call = self._calls.get(key)
-        if call is None:
-            for name, array in given.items():
-                self._check(name, array)
-            arrays = {"a": a, "b": self._array}
-            request = request_of("matmul", self._family, arrays, out, EMULATED, packed=self._form)
-            call = prepared_call(self._calls, key, request, a)
+        try:
+            call = self._calls[tuple(map(self._family.key, given.values()))]
+        except (KeyError, AttributeError, TypeError, RuntimeError):
+            call = self._prepared(given)
         return call(a, self._array, out)
 
-    def _check(self, name: str, array: Any) -> None:
-        family = family_of(array)
-        if family is not self._family:
-            raise TypeError(
-                f"matmul: {name} is an array of {self._family.name} as the packed operand is, got "
-                f"{type(array).__name__}; convert it"
-            )
-        dtype = family.operand(array).dtype
-        if dtype != self.dtype:
-            raise InputError(
-                f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
-            )
+    def _prepared(self, given: Mapping[str, Any]) -> Prepared:
+        """The call with arrays of a kind that was not met before."""
+        for name, array in given.items():
+            if family_of(array) is not self._family:
+                raise TypeError(
+                    f"matmul: {name} is an array of {self._family.name} as the packed operand is, got "
+                    f"{type(array).__name__}; convert it"
+                )
+            dtype = self._family.operand(array).dtype
+            if dtype != self.dtype:
+                raise InputError(
+                    f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
+                )
+        arrays, key = {"a": given["a"], "b": self._array}, tuple(map(self._family.key, given.values()))
+        request = request_of("matmul", self._family, arrays, given.get("out"), EMULATED, packed=self._form)
+        return prepared_call(self._calls, key, request, given["a"])
 
 
 def pack(b: Any, *, rows: int = 0) -> Packed:

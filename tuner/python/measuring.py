@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tuner.lookup.asking import database_url
 from tuner.results.record import ProblemKey
@@ -30,53 +30,45 @@ WAIT_S = 90.0
 FAILED = "failed"
 
 
-@dataclass
-class PendingMeasurement:
-    """A problem that is to be measured.
+class PendingMeasurement(Future[tuple[str, str]]):
+    """A problem that is to be measured; its result is how that ended, and why where nothing was measured.
+
+    It ends as ``measured``, ``known`` (another process did it), ``nothing``, ``busy`` or ``failed``.
 
     Attributes:
         problem: The problem.
         device: ``cpu`` or ``cuda:0``.
         seconds: Seconds of timing at the most.
-        done: Called once it has ended, in another thread.
-        db: URL of the database that is to know the result.
-        outcome: ``measured``, ``known`` (another process did), ``nothing``, ``busy`` or ``failed``; empty
-            before it has ended.
-        why: The reason where nothing was measured.
-        ended: Set once it has ended.
-        asked_s: When it was asked, by `time.monotonic`.
+        question: As the process reads it, one line; with the database that is to know the result.
     """
 
-    problem: ProblemKey
-    device: str
-    seconds: float
-    done: Callable[[], None]
-    db: str = field(default_factory=database_url)
-    outcome: str = ""
-    why: str = ""
-    ended: threading.Event = field(default_factory=threading.Event)
-    asked_s: float = field(default_factory=time.monotonic)
+    def __init__(self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]) -> None:
+        """Writes the question.
+
+        Args:
+            problem: The problem.
+            device: Where.
+            seconds: Seconds of timing at the most.
+            changed: Called in another thread once it has ended, before those who wait go on.
+        """
+        super().__init__()
+        self.problem, self.device, self.seconds, self._changed = problem, device, seconds, changed
+        self._until_s = time.monotonic() + WAIT_S + 2 * seconds
+        words = {
+            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
+            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
+        }  # fmt: skip
+        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "db": database_url()}
+        self.question = json.dumps(question) + "\n"
+
+    def end(self, outcome: tuple[str, str]) -> None:
+        """It has ended."""
+        self._changed()
+        self.set_result(outcome)
 
     def wait(self) -> None:
         """Waits until it has ended, or for so long since it was asked that it is no use."""
-        self.ended.wait(max(0.0, self.asked_s + WAIT_S + 2 * self.seconds - time.monotonic()))
-
-    def end(self, outcome: str, why: str) -> None:
-        """It has ended."""
-        self.outcome, self.why = outcome, why
-        self.done()
-        self.ended.set()
-
-    @property
-    def question(self) -> str:
-        """As the process reads it, one line."""
-        key = self.problem
-        problem = {
-            "operation": key.operation, "shape": key.dims, "dtype": key.dtype, "layout": key.layout,
-            "precision": key.precision, **key.told_epilogue,
-        }  # fmt: skip
-        question = {"id": 0, "problem": problem, "device": self.device, "seconds": self.seconds, "db": self.db}
-        return json.dumps(question) + "\n"
+        wait([self], max(0.0, self._until_s - time.monotonic()))
 
 
 class MeasuringProcess:
@@ -90,21 +82,14 @@ class MeasuringProcess:
         self._thread: threading.Thread | None = None
 
     def ask(
-        self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]
+        self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]
     ) -> PendingMeasurement:
-        """Has a problem measured, unless it was asked for before; returns at once.
-
-        Args:
-            problem: The problem.
-            device: Where.
-            seconds: Seconds of timing at the most.
-            done: Called once it has ended, in another thread; not if it was asked for before.
-        """
+        """Has a problem measured, unless it was asked for before; returns at once. See `PendingMeasurement`."""
         with self._lock:
             known = self._asked.get((problem, device))
             if known is not None:
                 return known
-            pending = self._asked[problem, device] = PendingMeasurement(problem, device, seconds, done)
+            pending = self._asked[problem, device] = PendingMeasurement(problem, device, seconds, changed)
             self._waiting.put(pending)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, daemon=True, name="tuner-first-use")
@@ -114,68 +99,64 @@ class MeasuringProcess:
     def forget(self) -> None:
         """Lets what has ended be asked for again."""
         with self._lock:
-            self._asked = {key: pending for key, pending in self._asked.items() if not pending.outcome}
+            self._asked = {key: pending for key, pending in self._asked.items() if not pending.done()}
 
     def _serve(self) -> None:
         while True:
             pending = self._waiting.get()
             try:
-                outcome, why = self._answer(pending.question)
+                outcome = self._answer(pending.question)
             except (OSError, ValueError) as error:
-                outcome, why = FAILED, f"the process that measures cannot be started: {error}"
-            pending.end(outcome, why)
+                outcome = FAILED, f"the process that measures cannot be started: {error}"
+            pending.end(outcome)
 
     def _answer(self, question: str) -> tuple[str, str]:
         """Outcome and reason; a process that ended, idle, just as it was asked is replaced once."""
         code = 0
         for _ in range(2):
-            running = self._running
-            if running is None or running.poll() is not None:
-                running = self._running = _started()
-            assert running.stdin is not None, "a pipe"
-            assert running.stdout is not None, "a pipe"
+            if self._running is None or self._running.poll() is not None:
+                self._running = _started()
+            stdin, stdout = _pipes(self._running)
             with contextlib.suppress(BrokenPipeError):
-                running.stdin.write(question)
-                running.stdin.flush()
-            line = running.stdout.readline()
+                stdin.write(question)
+                stdin.flush()
+            line = stdout.readline()
             if line:
                 answer: dict[str, Any] = json.loads(line)
                 return answer["outcome"], answer["why"]
-            self._close(running)
-            self._running, code = None, running.wait()
+            for pipe in (stdin, stdout):
+                with contextlib.suppress(OSError, ValueError):
+                    pipe.close()
+            code, self._running = self._running.wait(), None
             if code:
                 break
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return FAILED, f"the process that measures ended with {how}"
 
-    @staticmethod
-    def _close(running: subprocess.Popen[str]) -> None:
-        for pipe in (running.stdin, running.stdout):
-            with contextlib.suppress(OSError, ValueError):
-                assert pipe is not None, "a pipe"
-                pipe.close()
-
     def release(self) -> None:
         """Lets the process end once it has finished what it measures, without waiting for it."""
-        running = self._running
-        if running is None:
+        if self._running is None:
             return
         with contextlib.suppress(OSError, ValueError):
-            assert running.stdin is not None, "a pipe"
-            running.stdin.close()
-        if running.poll() is None:
-            running.returncode = 0  # it goes on by itself: nobody is to wait for it, or to warn that it runs
+            _pipes(self._running)[0].close()
+        if self._running.poll() is None:
+            self._running.returncode = 0  # it goes on by itself: nobody is to wait for it, or warn that it runs
 
     def abandon(self) -> None:
         """In a child process: its parent's is not its own."""
-        running = self._running
-        for pipe in (running.stdin, running.stdout) if running is not None else ():
+        if self._running is None:
+            return
+        for pipe in _pipes(self._running):
             with contextlib.suppress(OSError, ValueError):
-                assert pipe is not None, "a pipe"
                 os.close(pipe.fileno())
-        if running is not None:
-            running.returncode = 0
-            _ABANDONED.append(running)
+        self._running.returncode = 0
+        _ABANDONED.append(self._running)
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
 
 
 def _started() -> subprocess.Popen[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import inspect
 import re
@@ -47,6 +48,7 @@ GRID_DIVISORS = ("grid_div_x", "grid_div_y", "grid_div_z")
 LAUNCH = ("grid", "block", "shared_bytes")
 #: Python's and NumPy's kinds of numbers -> dtype of a scalar argument.
 _KINDS = {"i": "int64", "u": "int64", "b": "int64", "f": "float64"}
+_POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ def declared(code: KernelCode, arguments: object, options: Mapping[str, Any]) ->
         DeclarationError: Something that was given as text or function cannot be read.
     """
     _check_used(code, options)
-    values, numbers = named(arguments, code.takes, code.name), free_numbers(code, options)
+    in_order, by_name = ((), arguments) if isinstance(arguments, Mapping) else (arguments, {})
+    in_order = in_order if isinstance(in_order, Sequence) else (in_order,)
+    values, numbers = named(code.takes, code.name, *in_order, **by_name), free_numbers(code, options)
     taken = {argument.name: argument for argument in (taken_by(code.text, code.name) if code.text else ())}
     given = [
         replace(described(name, value, taken.get(name)), free=name in numbers) for name, value in values.items()
@@ -184,30 +188,26 @@ def declared(code: KernelCode, arguments: object, options: Mapping[str, Any]) ->
     return replace(own, launch=_launch(own, options)) if has_launch else own
 
 
-def named(arguments: object, names: Sequence[str], function: str) -> dict[str, Any]:
+def named(names: Sequence[str], function: str, *arguments: Any, **by_name: Any) -> dict[str, Any]:
     """Arguments by name.
 
     Args:
-        arguments: By name, or in the order of the names.
         names: What the function takes, in order.
         function: Its name, for messages.
+        arguments: In the order of the names.
+        by_name: Those that are given by name.
 
     Raises:
         InputError: Some are missing, or too many.
     """
-    if isinstance(arguments, Mapping):
-        missing, unknown = set(names) - arguments.keys(), arguments.keys() - set(names)
-        if missing or unknown:
-            wrong = f"{sorted(missing)[0]!r} is missing" if missing else f"got {sorted(unknown)[0]!r}"
-            raise InputError(f"{function} takes {', '.join(names)}; {wrong}; give exactly these")
-        return {name: arguments[name] for name in names}
-    given = list(arguments) if isinstance(arguments, Sequence) else [arguments]
-    if len(given) != len(names):
+    signature = inspect.Signature([inspect.Parameter(name, _POSITIONAL) for name in names])
+    try:
+        return signature.bind(*arguments, **by_name).arguments
+    except TypeError as error:
         raise InputError(
-            f"{function} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}; give one for "
-            "each, parameters left out"
-        )
-    return dict(zip(names, given, strict=True))
+            f"{function} takes {len(names)} arguments ({', '.join(names)}), got "
+            f"{len(arguments) + len(by_name)}: {error}; give one for each, parameters left out"
+        ) from None
 
 
 def described(name: str, value: Any, taken: Taken | None = None) -> KernelArgument:
@@ -475,20 +475,21 @@ def _read_reference(own: OwnKernel, function: Callable[..., Any], name: str) -> 
 
 def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
     """Arguments of the kernel that a function takes: by their names, or else the inputs in order."""
-    every = [argument.name for argument in own.arguments]
+    every = {argument.name for argument in own.arguments}
     inputs = [tensor.name for tensor in own.tensors if not tensor.output]
     try:
-        signature = inspect.signature(unwrapped(function)[0]).parameters.values()
+        signature = inspect.signature(unwrapped(function)[0])
     except (TypeError, ValueError):
         return tuple(inputs)
-    positional = [each for each in signature if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        each for each in signature.parameters.values() if each.kind in (each.POSITIONAL_ONLY, _POSITIONAL)
+    ]
     names = [each.name for each in positional if each.name in every or each.default is each.empty]
-    if names and set(names) <= set(every):
+    if names and set(names) <= every:
         return tuple(names)
-    needed = sum(each.default is each.empty for each in positional)
-    variadic = any(each.kind is each.VAR_POSITIONAL for each in signature)
     for given in (inputs, [*inputs, *(scalar.name for scalar in own.scalars)]):
-        if variadic or needed <= len(given) <= len(positional):
+        with contextlib.suppress(TypeError):
+            signature.bind(*given)
             return tuple(given)
     raise InputError(
         f"a reference takes the kernel's inputs ({', '.join(inputs)}), maybe its numbers, by their names or in "

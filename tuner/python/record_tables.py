@@ -7,7 +7,6 @@ import csv
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -83,23 +82,23 @@ class RecordOptions(TypedDict, total=False):
     db: str
 
 
-@dataclass(frozen=True)
-class Table(Sequence[Mapping[str, Any]]):
+class Table(list[Mapping[str, Any]]):
     """Rows of plain values by column: ``dim.m`` for sizes, ``config.BM`` for parameters.
+
+    A column that a row has no value for is missing in it.
 
     Attributes:
         columns: Names in order, with their kinds.
-        rows: Values by column; a column that a row has no value for is missing in it.
     """
 
     columns: Mapping[str, type]
-    rows: Sequence[Mapping[str, Any]]
 
-    def __getitem__(self, index: Any) -> Any:
-        return self.rows[index]
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Table:
+        """Records as a table, in their order."""
+        table = cls(map(row_of, records))
+        table.columns = columns_of(records)
+        return table
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The table as a data frame of pandas.
@@ -109,7 +108,7 @@ class Table(Sequence[Mapping[str, Any]]):
         """
         with _installed("pandas"):
             import pandas
-        return pandas.DataFrame(list(self.rows), columns=list(self.columns))
+        return pandas.DataFrame(list(self), columns=list(self.columns))
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {len(self.columns)} columns; to_dataframe() makes a data frame of them>"
@@ -121,24 +120,16 @@ class Table(Sequence[Mapping[str, Any]]):
         return f"<pre>{len(self)} rows of {', '.join(self.columns)}</pre>"
 
 
-@dataclass
-class _Columns:
-    """Finds out which columns records have."""
-
-    dims: dict[str, type] = field(default_factory=dict)
-    config: dict[str, type] = field(default_factory=dict)
-
-    def see(self, record: Record) -> None:
-        for name, value in record.problem.shape:
-            self.dims[f"dim.{name}"] = type(value)
+def columns_of(records: Iterable[Record]) -> dict[str, type]:
+    """The columns that records have, with the kinds of their values; text if a parameter's are of several."""
+    dims: dict[str, type] = {}
+    config: dict[str, type] = {}
+    for record in records:
+        dims |= {f"dim.{name}": type(value) for name, value in record.problem.shape}
         for name, value in record.config.items():
-            kind, known = type(value), self.config.get(f"config.{name}")
-            self.config[f"config.{name}"] = kind if known in (None, kind) else str
-
-    @property
-    def all(self) -> dict[str, type]:
-        fixed = {name: kind for name, (kind, _) in COLUMNS.items()}
-        return {**fixed, **self.dims, **self.config}
+            kind = config.setdefault(f"config.{name}", type(value))
+            config[f"config.{name}"] = kind if kind is type(value) else str
+    return {name: kind for name, (kind, _) in COLUMNS.items()} | dims | config
 
 
 def row_of(record: Record) -> dict[str, Any]:
@@ -146,24 +137,6 @@ def row_of(record: Record) -> dict[str, Any]:
     row = {name: value(record) for name, (_, value) in COLUMNS.items()}
     row |= {f"dim.{name}": value for name, value in record.problem.shape}
     return row | {f"config.{name}": value for name, value in record.config.items()}
-
-
-def table_of(records: Iterable[Record]) -> Table:
-    """Records as a table, in their order."""
-    columns, rows = _Columns(), []
-    for record in records:
-        columns.see(record)
-        rows.append(row_of(record))
-    return Table(columns.all, rows)
-
-
-def dataframe(records: Iterable[Record]) -> pandas.DataFrame:
-    """Records as a data frame of pandas.
-
-    Raises:
-        EnvironmentTrouble: pandas is not installed.
-    """
-    return table_of(records).to_dataframe()
 
 
 def records(**options: Unpack[RecordOptions]) -> Table:
@@ -176,20 +149,19 @@ def records(**options: Unpack[RecordOptions]) -> Table:
         NothingFound: There is no database.
         UnknownName: There is no such option.
     """
+    from tuner.python.tuning import refuse_unknown
     from tuner.store import Store
     from tuner.store.listing import Selection, stream
 
-    for name in options:
-        if name not in RecordOptions.__annotations__:
-            raise UnknownName("option", name, RecordOptions.__annotations__)
+    refuse_unknown(options, RecordOptions.__annotations__)
     wanted = Selection(
         options.get("operation") or "", tuple(options.get("shape") or ()), options.get("device") or "",
         options.get("regime") or "",
     )  # fmt: skip
     role = options.get("role")
     with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
-        found = [each for each in stream(store, Record, wanted) if role in (None, "", each.role.value)]
-    return table_of(sorted(found, key=lambda each: (each.measured_at, each.id)))
+        found = [record for record in stream(store, Record, wanted) if role in (None, "", record.role.value)]
+    return Table.of(sorted(found, key=lambda record: (record.measured_at, record.id)))
 
 
 def export_table(store: Store, path: Path | None, format: str, wanted: Selection) -> int:
@@ -213,52 +185,41 @@ def export_table(store: Store, path: Path | None, format: str, wanted: Selection
 
     if format not in FORMATS:
         raise UnknownName("format of a table", format, FORMATS)
-    columns = _Columns()
-    for record in listing.stream(store, Record, wanted):
-        columns.see(record)
-    rows = (row_of(record) for record in listing.stream(store, Record, wanted))
-    if format == "csv":
-        return _write_csv(rows, columns.all, path)
-    if path is None:
+    if format == "parquet" and path is None:
         raise InputError("Parquet goes to a file, got none; name it with -o FILE.parquet")
-    return _write_parquet(rows, columns.all, path)
-
-
-def _write_csv(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type], path: Path | None) -> int:
+    columns = columns_of(listing.stream(store, Record, wanted))
+    rows = map(row_of, listing.stream(store, Record, wanted))
+    batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
     with contextlib.ExitStack() as stack:
-        out = stack.enter_context(path.open("w", newline="", encoding="utf-8")) if path else sys.stdout
-        writer = csv.DictWriter(out, list(columns), restval="", lineterminator="\n")
-        writer.writeheader()
+        if format == "parquet":
+            assert path is not None, "checked above"
+            write = stack.enter_context(_parquet(path, columns))
+        else:
+            out = stack.enter_context(path.open("w", newline="", encoding="utf-8")) if path else sys.stdout
+            writer = csv.DictWriter(out, list(columns), restval="", lineterminator="\n")
+            writer.writeheader()
+            write = writer.writerows
         count = 0
-        for row in rows:
-            writer.writerow(row)
-            count += 1
+        for batch in batches:
+            write(batch)
+            count += len(batch)
     return count
 
 
-def _write_parquet(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, type], path: Path) -> int:
+@contextlib.contextmanager
+def _parquet(path: Path, columns: Mapping[str, type]) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
+    """What writes rows into a file."""
     with _installed("pyarrow"):
         import pyarrow
         from pyarrow import parquet
     kinds = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
-    count = 0
+
+    def cast(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: None if row.get(name) is None else kind(row[name]) for name, kind in columns.items()}
+
     with parquet.ParquetWriter(path, schema) as writer:
-        for batch in _batches(rows):
-            cast = [{name: _as(kind, row.get(name)) for name, kind in columns.items()} for row in batch]
-            writer.write_table(pyarrow.Table.from_pylist(cast, schema=schema))
-            count += len(batch)
-    return count
-
-
-def _as(kind: type, value: Any) -> Any:
-    return None if value is None else kind(value)
-
-
-def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    rows = iter(rows)
-    while batch := list(itertools.islice(rows, BATCH)):
-        yield batch
+        yield lambda rows: writer.write_table(pyarrow.Table.from_pylist(list(map(cast, rows)), schema=schema))
 
 
 @contextlib.contextmanager

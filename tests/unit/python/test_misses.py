@@ -76,11 +76,11 @@ class Bench:
     known: dict[Any, PendingMeasurement] = field(default_factory=dict)
 
     def ask(
-        self, problem: ProblemKey, device: str, seconds: float, done: Callable[[], None]
+        self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]
     ) -> PendingMeasurement:
         if (problem, device) in self.known:
             return self.known[problem, device]
-        new = self.known[problem, device] = PendingMeasurement(problem, device, seconds, done)
+        new = self.known[problem, device] = PendingMeasurement(problem, device, seconds, changed)
         self.asked.append(new)
         if self.at_once:
             threading.Thread(target=self.answer).start()
@@ -88,10 +88,10 @@ class Bench:
 
     def answer(self) -> None:
         self.effect()
-        self.asked[-1].end(*self.outcome)
+        self.asked[-1].end(self.outcome)
 
     def forget(self) -> None:
-        self.known = {key: each for key, each in self.known.items() if not each.outcome}
+        self.known = {key: pending for key, pending in self.known.items() if not pending.done()}
 
 
 @pytest.fixture

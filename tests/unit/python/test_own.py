@@ -160,7 +160,7 @@ def two_sides(x: Any) -> Any:
         (lambda: own(double, [1], params={"BLOCK": 5}), InputError, "BLOCK has 5; give e.g."),
         (
             lambda: own(double, {"x": 1, "out": 2}, params={"BLOCK": [1]}),
-            InputError, "double takes x, out, n; 'n' is missing",
+            InputError, r"double takes 3 arguments \(x, out, n\), got 2: missing a required argument: 'n'",
         ),
         (
             lambda: own(double, ["a", 1, 2], params={"BLOCK": [1]}),
