@@ -97,9 +97,7 @@ def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
         kinds = [(layout, operation.dtypes[0]) for layout in operation.layouts]
         last = len(operation.layouts)
         kinds += [
-            (operation.layouts[(last - place) % last], dtype)
-            for place, dtype in enumerate(operation.dtypes)
-            if place
+            (operation.layouts[-place % last], dtype) for place, dtype in enumerate(operation.dtypes) if place
         ]
         found += [(usual_problem(operation, layout, dtype, kernel.name), kernel) for layout, dtype in kinds]
     return found
@@ -146,13 +144,12 @@ def _some(legal: Space, draw: random.Random, count: int) -> list[Config]:
 
 def is_legal(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo = H200) -> bool:
     """Whether the config obeys every constraint."""
-    return all(bool(each.rule(problem, device, config)) for each in kernel.constraints)
+    return bool(kernel.legal(problem, device, config))
 
 
 def is_right(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo = H200) -> bool:
     """Whether the kernel must give the right result: rules that are for speed alone may be broken."""
-    rules = [each for each in kernel.constraints if not each.for_speed]
-    return all(bool(each.rule(problem, device, config)) for each in rules)
+    return bool(kernel.allows(problem, device, config))
 
 
 def awkward_sizes(values: Mapping[str, Value]) -> list[int]:
@@ -186,15 +183,9 @@ def edge_problems(
         shape = {dim: draw.choice(sizes) for dim in operation.dims}
         if draw.random() < 0.2:
             shape[draw.choice(operation.dims)] = draw.choice((997, 1000))
-        volume = 1
-        for size in shape.values():
-            volume *= size
         problem = operation.problem(shape, like.dtype, like.layout)
-        if (
-            volume <= LARGEST
-            and is_right(kernel, problem, config, device)
-            and _is_small(kernel, problem, config)
-        ):
+        right = math.prod(shape.values()) <= LARGEST and is_right(kernel, problem, config, device)
+        if right and _is_small(kernel, problem, config):
             found[problem] = None
             if len(found) == count:
                 break

@@ -10,15 +10,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from fences import Build, check, stays_inside
-from sampling import edge_problems, kernels, name_of, usual_problem
+from sampling import edge_problems, kernels, usual_problem
 
-from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, render
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.kernel import render
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.cpu.kind import cpu_info
 
@@ -26,31 +27,15 @@ CATALOGUE = builtin()
 #: With every dtype that the kernels can do.
 GEMM = replace(CATALOGUE.operation("gemm"), dtypes=("float32", "float64"))
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cpu")}
-LAYOUTS = ("nn", "nt", "tn", "tt")
-SMALL = DeviceInfo(name="small", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=1 << 20)
+FOUR_CORES = DeviceInfo(name="small", kind="cpu", cores=4, vector_bytes=64, l1_bytes=32 << 10, l2_bytes=1 << 25)
+SHAPES = (
+    (1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100, 64), (64, 64, 64), (2, 200, 83),
+    (150, 11, 41), (32, 48, 17),
+)  # fmt: skip
 
 
 def problem(m: int, n: int, k: int, layout: str = "nn", dtype: str = "float32") -> Problem:
     return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout)
-
-
-SHAPES = ((1, 1, 1), (1, 37, 5), (37, 1, 70), (3, 5, 1), (65, 33, 129), (17, 100, 64), (64, 64, 64))
-
-
-@pytest.mark.parametrize(
-    ("name", "layouts", "config"),
-    [
-        ("naive", LAYOUTS, {"THREADS": 1}),
-        ("blocked", ("nn", "tt"), {"BLOCK": 8, "TRANSPOSE_B": False, "THREADS": 1}),
-        ("blocked", ("nt", "tn"), {"BLOCK": 64, "TRANSPOSE_B": True, "THREADS": 1}),
-    ],
-    ids=["naive", "blocked-8", "blocked-64-transposing"],
-)
-def test_agrees_with_float64(compiled: Build, name: str, layouts: tuple[str, ...], config: dict) -> None:
-    for layout in layouts:
-        for m, n, k in SHAPES:
-            each = problem(m, n, k, layout)
-            check(compiled(KERNELS[name], each, Config(config)), each)
 
 
 def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> dict:
@@ -59,30 +44,112 @@ def tiles(width: int, mr: int, nr: int, threads: int = 1, **others: object) -> d
     return blocks | {"UNROLL": 2, "PREFETCH": 0, "THREADS": threads, "SHARE": "B", "SLABS": 1} | others
 
 
-@pytest.mark.parametrize(
-    ("dtype", "layout", "config"),
-    [
-        ("float32", "nn", tiles(16, 8, 48, PREFETCH=8)),
-        ("float32", "nt", tiles(16, 14, 32, UNROLL=4)),
-        ("float32", "tn", tiles(8, 6, 16)),
-        ("float32", "tt", tiles(4, 5, 12, UNROLL=1)),
-        ("float32", "tt", tiles(8, 4, 24, threads=4, SHARE="both", SLABS=2)),
-        ("float32", "nn", tiles(16, 2, 80, threads=3, SLABS=2)),
-        ("float64", "nt", tiles(8, 6, 16, threads=2)),
-        ("float64", "tn", tiles(2, 4, 6)),
+def near(width: int, mr: int, nr: int, **others: object) -> dict:
+    """A config of `direct` that cuts K into parts."""
+    flags = {"KC": 40, "PACK_A": False, "PACK_B": False, "STREAM": False}
+    rest = {"UNROLL": 1, "PREFETCH": 0, "THREADS": 1, "SPLIT": "rows"}
+    return {"WIDTH": width, "MR": mr, "NR": nr} | flags | rest | others
+
+
+#: Kernel, dtype, layouts, config: few, as each compiles for seconds; between them every branch of a kernel.
+GEMMS = [
+    ("naive", "float32", "nn nt tn tt", {"THREADS": 2}),
+    ("blocked", "float32", "nn tt", {"BLOCK": 8, "TRANSPOSE_B": False, "THREADS": 1}),
+    ("blocked", "float32", "nt tn", {"BLOCK": 32, "TRANSPOSE_B": True, "THREADS": 2}),
+    ("packed", "float32", "nt", tiles(16, 14, 32, UNROLL=4, PREFETCH=8)),
+    ("packed", "float32", "tt", tiles(8, 4, 24, threads=4, SHARE="both", SLABS=2)),
+    ("packed", "float32", "nn", tiles(16, 2, 48, threads=3, SLABS=2)),
+    ("packed", "float64", "tn", tiles(2, 4, 6)),
+    ("direct", "float32", "nn", near(16, 8, 32, PREFETCH=1, UNROLL=2)),
+    ("direct", "float32", "nt", near(4, 3, 8, PACK_A=True, THREADS=3)),
+    ("direct", "float32", "tn", near(16, 6, 16, STREAM=True, PACK_B=True, KC=512)),
+    ("direct", "float64", "tt", near(8, 4, 16, THREADS=4, SPLIT="both")),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "layouts", "config"), GEMMS, ids=str)
+def test_products_agree_with_float64(
+    name: str, dtype: str, layouts: str, config: dict, compiled: Build
+) -> None:
+    before = numba.get_num_threads()
+    for layout in layouts.split():
+        for shape in SHAPES:
+            of = problem(*shape, layout, dtype)
+            run = compiled(KERNELS[name], of, Config(config))
+            check(run, of)
+            assert name not in ("packed", "direct") or stays_inside(run, of), str(of)
+    assert numba.get_num_threads() == before
+
+
+def test_memory_for_packing_is_kept_until_the_end(compiled: Build) -> None:
+    # So much that it would go back to the system, and whoever touches it then dies.
+    tall = problem(9000, 16, 64)
+    config = Config(near(4, 3, 8, PACK_A=True, THREADS=3))
+    assert stays_inside(compiled(KERNELS["direct"], tall, config), tall)
+
+
+#: Operation and kernel -> configs; each takes the dtypes in turn.
+OTHERS = {
+    ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
+    ("gemv", "naive"): [{"THREADS": 2}],
+    ("gemv", "blocked"): [{"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2}, {"BLOCK": 32, "AT_ONCE": 1, "THREADS": 1}],
+    ("gemv", "streaming"): [
+        {"WIDTH": 16, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 16, "PARTS": 1, "PREFETCH": 512, "THREADS": 1},
+        {"WIDTH": 2, "AT_ONCE": 2, "UNROLL": 2, "BLOCK": 32, "PARTS": 4, "PREFETCH": 0, "THREADS": 3},
     ],
-    ids=str,
+    ("read", "read"): [{"THREADS": 2}],
+    ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
+    ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],
+    ("transpose", "naive"): [{"THREADS": 1}],
+    ("transpose", "blocked"): [{"BLOCK": 16, "THREADS": 2}],
+    ("transpose", "micro_tiles"): [
+        {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "PREFETCH": 0, "THREADS": 3},
+        {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "PREFETCH": 32, "THREADS": 2},
+    ],
+    ("distances", "distances"): [{"TILE": 32, "ROWS": 4, "THREADS": 2}],
+}
+CASES = {(operation.name, kernel.name): (operation, kernel) for operation, kernel in kernels("cpu")}
+
+
+@pytest.mark.parametrize(
+    ("key", "number"), [(key, number) for key in OTHERS if key in CASES for number in range(len(OTHERS[key]))]
 )
-def test_packed_agrees_with_float64(compiled: Build, dtype: str, layout: str, config: dict) -> None:
-    for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41)):
-        each = problem(m, n, k, layout, dtype)
-        check(compiled(KERNELS["packed"], each, Config(config)), each)
-        assert stays_inside(compiled(KERNELS["packed"], each, Config(config)), each), str(each)
+def test_other_kernels_agree_with_float64(key: tuple[str, str], number: int, compiled: Build) -> None:
+    (operation, kernel), config = CASES[key], Config(OTHERS[key][number])
+    dtype = operation.dtypes[number % len(operation.dtypes)]
+    for layout in operation.layouts:
+        usual = usual_problem(operation, layout, dtype)
+        problems = edge_problems(kernel, config, usual, count=12, seed=number, device=FOUR_CORES)
+        problems.append(operation.problem(dict.fromkeys(operation.dims, 48), dtype, layout))
+        run = compiled(kernel, usual, config)
+        for place, problem in enumerate(problems):
+            check(run, problem, shift=place % 4)
+
+
+def test_a_kernel_that_goes_round_the_cache_is_refused_where_rows_are_not_aligned() -> None:
+    operation, kernel = CASES["transpose", "micro_tiles"]
+    (rule,) = [rule for rule in kernel.constraints if "aligned" in rule.sentence]
+    config = Config(OTHERS["transpose", "micro_tiles"][1])
+    verdicts = [rule.rule(operation.problem({"m": m, "n": 64}), FOUR_CORES, config) for m in (64, 65)]
+    assert verdicts == [True, False]
+
+
+@pytest.mark.parametrize("name", ["packed", "direct"])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_width_of_vectors_has_a_first_config(name: str, vector_bytes: int, dtype: str) -> None:
+    device, kernel = replace(FOUR_CORES, vector_bytes=vector_bytes, l2_bytes=1 << 20), KERNELS[name]
+    for size in (1024, 600):
+        of = problem(size, size, size, dtype=dtype)
+        assert any(kernel.legal(of, device, config) for config in kernel.first_configs())
+
+
+# ---- the code that they become
 
 
 def innermost_loops(assembly: str) -> list[list[str]]:
     """Loops of multiply-adds that hold no other jump, as lines of x86 assembly."""
-    lines, places, found = assembly.splitlines(), {}, []
+    lines, places, loops = assembly.splitlines(), {}, []
     for number, line in enumerate(lines):
         if label := re.match(r"(\.L\w+):", line):
             places[label[1]] = number
@@ -90,16 +157,13 @@ def innermost_loops(assembly: str) -> list[list[str]]:
         if jump and jump[1] in places:
             body = lines[places[jump[1]] : number]
             if "vfmadd" in "".join(body) and not any(re.search(r"\tj\w+\s", each) for each in body):
-                found.append(body)
-    return found
+                loops.append(body)
+    return loops
 
 
 HOST = cpu_info()
 #: Tiles (rows, vectors of a row) for the registers of this CPU: most that fit, and too many.
-LARGE_TILES = {
-    64: [(14, 2, False), (9, 3, False), (12, 3, True)],
-    32: [(6, 2, False), (4, 3, False), (8, 3, True)],
-}
+LARGE_TILES = {64: [(14, 2, False), (12, 3, True)], 32: [(6, 2, False), (8, 3, True)]}
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads x86 assembly")
@@ -119,135 +183,6 @@ def test_sums_stay_in_registers_where_the_constraint_says_so(
     assert any("(%rsp" in line for loop in loops for line in loop) is spills
 
 
-def near(width: int, mr: int, nr: int, **others: object) -> dict:
-    """A config of `direct` that cuts K into parts."""
-    flags = {"KC": 40, "PACK_A": False, "PACK_B": False, "STREAM": False}
-    rest = {"UNROLL": 1, "PREFETCH": 0, "THREADS": 1, "SPLIT": "rows"}
-    return {"WIDTH": width, "MR": mr, "NR": nr} | flags | rest | others
-
-
-@pytest.mark.parametrize(
-    ("dtype", "layout", "config"),
-    [
-        ("float32", "nn", near(16, 8, 48, PREFETCH=1, UNROLL=2)),
-        ("float32", "nt", near(8, 6, 16, KC=512)),
-        ("float32", "tn", near(16, 6, 16, STREAM=True, PACK_B=True)),
-        ("float32", "nn", near(4, 3, 8, PACK_A=True, THREADS=3, SPLIT="rows")),
-        ("float64", "tt", near(8, 4, 16, THREADS=4, SPLIT="both")),
-        ("float64", "nn", near(2, 4, 4, STREAM=True, KC=512)),
-    ],
-    ids=str,
-)
-def test_direct_agrees_with_float64(compiled: Build, dtype: str, layout: str, config: dict) -> None:
-    for m, n, k in (*SHAPES, (2, 200, 83), (150, 11, 41), (32, 48, 17)):
-        each = problem(m, n, k, layout, dtype)
-        check(compiled(KERNELS["direct"], each, Config(config)), each)
-        assert stays_inside(compiled(KERNELS["direct"], each, Config(config)), each), str(each)
-
-
-def test_memory_for_packing_is_kept_until_the_end(compiled: Build) -> None:
-    # So much that it would go back to the system, and whoever touches it then dies.
-    tall = problem(9000, 16, 64)
-    assert stays_inside(
-        compiled(KERNELS["direct"], tall, Config(near(8, 6, 8, PACK_A=True, PACK_B=True))), tall
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [("naive", {"THREADS": 2}), ("blocked", {"BLOCK": 32, "TRANSPOSE_B": True, "THREADS": 2})],
-)
-def test_threads_share_the_work_and_are_put_back(compiled: Build, name: str, config: dict) -> None:
-    import numba
-
-    before = numba.get_num_threads()
-    for m, n, k in SHAPES:
-        each = problem(m, n, k, "tn")
-        check(compiled(KERNELS[name], each, Config(config)), each)
-    assert numba.get_num_threads() == before
-
-
-@pytest.mark.parametrize("name", ["packed", "direct"])
-@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_width_of_vectors_has_a_first_config(name: str, vector_bytes: int, dtype: str) -> None:
-    device = replace(SMALL, vector_bytes=vector_bytes)
-    kernel = KERNELS[name]
-    for each in (problem(1024, 1024, 1024, dtype=dtype), problem(600, 600, 600, dtype=dtype)):
-        assert any(
-            all(constraint.rule(each, device, config) for constraint in kernel.constraints)
-            for config in kernel.first_configs()
-        )
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_example_agrees_with_float64(compiled: Build, threads: int) -> None:
-    example = from_file(Path(__file__).parents[2] / "examples" / "distances.py")
-    (kernel,) = example.kernels
-    config = Config({"TILE": 32, "ROWS": 4, "THREADS": threads})
-    for n, axes in ((1, 1), (5, 3), (67, 2), (128, 9)):
-        each = example.operation("distances").problem({"n": n, "axes": axes})
-        check(compiled(kernel, each, config), each)
-
-
-FOUR_CORES = DeviceInfo(name="small", kind="cpu", cores=4, vector_bytes=64, l1_bytes=32 << 10, l2_bytes=1 << 25)
-#: Few, as each compiles for seconds; between them every branch of a kernel.
-CONFIGS = {
-    ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
-    ("gemv", "naive"): [{"THREADS": 1}, {"THREADS": 2}],
-    ("gemv", "blocked"): [
-        {"BLOCK": 16, "AT_ONCE": 1, "THREADS": 1},
-        {"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2},
-        {"BLOCK": 32, "AT_ONCE": 4, "THREADS": 1},
-    ],
-    ("gemv", "streaming"): [
-        {"WIDTH": 16, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 16, "PARTS": 1, "PREFETCH": 512, "THREADS": 1},
-        {"WIDTH": 2, "AT_ONCE": 2, "UNROLL": 2, "BLOCK": 32, "PARTS": 4, "PREFETCH": 0, "THREADS": 3},
-    ],
-    ("read", "read"): [{"THREADS": 2}],
-    ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
-    ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],
-    ("transpose", "naive"): [{"THREADS": 1}],
-    ("transpose", "blocked"): [{"BLOCK": 8, "THREADS": 1}, {"BLOCK": 16, "THREADS": 2}],
-    ("transpose", "micro_tiles"): [
-        {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "PREFETCH": 0, "THREADS": 3},
-        {"WIDTH": 8, "ROWS": 32, "COLUMNS": 16, "STREAM": True, "PREFETCH": 64, "THREADS": 1},
-        {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "PREFETCH": 32, "THREADS": 2},
-    ],
-}
-CASES = [
-    (operation, kernel, config, number)
-    for operation, kernel in kernels("cpu")
-    for number, config in enumerate(CONFIGS.get((operation.name, kernel.name), ()))
-]
-
-
-@pytest.mark.parametrize(("operation", "kernel", "config", "number"), CASES, ids=name_of)
-def test_ladders_agree_with_float64(
-    operation: Operation, kernel: Kernel, config: dict, number: int, compiled: Build
-) -> None:
-    # Configs take dtypes in turn, and every layout.
-    dtype = operation.dtypes[number % len(operation.dtypes)]
-    for layout in operation.layouts:
-        usual = usual_problem(operation, layout, dtype)
-        problems = edge_problems(kernel, Config(config), usual, count=12, seed=number, device=FOUR_CORES)
-        problems.append(operation.problem(dict.fromkeys(operation.dims, 48), dtype, layout))
-        run = compiled(kernel, usual, Config(config))
-        for place, problem in enumerate(problems):
-            check(run, problem, shift=place % 4)
-
-
-def test_a_kernel_that_goes_round_the_cache_is_refused_where_rows_are_not_aligned() -> None:
-    (kernel,) = [kernel for _, kernel in kernels("cpu") if kernel.name == "micro_tiles"]
-    config = Config(CONFIGS["transpose", "micro_tiles"][1])
-    (operation,) = {each.name: each for each, found in kernels("cpu") if found.name == kernel.name}.values()
-    rules = [rule for rule in kernel.constraints if "aligned" in rule.sentence]
-    verdicts = [
-        rule.rule(operation.problem({"m": m, "n": 64}), FOUR_CORES, config) for rule in rules for m in (64, 65)
-    ]
-    assert verdicts == [True, False]
-
-
 LOAD = """
 import importlib.util, sys
 import numba
@@ -258,32 +193,25 @@ module = sys.modules["rendered"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 a = np.ones((3, 3), np.float32)
 module.gemm(a, a, np.empty_like(a), 3, 3, 3)
-code = "".join(module.gemm.inspect_asm().values())
-print(sum(module.gemm.stats.cache_hits.values()), "zmm" in code, "ymm" in code)
+print(sum(module.gemm.stats.cache_hits.values()))
 """
-
-
-def loaded(path: Path, cpu: str = "", version: str = "") -> list[str]:
-    """Imports a rendered kernel in a process of its own: hits in the cache, zmm in its code, ymm in it."""
-    environment = dict(os.environ) | ({"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""} if cpu else {})
-    command = [sys.executable, "-c", LOAD, path, version]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return done.stdout.split()
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 CPUs")
 def test_what_one_process_compiled_another_loads_on_an_equal_cpu(tmp_path: Path) -> None:
     path = tmp_path / "rendered.py"
-    text = render(KERNELS["direct"], problem(3, 3, 3), Config(near(8, 6, 16))).text
+    text = render(KERNELS["direct"], problem(3, 3, 3), Config(near(4, 3, 8))).text
     path.write_text(text, encoding="utf-8")
-    assert "KC = 40" in text
-    first, second = loaded(path), loaded(path)
-    assert (first[0], second[0]) == ("0", "1")
-    # One source: a CPU with narrower vectors gets code of its own, in its own registers.
-    assert loaded(path, "haswell") == ["0", "False", "True"]
-    assert loaded(path, "x86-64") == ["0", "False", "False"]
-    # The CPUs' code lies side by side; another version of Numba, or another source, has none yet.
-    assert loaded(path)[0] == "1"
-    assert loaded(path, version="0.1")[0] == "0"
+
+    def hits(cpu: str = "", version: str = "") -> str:
+        """Functions that a process of its own loads rather than compiles."""
+        environment = dict(os.environ) | ({"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""} if cpu else {})
+        command = [sys.executable, "-c", LOAD, path, version]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        ).stdout.strip()
+
+    # Another CPU, or another version of Numba, has no code yet; the CPUs' code lies side by side.
+    assert [hits(), hits(), hits("haswell"), hits(), hits(version="0.1")] == ["0", "1", "0", "1", "0"]
     path.write_text(text.replace("KC = 40", "KC = 41"), encoding="utf-8")
-    assert loaded(path)[0] == "0"
+    assert hits() == "0"

@@ -7,7 +7,6 @@ import math
 import random
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -170,28 +169,10 @@ def test_declared_tiles_count_blocks_as_launches_do(operation: Operation, kernel
                 assert math.prod(launch.grid) == math.prod(counts)
 
 
-def test_tiles_of_arrays_are_those_of_each_config() -> None:
-    for operation, kernel in kernels():
-        if kernel.tiles is None:
-            continue
-        problem = usual_problem(operation, kernel=kernel.name)
-        columns, _ = raw_columns(kernel)
-        together = kernel.tiles(problem, columns)
-        for index in range(0, 20_000, 1999):
-            one = SimpleNamespace(**{name: column[index].item() for name, column in vars(columns).items()})
-            for dim, size in kernel.tiles(problem, one).items():
-                assert np.broadcast_to(together[dim], 20_000)[index] == size
-
-
-def declaration_files() -> list[Path]:
-    """Files of declarations and what they import, of the project's own kernels."""
-    return [path for path in sorted(kernels_folder().rglob("*.py")) if not path.name.endswith(".numba.py")]
-
-
 def test_no_declaration_repeats_a_rule_or_a_helper_of_another() -> None:
     places: dict[str, set[str]] = defaultdict(set)
-    for path in declaration_files():
-        if path.name == "operation.py" or path.parent.name == "limits":
+    for path in kernels_folder().rglob("*.py"):
+        if path.name.endswith((".numba.py", "operation.py")) or path.parent.name == "limits":
             continue  # operations are unlike in what looks alike; limits are files of their own
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):

@@ -36,12 +36,9 @@ def config(kernel: Kernel, **chosen: object) -> Config:
 @pytest.mark.parametrize(
     ("name", "layout", "chosen"),
     [
-        ("naive", "nn", {"PITCH": 32}),
         ("naive", "tt", {"PITCH": 128, "ACCUMULATE": "kahan"}),
         ("row_shared", "nt", {"PITCH": 32, "ACCUMULATE": "kahan"}),
-        ("row_shared", "tn", {"PITCH": 32}),
         ("tiled", "nn", {"PITCH": 32, "BORDER": "pad"}),
-        ("tiled", "tn", {"PITCH": 128, "ACCUMULATE": "kahan"}),
         ("tiled", "tt", {"PITCH": 1, "BORDER": "pad", "ACCUMULATE": "kahan"}),
     ],
     ids=str,
@@ -61,8 +58,9 @@ def test_padded_arrays_hold_whole_tiles_and_aligned_rows() -> None:
     assert render(KERNELS["naive"], gemm(37, 45, 53), config(KERNELS["naive"])).launch.padded == ()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["naive", "row_shared", "tiled"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("naive", "float32"), ("row_shared", "float64"), ("tiled", "float32")]
+)
 def test_compensated_sums_are_at_least_five_times_as_accurate(name: str, dtype: str, folder: Path) -> None:
     problem, kernel = gemm(16, 16, 1000, dtype=dtype), KERNELS[name]
     rng = np.random.default_rng(0)

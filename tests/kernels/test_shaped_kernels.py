@@ -9,7 +9,7 @@ from sampling import MEANT_FOR, covering, is_right, space
 from test_cuda_kernels import assert_right, assert_same_in_every_order
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 
@@ -17,13 +17,11 @@ CATALOGUE = builtin()
 KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.name in MEANT_FOR}
 SHAPES = {
     "multivector": [
-        *((thin, 8192, 8192) for thin in (1, 2, 4, 8)), *((8192, thin, 8192) for thin in (1, 2, 4, 8)),
-        (1, 4096, 4096), (3, 5000, 7000),
+        *((thin, 8192, 8192) for thin in (1, 4)), *((8192, thin, 8192) for thin in (2, 8)), (3, 5000, 7000),
     ],
     "thin": [
-        *((thin, 8192, 8192) for thin in (1, 2, 4, 8, 16, 32)),
-        *((8192, thin, 8192) for thin in (1, 2, 4, 8, 16, 32)),
-        (64, 4096, 4096), (128, 4096, 4096), (4096, 100, 4096), (3, 5000, 7000),
+        *((thin, 8192, 8192) for thin in (1, 4, 32)), *((8192, thin, 8192) for thin in (2, 8, 16)),
+        (128, 4096, 4096), (4096, 100, 4096), (3, 5000, 7000),
     ],
     "shallow": [(8192, 8192, 16), (8192, 8192, 32), (8192, 8192, 64), (4096, 4096, 128), (3000, 5000, 10)],
     "small": [(64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512), (100, 200, 300)],
@@ -64,12 +62,7 @@ def thin_config(**chosen: object) -> Config:
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_sums_do_not_depend_on_who_comes_first(layout: str, split_k: int, folder: Path) -> None:
     kernel, problem = KERNELS["thin"], gemm((5, 67, 301), layout)
-    config = thin_config(SPLIT_K=split_k)
-    assert is_right(kernel, problem, config)
-    rendered = render(kernel, problem, config)
-    assert rendered.launch is not None
-    assert (rendered.launch.workspace is None) == (split_k == 1)
-    assert_same_in_every_order(kernel, problem, config, folder)
+    assert_same_in_every_order(kernel, problem, thin_config(SPLIT_K=split_k), folder)
 
 
 def test_a_kernel_for_a_thin_m_and_for_a_thin_n_is_right_for_the_other_too(folder: Path) -> None:
@@ -89,12 +82,7 @@ def test_blocks_that_stay_go_through_all_tiles(layout: str, folder: Path) -> Non
         }
     )  # fmt: skip
     for shape, order in (((130, 200, 19), "forward"), ((97, 260, 8), "backward"), ((64, 321, 33), "random")):
-        problem = gemm(shape, layout)
-        assert is_right(kernel, problem, config)
-        launch = render(kernel, problem, config).launch
-        assert launch is not None
-        assert launch.grid == (6,)
-        assert_right(kernel, problem, config, folder, order)
+        assert_right(kernel, gemm(shape, layout), config, folder, order)
 
 
 def test_a_kernel_for_small_k_goes_on_for_any(folder: Path) -> None:

@@ -9,7 +9,6 @@ from sampling import is_right
 from test_cuda_kernels import ORDERS, assert_right, assert_same_in_every_order
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import render
 from tuner.declare.space import Config
 
 GEMM = builtin().operation("gemm")
@@ -32,41 +31,25 @@ def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str
         assert_right(KERNEL, problem, chosen, folder, ORDERS[seed])
 
 
-@pytest.mark.parametrize("blocks", [2, 4, 6, 14, 40])
+@pytest.mark.parametrize("blocks", [2, 6, 40])
 def test_blocks_that_stay_share_tiles_of_any_number(blocks: int, folder: Path) -> None:
     for seed, sizes in enumerate(((97, 196, 92), (161, 132, 8), (33, 64, 204))):
         problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)))
         assert_right(KERNEL, problem, config(BLOCKS=blocks, STAGES=2), folder, ORDERS[seed % 3])
 
 
-def test_every_block_that_stays_needs_a_tile_of_k() -> None:
-    problem = GEMM.problem({"m": 37, "n": 60, "k": 28})  # two tiles of C, each of four tiles of k
-    assert is_right(KERNEL, problem, config(BLOCKS=8))
-    assert not is_right(KERNEL, problem, config(BLOCKS=10))
-
-
-def test_rows_that_are_not_padded_must_be_aligned() -> None:
-    problem = GEMM.problem({"m": 37, "n": 70, "k": 21})
-    from gpu_models import H200
-
-    assert is_right(KERNEL, problem, config(PITCH=4), H200)
-    assert not is_right(KERNEL, problem, config(PITCH=1), H200)
+def test_what_would_be_wrong_is_refused() -> None:
+    few = GEMM.problem({"m": 37, "n": 60, "k": 28})  # two tiles of C, each of four tiles of k
+    assert [is_right(KERNEL, few, config(BLOCKS=blocks)) for blocks in (8, 10)] == [True, False]
+    odd = GEMM.problem({"m": 37, "n": 70, "k": 21})
+    assert [is_right(KERNEL, odd, config(PITCH=pitch)) for pitch in (4, 1)] == [True, False], "rows are aligned"
 
 
 @pytest.mark.parametrize(
     "sharing",
-    [
-        {"SPLIT_K": 2},
-        {"SPLIT_K": 8},
-        {"SPLIT_K": 8, "UNTIE": 0},
-        {"SPLIT_K": 64},
-        {"BLOCKS": 4},
-        {"BLOCKS": 10},
-    ],
-    ids=lambda each: str(each),
+    [{"SPLIT_K": 2}, {"SPLIT_K": 8, "UNTIE": 0}, {"SPLIT_K": 64}, {"BLOCKS": 4}, {"BLOCKS": 10}],
+    ids=str,
 )
 def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
     problem = GEMM.problem({"m": 33, "n": 68, "k": 8 * sharing.get("SPLIT_K", 0) + 92})
-    rendered = render(KERNEL, problem, config(**sharing))
-    assert rendered.launch is not None
     assert_same_in_every_order(KERNEL, problem, config(**sharing), folder)

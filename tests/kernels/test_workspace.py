@@ -6,20 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Fault, compile_for_cpu
+from cuda_on_cpu import Fault
+from probing import probe, run_on_cpu
 
-from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch, Workspace
-from tuner.declare.problem import Operation, Tensor, Work
 
 BLOCKS, THREADS = 4, 64
-SUMS = Operation(
-    name="sums",
-    dims=("n",),
-    tensors=lambda p: (Tensor("x", (p.n,), "float32"), Tensor("y", (THREADS,), "float32", output=True)),
-    work=lambda p: Work(0.0, 0.0),
-    reference=lambda xp, p, arrays: arrays["x"],
-)
+SUMS = probe("sums", lambda p: [("x", (p.n,), "float32")], lambda p: [("y", (THREADS,), "float32")])
 SOURCE = """
 extern "C" __global__ void sums(const float* x, float* y, int n, unsigned char* workspace)
 {
@@ -41,9 +34,8 @@ LAUNCH = Launch((BLOCKS,), (THREADS,), workspace=Workspace(256 + 4 * BLOCKS * TH
 
 
 def run(source: str, folder: Path, order: str) -> np.ndarray:
-    program = compile_for_cpu(Rendered(source, "sums", "cuda", LAUNCH), folder)
     x = np.arange(BLOCKS * THREADS, dtype=np.float32)
-    return program.run(SUMS.problem({"n": x.size}), LAUNCH, {"x": x}, order)["y"]
+    return run_on_cpu(source, SUMS.problem({"n": x.size}), LAUNCH, {"x": x}, folder, order)["y"]
 
 
 @pytest.mark.parametrize("order", ["forward", "backward", "random"])
