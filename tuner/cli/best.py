@@ -1,105 +1,125 @@
-"""``tuner best`` and ``tuner export``: answers from the records."""
+"""``tuner best``, ``tuner export`` and ``tuner front``: answers from the records, and Pareto fronts."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, versus
+from tuner.cli.formatting import (
+    answer_rows,
+    config_text,
+    duration,
+    energy,
+    pairs,
+    print_json,
+    speed,
+    table,
+    versus,
+)
 from tuner.cli.options import (
     KERNEL,
     database_option,
     device_option,
+    folder_option,
     json_option,
-    parse_problem,
+    named_problem,
+    objective_option,
     problem_options,
+    together,
+    writable_folder,
 )
-from tuner.errors import EnvironmentTrouble
+from tuner.errors import EnvironmentTrouble, InputError
 from tuner.export import FORMATS
-from tuner.extras import provided
+from tuner.extras import provided, required
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
     from tuner.declare.problem import Problem
     from tuner.lookup import Answer
+    from tuner.results.objectives import Front, Point
+    from tuner.results.record import Champion
+    from tuner.store import Store
 
-#: For programs that take no chances.
-confirmed_option = click.option(
-    "--confirmed", is_flag=True, help="Only champions that won again in a fresh process, or were published."
-)
+_question_options = together(
+    problem_options,
+    click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only."),
+    device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'),
+    click.option(
+        "--confirmed", is_flag=True,
+        help="Only champions that won again in a fresh process, or were published.",
+    ),
+    database_option,
+)  # fmt: skip
 
 
 @click.command()
-@problem_options
-@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
-@device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.')
+@_question_options
 @click.option(
-    "--server",
-    envvar="TUNER_SERVER",
-    default="",
-    metavar="URL",
+    "--server", envvar="TUNER_SERVER", default="", metavar="URL",
     help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
-)
-@confirmed_option
-@database_option
+)  # fmt: skip
 @json_option
-def best(target: str, dims: tuple[str, ...], server: str, db: str, as_json: bool, **asked: Any) -> None:
+def best(server: str, as_json: bool, **options: Any) -> None:
     """Print the config to use for a problem, or the library. No device is touched.
 
     The answer is the problem's own champion; without one it comes from a model or tuned problems, from a
     similar device, or it is the kernel's default. `match` says which, `expected loss` what such answers have
     cost on known problems.
     """
-    catalogue, problem = _problem(target, dims, asked)
+    catalogue, problem = named_problem(options)
     if server:
-        found = _from_server(server, problem, asked)
+        keys = _from_server(server, problem, options)
     else:
         from tuner.lookup.demand import DEMAND
 
-        answer = _answer(catalogue, problem, db, asked)
-        DEMAND.asked(answer, catalogue, db)
-        found = answer.to_json()
+        answer = _answer(catalogue, problem, options)
+        DEMAND.asked(answer, catalogue, options["db"])
+        keys = answer.to_json()
     if as_json:
-        print_json(found)
+        print_json(keys)
     else:
-        pairs(f"Best for {problem}", lookup_rows(found))
+        pairs(f"Best for {problem}", lookup_rows(keys))
 
 
-def _problem(target: str, dims: tuple[str, ...], asked: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
-    parts = (asked[name] for name in ("sets", "dtype", "layout", "precision", "epilogue"))
-    return parse_problem(target, dims, *parts)
+@contextlib.contextmanager
+def _opened(db: str) -> Iterator[Store | None]:
+    """A database for the time of a block; None if there is none."""
+    from tuner.lookup.asking import opened
 
-
-def _answer(catalogue: Catalogue, problem: Problem, db: str, asked: Mapping[str, Any]) -> Answer:
-    """The answer from the records of a database, as they are now."""
-    from tuner.lookup import answer
-    from tuner.lookup.asking import opened, parse_device, parse_key
-
-    device, key = parse_device(asked["device"]), parse_key(problem)
-    kernel, confirmed = asked["kernel"] or None, asked["confirmed"]
     with contextlib.ExitStack() as closing:
         store = opened(db)
         if store is not None:
             closing.callback(store.close)
-        return answer(store, key, device, asked["regime"], kernel, catalogue, confirmed=confirmed)
+        yield store
 
 
-def _from_server(server: str, problem: Problem, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) -> Answer:
+    """The answer from the records of a database, as they are now."""
+    from tuner.lookup import answer
+    from tuner.lookup.asking import parse_device, parse_key
+
+    device, kernel, confirmed = parse_device(options["device"]), options["kernel"] or None, options["confirmed"]
+    with _opened(options["db"]) as store:
+        return answer(
+            store, parse_key(problem), device, options["regime"], kernel, catalogue, confirmed=confirmed
+        )
+
+
+def _from_server(server: str, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
 
     clients = provided("client")
     if not clients:
         raise EnvironmentTrouble("--server needs the package tuner.service, which is not installed; add it")
-    where = parse_device(asked["device"])
-    name = where if isinstance(where, str) else where.name
-    chosen = {each: asked[each] for each in ("regime", "kernel", "confirmed")}
-    told = clients[0](server).best(problem, name, **chosen)
-    return {**told.told, "age_days": told.age_days, "from_cache": told.from_cache}
+    device = parse_device(options["device"])
+    chosen = {name: options[name] for name in ("regime", "kernel", "confirmed")}
+    answer = clients[0](server).best(problem, device if isinstance(device, str) else device.name, **chosen)
+    return {**answer.told, "age_days": answer.age_days, "from_cache": answer.from_cache}
 
 
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -129,31 +149,113 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Times that a model predicts; none without one."""
-    told = answer["predicted"]
-    if told is None:
+    predicted = answer["predicted"]
+    if predicted is None:
         return []
-    rows = [("predicted", duration(told["kernel_time_s"]))]
-    if told["library_time_s"]:
-        rows.append(("library", f"{duration(told['library_time_s'])}, predicted"))
-    if told["time_interval_s"]:
-        low, high = (duration(each) for each in told["time_interval_s"])
+    rows = [("predicted", duration(predicted["kernel_time_s"]))]
+    if predicted["library_time_s"]:
+        rows.append(("library", f"{duration(predicted['library_time_s'])}, predicted"))
+    if predicted["time_interval_s"]:
+        low, high = map(duration, predicted["time_interval_s"])
         rows.append(("80 % interval", f"{low} to {high}, of what is to be used"))
     return rows
 
 
 @click.command()
-@problem_options
-@click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only.")
-@device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.')
+@_question_options
 @click.option("--format", "form", type=click.Choice(tuple(FORMATS)), default="source", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
-@confirmed_option
-@database_option
-def export(target: str, dims: tuple[str, ...], form: str, folder: Path, db: str, **asked: Any) -> None:
+def export(form: str, folder: Path, **options: Any) -> None:
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.export import exported_files, write_file
 
-    catalogue, problem = _problem(target, dims, asked)
-    found = _answer(catalogue, problem, db, asked)
-    for name, data in exported_files(found, catalogue, problem, form).items():
+    catalogue, problem = named_problem(options)
+    answer = _answer(catalogue, problem, options)
+    for name, data in exported_files(answer, catalogue, problem, form).items():
         click.echo(str(write_file(folder, name, data)))
+
+
+# --- fronts --------------------------------------------
+
+
+@click.command()
+@problem_options
+@device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
+@objective_option("time,error", "Objectives to minimise: two or three.")
+@folder_option("Write a plot of the front to this folder.")
+@database_option
+@json_option
+def front(as_json: bool, folder: Path | None, **options: Any) -> None:
+    """Show the Pareto front of a problem. No device is touched.
+
+    The points are the measurements that have all these objectives, from any study of the problem; without
+    one they are the published results.
+    """
+    from tuner.lookup.asking import parse_device
+    from tuner.results.objectives import read_objectives
+    from tuner.results.record import ProblemKey
+    from tuner.study.leaderboard import known_front
+
+    objectives = read_objectives(options["objective"])
+    if len(objectives) == 1:
+        raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
+    check_plot(folder, several=True)
+    _, problem = named_problem(options)
+    device, regime = parse_device(options["device"]), options["regime"]
+    with _opened(options["db"]) as store:
+        points, champion = known_front(store, ProblemKey.of(problem), device, regime, objectives)
+    if as_json:
+        where = champion.record.device
+        named = {"device": {"name": where.name, "kind": where.kind}, "regime": regime}
+        print_json(problem.to_json() | named | points.as_keys())
+    else:
+        show_front(points, champion)
+    plot_front(points, champion, folder)
+
+
+def show_front(front: Front, champion: Champion) -> None:
+    """Prints a front: the fastest first, then the champion if it is not among the points, and the library."""
+    points = [("champion" if front.is_champion(point) else "", point) for point in front.points]
+    if front.champion is not None and not any(label for label, _ in points):
+        points.append(("champion, off the front by the search's noise", front.champion))
+    if front.library is not None:
+        points.append(("library", front.library))
+    rows = [(label, *_figures(point, front)) for label, point in points]
+    columns = ("", "time", "speed", "energy a run", "power", "rms error", "kernel", "config")
+    filled = [at for at in range(len(columns)) if any(row[at] not in ("", "-") for row in rows)]
+    title = (
+        f"The front of {' and '.join(front.objectives)}, as measured in the search: {champion.record.problem}"
+    )
+    table(title, [columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
+
+
+def _figures(point: Point, front: Front) -> tuple[str, ...]:
+    error, joules, time_s = point.measurement.error, point.energy_j, point.measurement.time_s or 0.0
+    return (
+        duration(time_s), speed(front.work["flops"], front.work["bytes"], time_s),
+        "-" if joules is None else energy(joules), "-" if joules is None else f"{joules / time_s:.0f} W",
+        f"{error.rms_rel:.2e}" if error else "-", point.kernel, config_text(point.config),
+    )  # fmt: skip
+
+
+def check_plot(folder: Path | None, several: bool) -> None:
+    """Refuses a plot, before any work, that would be empty or that cannot be written.
+
+    Raises:
+        InputError: The folder cannot be written, or there is one objective.
+    """
+    if folder is None:
+        return
+    if not several:
+        raise InputError(
+            "-o writes a plot of the front, which takes several objectives, got time alone; "
+            "add e.g. --objective time,error, or leave -o away"
+        )
+    writable_folder(folder)
+
+
+def plot_front(front: Front | None, champion: Champion | None, folder: Path | None) -> None:
+    """Writes the plot of a front, if there is one, and prints its path on stderr."""
+    if front is None or champion is None or folder is None:
+        return
+    click.echo(str(required("figures").write_front(front, champion.record, folder)), err=True)

@@ -1,26 +1,27 @@
-"""``tuner devices``, ``tuner kernels`` and ``tuner doctor``: inspect devices, kernels and this machine."""
+"""``tuner devices``, ``kernels``, ``config`` and ``doctor``: inspect devices, kernels and this machine."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from tuner.cli.formatting import print_json, table
+from tuner.cli.formatting import print_json, show, table
+from tuner.cli.main import option_names
 from tuner.cli.options import OPERATION, database_option, json_option
 from tuner.declare.catalogue import builtin, kernels_json
+from tuner.devices import settings
 from tuner.devices.detect import DetectedDevice, find, gpus, own_devices
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
-from tuner.devices.settings import check_cache
-from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError
-from tuner.lookup.asking import DEFAULT_DATABASE
+from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError, UnknownName
 from tuner.workers.device_worker import DeviceWorker
 
 
@@ -29,17 +30,16 @@ from tuner.workers.device_worker import DeviceWorker
 def devices(as_json: bool) -> None:
     """List the devices of this machine; commands use the first unless --device names another."""
     found = own_devices()
-    if as_json:
-        print_json([device.to_json() for device in found])
-        return
-    rows = [
+    rows = (
         (
-            each.spec, each.info.name, each.info.architecture, f"{each.info.memory_bytes / 2**30:.0f} GiB",
-            " ".join((each.info.driver, each.info.runtime)), each.info.uuid,
+            device.spec, device.info.name, device.info.architecture,
+            f"{device.info.memory_bytes / 2**30:.0f} GiB", f"{device.info.driver} {device.info.runtime}",
+            device.info.uuid,
         )
-        for each in found
-    ]  # fmt: skip
-    table("", ("device", "name", "architecture", "memory", "driver", "uuid"), rows)
+        for device in found
+    )  # fmt: skip
+    columns = ("device", "name", "architecture", "memory", "driver", "uuid")
+    show(as_json, [device.to_json() for device in found], "", columns, rows)
 
 
 @click.command()
@@ -48,12 +48,12 @@ def devices(as_json: bool) -> None:
 def kernels(operation: str | None, as_json: bool) -> None:
     """List the kernels, with their parameters and constraints."""
     catalogue = builtin()
-    found = catalogue.of(operation) if operation else catalogue.kernels
+    chosen = catalogue.of(operation) if operation else catalogue.kernels
     if as_json:
         print_json(kernels_json(catalogue, operation or ""))
         return
-    for kernel in found:
-        rows = [(each.name, " ".join(map(str, each.values))) for each in kernel.parameters]
+    for kernel in chosen:
+        rows = ((parameter.name, " ".join(map(str, parameter.values))) for parameter in kernel.parameters)
         table(f"{kernel.operation} {kernel.target} {kernel.name}: {kernel.idea}", ("parameter", "values"), rows)
         for constraint in kernel.constraints:
             click.echo(f"  - {constraint.sentence}")
@@ -61,24 +61,70 @@ def kernels(operation: str | None, as_json: bool) -> None:
 
 
 @click.command()
+@json_option
+@click.pass_context
+def config(context: click.Context, as_json: bool) -> None:
+    """Show the defaults that tuner.toml and the environment set here, and where they come from.
+
+    A file holds names of options with their values: what stands above all tables holds for every command that
+    has such an option, what stands in a table [tune] for that command. tuner.toml in this folder goes before
+    the one in the user's config folder; the environment and the command line go before both.
+    """
+    known, group = settings.read(), context.find_root().command
+    assert isinstance(group, click.Group)
+    _check_known(group, known)
+    keys = ("command", "option", "value", "from")
+    rows = [("", "db", os.environ["TUNER_DB"], "TUNER_DB")] if os.environ.get("TUNER_DB") else []
+    rows += [(*name, setting.value, str(setting.file)) for name, setting in sorted(known.items())]
+    files = [{"path": str(file), "found": file.is_file()} for file in settings.files()]
+    if as_json:
+        print_json({"files": files, "values": [dict(zip(keys, row, strict=True)) for row in rows]})
+        return
+    for file in files:
+        click.echo(f"{file['path']}: {'read' if file['found'] else 'not there'}")
+    if rows:
+        table("", keys, [(command or "all", *rest) for command, *rest in rows])
+    else:
+        click.echo("nothing is set: every option has the default that --help shows")
+
+
+def _check_known(group: click.Group, known: Mapping[tuple[str, str], settings.Setting]) -> None:
+    """Refuses tables and options that no command has.
+
+    Raises:
+        UnknownName: There is one; the message names the file.
+    """
+    context = click.Context(group)
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    parts = [
+        part
+        for command in commands.values()
+        if command is not None
+        for part in (command.commands.values() if isinstance(command, click.Group) else (command,))
+    ]
+    options = set().union(*map(option_names, parts))
+    for (of, option), setting in known.items():
+        if of and of not in commands:
+            raise UnknownName(f"command in {setting.file}", of, commands)
+        if not of and option.replace("-", "_") not in options:
+            raise UnknownName(f"option in {setting.file}", option, options)
+
+
+@click.command()
 @database_option
 @json_option
 def doctor(db: str, as_json: bool) -> None:
     """Check this machine, and print a remedy for each problem."""
-    found = list(checks(db or DEFAULT_DATABASE))
-    if as_json:
-        print_json([each.to_json() for each in found])
-    else:
-        marks = {"ok": "ok", "note": "note", "bad": "BAD"}
-        rows = [(marks[each.state], each.what, each.said, each.remedy) for each in found]
-        table("", ("", "what", "found", "what to do"), rows)
-    if any(each.state == "bad" for each in found):
+    found = list(checks(db))
+    rows = ((check.state.replace("bad", "BAD"), check.what, check.said, check.remedy) for check in found)
+    show(as_json, [asdict(check) for check in found], "", ("", "what", "found", "what to do"), rows)
+    if any(check.state == "bad" for check in found):
         raise click.exceptions.Exit(3)
 
 
 #: Free disk below this is worth a word.
 LITTLE_DISK_BYTES = 1 << 30
-#: Seconds for which a CPU is watched.
+#: Seconds for which a device is watched.
 LOOK_S = 0.5
 PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13x", "cupy-cuda12x")
 
@@ -99,15 +145,14 @@ class Check:
     said: str
     remedy: str = ""
 
-    def to_json(self) -> dict[str, str]:
-        """The check as a JSON object."""
-        return asdict(self)
-
 
 def checks(url: str) -> Iterator[Check]:
     """All checks, one after the other."""
     yield Check("Python", "ok", platform.python_version())
-    yield _packages()
+    versions = {package.name: package.version for package in importlib.metadata.distributions()}
+    yield Check(
+        "packages", "ok", ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
+    )
     yield from _gpu_driver()
     for found in [*gpus(), find("cpu")]:
         yield _load(found)
@@ -116,19 +161,8 @@ def checks(url: str) -> Iterator[Check]:
     yield _disk()
 
 
-def _packages() -> Check:
-    found = []
-    for name in PACKAGES:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return Check("packages", "ok", ", ".join(found))
-
-
 def _gpu_driver() -> Iterator[Check]:
-    found = gpus()
-    if found:
+    if found := gpus():
         info = found[0].info
         yield Check("GPU driver", "ok", f"{info.driver}, up to {info.runtime}; {len(found)} GPU(s)")
     elif Path("/dev/nvidiactl").exists():
@@ -145,14 +179,12 @@ def _load(found: DetectedDevice) -> Check:
     except TunerError as error:
         return Check(what, "bad", str(error), "set TUNER_LOCKS")
     watch = MachineWatch([found])
-    if watch.cores:
-        time.sleep(LOOK_S)
-    told = [*([f"{holder} works with it"] if holder else []), *watch.complaints()]
-    if told:
-        return Check(
-            what, "note", "; ".join(told), "times taken now may be wrong: wait, or stop what is running"
-        )
-    return Check(what, "ok", "nothing else runs on it")
+    time.sleep(LOOK_S)
+    others = [*([f"{holder} works with it"] if holder else []), *watch.complaints()]
+    if not others:
+        return Check(what, "ok", "nothing else runs on it")
+    remedy = "times taken now may be wrong: wait, or stop what is running"
+    return Check(what, "note", "; ".join(others), remedy)
 
 
 def _device(found: DetectedDevice) -> Check:
@@ -192,11 +224,9 @@ def _database(url: str) -> Check:
 
 def _disk() -> Check:
     try:
-        folder = check_cache()
-        free = shutil.disk_usage(folder).free
+        folder = settings.check_cache()
+        free_bytes = shutil.disk_usage(folder).free
     except EnvironmentTrouble as error:
         return Check("cache", "bad", str(error), "set TUNER_CACHE, or free some room")
-    state = "ok" if free > LITTLE_DISK_BYTES else "bad"
-    return Check(
-        "cache", state, f"{folder}: {free / 2**30:.1f} GiB free", "" if state == "ok" else "free some room"
-    )
+    state, remedy = ("ok", "") if free_bytes > LITTLE_DISK_BYTES else ("bad", "free some room")
+    return Check("cache", state, f"{folder}: {free_bytes / 2**30:.1f} GiB free", remedy)

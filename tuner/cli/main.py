@@ -8,16 +8,20 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.errors import EnvironmentTrouble, InputError, TunerError, UnknownName
 from tuner.extras import Command, extras, load
 from tuner.study import job_files
 from tuner.version import __version__
+
+if TYPE_CHECKING:
+    from tuner.devices.settings import Setting
 
 #: Thresholds of the garbage collector (Python's own are 700, 10 and 10): what is imported stays, and looking
 #: through it again and again takes a tenth of an answer's time.
@@ -29,7 +33,7 @@ COMMANDS = {
     "tune": Command("tuner.cli.tune:tune", "Find the fastest kernel and config for a problem.", "Tune"),
     "best": Command("tuner.cli.best:best", "Print the config to use for a problem, or the library.", "Answer"),
     "front": Command(
-        "tuner.cli.fronts:front", "Show the configs that trade time against energy or error.", "Answer"
+        "tuner.cli.best:front", "Show the configs that trade time against energy or error.", "Answer"
     ),
     "export": Command(
         "tuner.cli.best:export", "Write the champion as source, binary, Python module or JSON.", "Answer"
@@ -42,10 +46,10 @@ COMMANDS = {
         "tuner.cli.records:records", "Export, import, publish, list, check and take back records.", "Records"
     ),
     "config": Command(
-        "tuner.cli.config:config", "Show the defaults that hold here, and where they come from.", "Look"
+        "tuner.cli.inspect:config", "Show the defaults that hold here, and where they come from.", "Look"
     ),
     "simulate": Command(
-        "tuner.cli.fronts:simulate", "Replay a study on a recorded space, without a device.", "Records"
+        "tuner.cli.records_inspect:simulate", "Replay a study on a recorded space, without a device.", "Records"
     ),
     "devices": Command("tuner.cli.inspect:devices", "List the devices of this machine.", "Look"),
     "kernels": Command(
@@ -65,7 +69,7 @@ SYSTEM_ERRORS = {
 @cache
 def commands() -> dict[str, Command]:
     """Name -> command, of the core and of all extras."""
-    return COMMANDS | {name: each for extra in extras() for name, each in extra.commands.items()}
+    return COMMANDS | {name: command for extra in extras() for name, command in extra.commands.items()}
 
 
 class LazyGroup(click.Group):
@@ -90,11 +94,11 @@ class LazyGroup(click.Group):
         if name in commands() and name != "config":
             from tuner.devices.settings import read
 
-            known = read()
-            if known:
-                from tuner.cli.config import default_map
-
-                context.default_map = {**(context.default_map or {}), name: default_map(self, name, known)}
+            if (known := read()) and command is not None:
+                context.default_map = {
+                    **(context.default_map or {}),
+                    str(name): default_map(command, name, known),
+                }
         return name, command, rest
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -102,14 +106,53 @@ class LazyGroup(click.Group):
         widest = max(map(len, commands()))
         for heading in HEADINGS:
             with formatter.section(heading):
-                rows = [(name, each) for name, each in commands().items() if each.heading == heading]
-                formatter.write_dl([(name.ljust(widest), each.help) for name, each in rows])
+                rows = [
+                    (name, command.help) for name, command in commands().items() if command.heading == heading
+                ]
+                formatter.write_dl([(name.ljust(widest), about) for name, about in rows])
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes names of commands without importing any."""
         names = [name for name in self.list_commands(context) if name.startswith(incomplete)]
         found = [CompletionItem(name, help=commands()[name].help) for name in names]
         return found + click.Command.shell_complete(self, context, incomplete)
+
+
+def default_map(
+    command: click.Command, name: str | None, known: Mapping[tuple[str, str], Setting]
+) -> dict[str, Any]:
+    """Defaults of a command, as click takes them.
+
+    Args:
+        command: The command.
+        name: Its name.
+        known: What files say.
+
+    Raises:
+        UnknownName: A file sets an option that the command does not have.
+    """
+    if isinstance(command, click.Group):
+        shared = {("", option): setting for (of, option), setting in known.items() if of in ("", name)}
+        return {part: default_map(below, part, shared) for part, below in command.commands.items()}
+    options, defaults = option_names(command), dict[str, Any]()
+    for (of, option), setting in sorted(known.items(), key=lambda item: item[0][0] != ""):
+        word = option.replace("-", "_")
+        if of and of == name and word not in options:
+            raise UnknownName(f"option of {name} in {setting.file}", option, options)
+        if of in ("", name) and word in options:
+            defaults[options[word]] = setting.value
+    return defaults
+
+
+def option_names(command: click.Command) -> dict[str, str]:
+    """The names by which a file may set options of a command -> the names of its parameters."""
+    return {
+        word.lstrip("-").replace("-", "_"): str(parameter.name)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for word in parameter.opts
+        if word.startswith("--")
+    }
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

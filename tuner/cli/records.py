@@ -58,17 +58,15 @@ def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 @click.argument("output", metavar="[FILE]", required=False)
 @click.option("-o", "option", metavar="FILE", help="File to write to; - is stdout.  [default: -]")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(("lines", "csv", "parquet")),
+    "--format", "form", type=click.Choice(("lines", "csv", "parquet")),
     help="lines of JSON, which `import` takes, or a table.  [default: by FILE's ending, else lines]",
-)
+)  # fmt: skip
 @selection_options
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @database_option
 def export_(
     output: str | None, option: str | None, form: str | None, quiet: bool, db: str, **chosen: str
-) -> None:  # fmt: skip
+) -> None:
     """Write records and champions as JSON lines, or records as a table.
 
     Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed, FILE.csv and FILE.parquet are

@@ -1,42 +1,38 @@
-"""``tuner records check|forget|list|show|stats|upgrade``: inspect a database, and check it for damage."""
+"""``tuner records check|forget|list|show|stats|upgrade``: inspect a database; ``tuner simulate``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import config_text, duration, pairs, print_json, table
-from tuner.cli.options import database_option, json_option
+from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
+from tuner.cli.formatting import show as show_rows
+from tuner.cli.options import SAMPLER, database_option, json_option, together
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
     from tuner.store.health import Health
 
 
-def selection_options(command: Callable[..., object]) -> Callable[..., object]:
-    """``--operation``, ``--shape``, ``--device`` and ``--regime``: which records."""
-    for decorate in (
-        click.option("--regime", default="", help="Select this regime."),
-        click.option("--device", default="", help="Select the device of this name or uuid."),
-        click.option("--shape", default="", metavar="M,N,...", help="Select problems of this shape."),
-        click.option("--operation", default="", help="Select this operation."),
-    ):
-        command = decorate(command)
-    return command
+#: ``--operation``, ``--shape``, ``--device`` and ``--regime``: which records.
+selection_options = together(
+    click.option("--operation", default="", help="Select this operation."),
+    click.option("--shape", default="", metavar="M,N,...", help="Select problems of this shape."),
+    click.option("--device", default="", help="Select the device of this name or uuid."),
+    click.option("--regime", default="", help="Select this regime."),
+)
 
 
 @click.command()
 @click.option(
-    "--rescue",
-    type=click.Path(path_type=Path),
-    metavar="NEW.db",
+    "--rescue", type=click.Path(path_type=Path), metavar="NEW.db",
     help="Save everything readable to a new database.",
-)
+)  # fmt: skip
 @click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
 @database_option
 @json_option
@@ -64,23 +60,21 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
         raise click.exceptions.Exit(3)
 
 
-def _health_rows(found: Health) -> list[tuple[str, str]]:
-    rows = [
+def _health_rows(found: Health) -> list[tuple[str, object]]:
+    readable = (
+        f"{found.records} records, {found.champions} champions, {found.retractions} retractions, "
+        f"{found.surveys} parts of surveys"
+    )
+    rows: list[tuple[str, object]] = [
         ("sound", "yes" if found.sound else "NO"),
-        (
-            "readable",
-            f"{found.records} records, {found.champions} champions, {found.retractions} retractions, "
-            f"{found.surveys} parts of surveys",
-        ),
-        ("damaged rows", str(found.damaged)),
-        *(("structure", complaint) for complaint in found.complaints),
+        ("readable", readable),
+        ("damaged rows", found.damaged),
     ]
+    rows += [("structure", complaint) for complaint in found.complaints]
     if found.copied is not None:
-        rows.append(
-            ("second copy", f"{found.copied} records and champions, {found.copy_damaged} damaged stretches")
-        )
-        rows.append(("in the copy only", str(found.only_copied)))
-        rows.append(("not in the copy", str(found.only_stored)))
+        copied = f"{found.copied} records and champions, {found.copy_damaged} damaged stretches"
+        rows += [("second copy", copied), ("in the copy only", found.only_copied)]
+        rows += [("not in the copy", found.only_stored)]
     return rows
 
 
@@ -89,28 +83,27 @@ def _health_rows(found: Health) -> list[tuple[str, str]]:
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Number of records.")
 @database_option
 @json_option
-def list_(operation: str, shape: str, device: str, regime: str, limit: int, db: str, as_json: bool) -> None:
+def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
     from tuner.store import Store, listing, retracting
     from tuner.store.listing import Selection
 
     with Store.open(db, read_only=True) as store:
-        wanted = Selection.parsed(operation, shape, device, regime)
-        found = [record for _, record in listing.latest(store, wanted, limit)]
+        found = [record for _, record in listing.latest(store, Selection.parsed(**selected), limit)]
         retracted = retracting.retracted(store, [record.id for record in found])
-    if as_json:
-        print_json([listing.record_json(record, retracted.get(record.id)) for record in found])
-        return
-    rows = [
+    rows = (
         (
-            record.measured_at[:19], str(record.problem), record.device.name,
+            record.measured_at[:19], record.problem, record.device.name,
             f"{record.role} {record.kernel} {config_text(record.config)}",
             record.measurement.outcome.value + (", taken back" if record.id in retracted else ""),
             duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
         )
         for record in found
-    ]  # fmt: skip
-    table("", ("measured", "problem", "device", "kernel and config", "outcome", "time", "record"), rows)
+    )  # fmt: skip
+    columns = ("measured", "problem", "device", "kernel and config", "outcome", "time", "record")
+    show_rows(
+        as_json, [listing.record_json(record, retracted.get(record.id)) for record in found], "", columns, rows
+    )
 
 
 @click.command()
@@ -125,17 +118,17 @@ def show(text: str, db: str, as_json: bool) -> None:
     text = checked_id(text)
     with Store.open(db, read_only=True) as store:
         record, gone = listing.record_named(store, text, db)
-    told = listing.record_json(record, gone)
+    keys = listing.record_json(record, gone)
     if as_json:
-        print_json(told)
+        print_json(keys)
         return
-    measurement = told.pop("measurement")
-    told["device"] = {name: value for name, value in told["device"].items() if value}
-    rows = {**told, **{name: value for name, value in measurement.items() if value not in (None, "", {})}}
-    shown = [
-        (name, config_text(value) if isinstance(value, dict) else str(value)) for name, value in rows.items()
-    ]
-    pairs(str(record.problem), [(name, text) for name, text in shown if text])
+    measurement = keys.pop("measurement")
+    keys["device"] = {name: value for name, value in keys["device"].items() if value}
+    rows = keys | {name: value for name, value in measurement.items() if value not in (None, "", {})}
+    cells = {
+        name: config_text(value) if isinstance(value, dict) else str(value) for name, value in rows.items()
+    }
+    pairs(str(record.problem), [(name, text) for name, text in cells.items() if text])
 
 
 @click.command()
@@ -152,7 +145,7 @@ def show(text: str, db: str, as_json: bool) -> None:
 @click.option("--undo", is_flag=True, help="Undo: these records count again.")
 @database_option
 @json_option
-def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool, **asked: Any) -> None:
+def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool, **options: Any) -> None:
     """Take records back. Nothing is deleted; --undo undoes it.
 
     Records taken back no longer answer lookups or guide searches, and they are not exported.
@@ -162,16 +155,16 @@ def forget(ids: tuple[str, ...], alone: bool, undo: bool, db: str, as_json: bool
     from tuner.results.record import checked_id
     from tuner.store import Store, retracting
 
-    before, after, device = asked["before"], asked["after"], asked["device"]
+    before, after, device = options["before"], options["after"], options["device"]
     if bool(ids) == bool(before or after or device) or (alone and not ids):
         raise InputError(
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
             "the one or the other"
         )
-    named = tuple(checked_id(each) for each in ids)
+    named = tuple(checked_id(text) for text in ids)
     chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
     with Store.open(db) as store:
-        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, asked["reason"])
+        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, options["reason"])
     if as_json:
         print_json({"undone" if undo else "taken_back": count})
     elif undo:
@@ -202,31 +195,17 @@ def stats(db: str, as_json: bool) -> None:
     from tuner.store import Store, listing
 
     with Store.open(db, read_only=True) as store:
-        if as_json:
-            print_json(listing.tallies_json(store))
-            return
-        found, surveyed = listing.tallies(store), listing.survey_tallies(store)
-    rows = [
-        (
-            each.operation, each.device, *map(str, (each.problems, each.trials, each.failed, each.finals)),
-            str(each.champions), str(each.retracted), f"{each.first[:10]} to {each.last[:10]}",
+        tallies, surveyed, keys = (
+            listing.tallies(store),
+            listing.survey_tallies(store),
+            listing.tallies_json(store),
         )
-        for each in found
-    ]  # fmt: skip
-    columns = ("operation", "device", "problems", "trials", "failed", "finals", "champions", "taken back")
-    table("", (*columns, "measured"), rows)
-    if surveyed:
-        rows = [
-            (
-                each.operation,
-                each.device,
-                each.regime,
-                str(each.timings),
-                f"{each.first[:10]} to {each.last[:10]}",
-            )
-            for each in surveyed
-        ]
-        table("surveys", ("operation", "device", "regime", "timings", "measured"), rows)
+    counts = ("problems", "trials", "failed", "finals", "champions", "taken back")
+    rows = [(*tally[:7], tally.retracted, f"{tally.first[:10]} to {tally.last[:10]}") for tally in tallies]
+    show_rows(as_json, keys, "", ("operation", "device", *counts, "measured"), rows)
+    if surveyed and not as_json:
+        parts = [(*tally[:4], f"{tally.first[:10]} to {tally.last[:10]}") for tally in surveyed]
+        table("surveys", ("operation", "device", "regime", "timings", "measured"), parts)
 
 
 @click.command()
@@ -237,3 +216,42 @@ def upgrade(db: str) -> None:
 
     Store.open(db).close()
     click.echo(f"{db} has the schema of this version", err=True)
+
+
+@click.command()
+@click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
+@click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
+@click.option(
+    "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
+@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
+@click.option(
+    "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
+    help="Recording of another device, used as earlier records.",
+)  # fmt: skip
+@json_option
+def simulate(
+    space: Path, trials: int, repeats: int, seed: int, sampler: str, warm_start: Path | None, as_json: bool
+) -> None:
+    """Replay a study on a recorded space: a Kernel Tuner cache file, or exported records of one problem.
+
+    Prints the fraction of the space's best speed that is reached after given numbers of trials.
+    """
+    from tuner.study.recordings import read_recording
+    from tuner.study.simulate import simulate as replay
+
+    earlier = read_recording(warm_start) if warm_start else None
+    replayed = replay(
+        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
+    )
+    per_trial_s = replayed.per_trial("recorded_s")
+    rows = [
+        (count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)), clock(count * per_trial_s))
+        for count, reached in replayed.fractions().items()
+    ]
+    columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
+    title = f"{replayed.space}: {replayed.strategy}, {len(replayed.replays)} studies"
+    show_rows(as_json, replayed.to_json(), title, columns, rows)
+    if not as_json:
+        click.echo(f"searching takes {duration(replayed.per_trial('search_s'))} a trial", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -29,23 +29,8 @@ from tuner.lookup import Answer, staleness
 from tuner.python.tuning import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
-from tuner.study.progress import Result
-from tuner.study.reporting import Events, ProgressView, where_time_went
-from tuner.study.requests import asked, budget, competitors
-
-#: The options that a study's request takes as they are.
-STUDY = (
-    "device",
-    "kernels",
-    "regime",
-    "seconds",
-    "trials",
-    "seed",
-    "sampler",
-    "objective",
-    "error_limit",
-    "db",
-)
+from tuner.study.progress import Events, ProgressView, Result, where_time_went
+from tuner.study.requests import StudyOptions, asked, budget, competitors
 
 
 @click.command()
@@ -77,7 +62,8 @@ def tune(as_json: bool, **options: Any) -> None:
     if options["dry_run"]:
         previewed(catalogue, problem, options, as_json)
         return
-    study = asked(catalogue, problem, {name: options[name] for name in STUDY})
+    chosen = {name: options[name] for name in StudyOptions.__annotations__}
+    study = asked(catalogue, problem, cast(StudyOptions, chosen))
     view = ProgressView(problem, options["quiet"], study.request.trials)
     with Events(options["log"], options["verbose"]) as events, view:
         events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
