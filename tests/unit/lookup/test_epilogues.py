@@ -12,7 +12,7 @@ from fixtures.lookup_records import BOARD, NAIVE, answer, crown, gemm, library, 
 from tuner.lookup import best
 from tuner.lookup.answers import EXACT
 from tuner.results.record import ProblemKey, Role
-from tuner.store import Store, lines
+from tuner.store import Store
 
 PLAIN = gemm(1024, 512, 256)
 FINISHED = replace(PLAIN, epilogue="bias-col+gelu")
@@ -49,14 +49,6 @@ def test_the_problem_without_it_answers_and_says_so(store: Store) -> None:
     assert found.record.problem == PLAIN
 
 
-def test_a_kernel_that_applies_none_does_not_answer(store: Store) -> None:
-    other = record(PLAIN, 1e-3, role=Role.FINAL, kernel="thin", config={}, source_hash=source_hash("thin"))
-    crown(store, other, library(PLAIN), 2.0)
-    found = answer(store, FINISHED, BOARD)
-    assert found.kernel != "thin"
-    assert found.match == "default"
-
-
 def test_the_library_stays_the_library(store: Store) -> None:
     crown(store, final(PLAIN), library(PLAIN), 0.5)
     assert answer(store, FINISHED, BOARD).use == "cuBLASLt epilogue + element-wise"
@@ -70,22 +62,3 @@ def test_a_model_answers_without_it() -> None:
     assert found.match == "predicted"
     assert any("answered without it" in reason for reason in found.reasons)
     assert found.kernel in ("tiled", "register_tiled", "warp_tiled")
-
-
-def test_it_is_stored_behind_the_dtype_and_read_back(store: Store) -> None:
-    longest = replace(PLAIN, dtype="bfloat16", epilogue="alpha+beta+bias-col+gelu-tanh+residual")
-    assert ProblemKey.stored("gemm", longest.shape, longest.arithmetic, "nn") == longest
-    assert PLAIN.arithmetic == "float32"
-    assert longest.plain == replace(PLAIN, dtype="bfloat16")
-    stored = record(longest)
-    store.add(stored)
-    assert [each.problem for each in store.records(problem=longest)] == [longest]
-    assert lines.parsed(lines.line_of(stored)) == stored
-
-
-def test_the_command_to_tune_has_it(store: Store) -> None:
-    from tuner.lookup import tune_command
-
-    found = answer(store, FINISHED, BOARD)
-    assert found.question is not None
-    assert "--epilogue bias-col+gelu" in tune_command(found.question)

@@ -102,13 +102,6 @@ def test_the_library_answers_unless_three_near_problems_show_a_clear_lead(store:
     assert "cuBLAS is the safer choice: what such answers lose was not measured" in told.reasons[-1]
 
 
-def test_a_kernel_that_has_changed_since_is_told(store: Store) -> None:
-    crown(store, record(gemm(64, 64, 64), source_hash="before", role=Role.FINAL))
-    told = answer(store, gemm(64, 64, 66), BOARD)
-    assert (told.match, told.stale) == ("predicted", True)
-    assert "kernel 'naive' has changed since" in told.stale_reason
-
-
 def test_a_similar_device_answers_where_nothing_is_known_of_this_one(store: Store) -> None:
     tuned_shapes(store)
     nvl = replace(BOARD, name="NVIDIA H200 NVL", uuid="GPU-2", sm_count=0, max_threads_per_block=0)
@@ -217,34 +210,6 @@ OWN = Kernel(
 CATALOGUE = Catalogue(BUILTIN.operations, (OWN,))
 
 
-def own(store: Store, problem: ProblemKey, block: int, vector: int) -> None:
-    more = {"kernel": "own", "config": {"BLOCK": block, "VECTOR": vector}, "source_hash": OWN.source_hash}
-    crown(store, record(problem, role=Role.FINAL, **more))
-
-
-def test_where_nothing_known_is_legal_the_default_answers(store: Store) -> None:
-    own(store, gemm(4096, 4096, 64), 256, 4)
-    told = answer(store, gemm(4096, 4097, 64), BOARD, catalogue=CATALOGUE)
-    assert (told.match, told.config["VECTOR"]) == ("default", 1)
-
-
-def test_rules_for_speed_are_broken_only_where_nothing_else_is_left(store: Store) -> None:
-    own(store, gemm(4096, 4096, 64), 256, 1)
-    assert answer(store, gemm(16, 4096, 64), BOARD, catalogue=CATALOGUE).config["BLOCK"] == 256
-    own(store, gemm(64, 4096, 64), 64, 1)
-    assert answer(store, gemm(128, 4096, 64), BOARD, catalogue=CATALOGUE).config["BLOCK"] == 64
-
-
-def test_a_kernel_that_won_on_both_sides_answers_between_them(store: Store) -> None:
-    """Far shapes are many and like another block; those next to the one asked for like small ones."""
-    for rows in (16, 64):
-        tuned(store, gemm(rows, 8192, 8192), {8: 1e-3, 32: 1.7e-3})
-    for size in (4096, 4000, 3000, 3500, 5000, 6000, 7000, 8000):
-        tuned(store, gemm(size, size, size), {8: 1.2e-3, 32: 1e-3})
-    assert answer(store, gemm(32, 8192, 8192), BOARD).config == SMALL
-    assert answer(store, gemm(4500, 4500, 4500), BOARD).config == LARGE
-
-
 def test_where_no_config_is_legal_nothing_is_answered(store: Store) -> None:
     tiny = replace(BOARD, name="Tiny", max_threads_per_block=16)
     with pytest.raises(NothingFound, match="no config of its kernels is legal there"):
@@ -319,28 +284,6 @@ def test_no_answer_is_ever_illegal(
     assert is_legal(told, problem, device, BUILTIN)
 
 
-@settings(max_examples=15)
-@given(
-    known=st.lists(
-        st.tuples(DIMS, DIMS, st.sampled_from([32, 64, 256, 1024]), st.sampled_from([1, 2, 4])), max_size=3
-    ),
-    m=DIMS, n=DIMS, threads=st.sampled_from([32, 256, 2048]),
-)  # fmt: skip
-def test_no_answer_is_illegal_whatever_was_recorded(
-    tmp_path_factory: pytest.TempPathFactory,
-    known: list[tuple[int, int, int, int]],
-    m: int,
-    n: int,
-    threads: int,
-) -> None:
-    device = replace(BOARD, max_threads_per_block=threads)
-    with Store.open(f"sqlite:///{tmp_path_factory.mktemp('any')}/studies.db") as store:
-        for rows, columns, block, vector in known:
-            own(store, gemm(rows, columns, 64), block, vector)
-        told = answer(store, gemm(m, n, 64), device, catalogue=CATALOGUE)
-    assert is_legal(told, gemm(m, n, 64), device, CATALOGUE)
-
-
 def test_best_takes_words_and_keeps_the_database_open(store: Store, tmp_path: Path, here: Path) -> None:
     tuned_shapes(store)
     url = f"sqlite:///{tmp_path}/studies.db"
@@ -380,12 +323,3 @@ def test_without_a_database_no_sql_is_loaded(here: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_a_champion_says_of_how_many_configs_it_is_the_best(store: Store) -> None:
-    problem = gemm(64, 64, 64)
-    tuned(store, problem, {16: 1e-3})
-    told = answer(store, problem, BOARD)
-    assert (told.match, told.expected_loss) == ("exact", 0.0)
-    assert told.loss.said == "measured for this very problem: the best of 9 tried"
-    assert told.to_json()["loss_said"] == told.loss.said

@@ -18,11 +18,11 @@ from tuner.devices.cpu.kind import cpu_info
 from tuner.devices.detect import find
 from tuner.lookup import demand as module
 from tuner.lookup.demand import most_wanted
-from tuner.night import surveys as nightly
+from tuner.night import night as nightly
+from tuner.night.night import with_wanted
 from tuner.night.plan import read_plan
-from tuner.night.surveys import with_wanted
 from tuner.results.record import ProblemKey, Wanted
-from tuner.store import Store, demand
+from tuner.store import Store, watched
 
 __all__ = ["empty_database", "own_records"]
 HERE = cpu_info().name
@@ -40,7 +40,7 @@ def told(own_records: None, capsys: pytest.CaptureFixture[str]) -> Told:
 
 def add(*rows: Wanted) -> None:
     with Store.open(os.environ["TUNER_DB"]) as store:
-        demand.add(store, rows)
+        watched.add_demand(store, rows)
 
 
 def listed(told: Told, *arguments: str) -> list[int]:
@@ -134,29 +134,9 @@ def test_a_night_tunes_the_most_wanted_and_names_them(built_in_toy: str, told: T
 
 
 @pytest.mark.usefixtures("own_records")
-def test_what_is_in_the_plan_as_well_keeps_its_own_budget(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(
-        "wanted = 5\n[[problems]]\noperation = 'gemm'\nm = [1, 2]\nn = 8\nk = 8\nseconds = 9\n"
-    )
-    add(gemm(2, calls=3), gemm(7, calls=4, saves_s=0.5), gemm(9, device="Other"))
-    with Store.open(os.environ["TUNER_DB"]) as store:
-        items = with_wanted(read_plan(tmp_path / "plan.toml"), store, find("cpu")).items
-    told = [(each.problem.m, each.seconds, each.wanted and each.wanted.calls) for each in items]
-    assert told == [(2, 9.0, 3), (7, 60.0, 4), (1, 9.0, None)]
-
-
-@pytest.mark.usefixtures("own_records")
 def test_a_problem_that_is_not_declared_any_more_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text("wanted = 5\n")
     add(toy(8))
     with Store.open(os.environ["TUNER_DB"]) as store:
         found = find(write_device(tmp_path / "device.json"))
         assert with_wanted(read_plan(tmp_path / "plan.toml"), store, found).items == ()
-
-
-@pytest.mark.parametrize("value", ["-1", "1.5", "true", "'20'"])
-def test_wanted_is_a_whole_number(told: Told, here: Path, value: str) -> None:
-    (here / "plan.toml").write_text(f"wanted = {value}\n")
-    code, _, error = told("nightly", "plan.toml")
-    assert code == 2
-    assert "wanted is a whole number of 0 or more" in error

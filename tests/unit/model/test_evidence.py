@@ -11,7 +11,6 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, WIDE, evidence_of, pla
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.evidence import NEAREST, Evidence
 from tuner.model.predict import Model, Predictor
 
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
@@ -27,18 +26,6 @@ def test_a_kernel_that_lost_to_the_library_near_by_is_not_preferred_to_it() -> N
     slow, fast = (replace(plain_model(-9.0), evidence=evidence_of([3], gain)) for gain in (-99.0, 0.5))
     assert Predictor(slow, KERNELS).answer(PROBLEM).by_library
     assert not Predictor(fast, KERNELS).answer(PROBLEM).by_library
-
-
-def test_near_problems_of_the_same_layout_speak() -> None:
-    places = np.repeat(np.log2([[512.0] * 3]), 2 * NEAREST, axis=0)
-    kinds = np.repeat([0, 1], NEAREST)
-    found = Evidence(
-        places, kinds, np.zeros(2 * NEAREST), np.arange(2 * NEAREST + 1), kinds.copy(), np.zeros(2 * NEAREST)
-    )
-    behind, gains = found.around(PROBLEM, 1, 3)
-    assert behind.tolist() == [np.inf, 0.0, np.inf]
-    assert gains[1] == 0
-    assert np.isneginf(gains[[0, 2]]).all()
 
 
 def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
@@ -63,19 +50,6 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     assert tied(model, kernels | {"tied": fewer}, odd) == [], "or has other parameters"
     poor = replace(model, evidence=replace(model.evidence, behind=np.array([0.0, 0.4])))
     assert tied(poor, kernels, odd) == [], "what was far behind is not worth it"
-
-
-def test_a_shortlist_that_misses_a_surveyed_kernel_does_not_tell_its_columns() -> None:
-    model, _ = two_kernels()
-    assert model.columns is not None
-    assert model.columns.kernels == ["blocks", "tied"]
-    other = replace(model, configs=model.configs[1:], parameters=model.parameters[:, 1:])
-    assert other.columns is None
-    known = timed(Predictor(plain_model(), KERNELS))
-    assert (
-        Predictor(replace(plain_model(), parameters=other.parameters[:-1]), KERNELS).beside(UNALIGNED, known, 3)
-        == []
-    )
 
 
 UNALIGNED = GEMM.problem({"m": 500, "n": 300, "k": 402})

@@ -1,6 +1,5 @@
 """A model fitted to a survey of a device whose costs are known."""
 
-import math
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError, TunerError
 from tuner.model.calibrate import Cases, calibrate, doubted
-from tuner.model.fit import fit, shortlist
+from tuner.model.fit import fit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
 from tuner.model.table import Timings
@@ -90,13 +89,6 @@ def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -
         fit(survey(20), KERNELS, BOARD)
 
 
-def test_times_that_are_none_are_refused() -> None:
-    with pytest.raises(InputError, match="times are finite and above 0 s"):
-        Timings([], [], np.array([0]), np.array([0]), np.array([0.0]))
-    with pytest.raises(InputError, match="a problem, a config and a time for each timing"):
-        Timings([], [], np.array([0]), np.array([0, 1]), np.array([1.0]))
-
-
 def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library() -> None:
     rng = np.random.default_rng(0)
     true = rng.normal(0, 0.1, 400)  # log(library / kernel)
@@ -142,25 +134,9 @@ def test_doubt_lessens_a_gain_toward_that_near_by(gain: float, near: float, less
     assert doubted(gain, near, 0.0) == gain
 
 
-@pytest.mark.parametrize("doubt", [0.25, 1.0])
-def test_a_gain_that_nothing_near_by_supports_is_none(doubt: float) -> None:
-    assert doubted(0.5, -math.inf, doubt) == -math.inf
-    assert doubted(math.inf, math.inf, doubt) == math.inf, "there is no library"
-
-
 def test_a_survey_of_few_timings_has_trees_alone() -> None:
     trees = replace(SMALL, networks=replace(SMALL.networks, least=10**6))
     assert fit(survey(30), KERNELS, BOARD, recipe=trees).network is None
     network = fitted().network
     assert network is not None
     assert 0 <= network.share <= 1
-
-
-def test_a_shortlist_has_a_good_config_of_each_problem_then_what_is_good_most_often() -> None:
-    problem = np.array([0, 0, 1, 1, 2, 2, 2])
-    config = np.array([7, 4, 7, 5, 4, 5, 9])
-    time_s = np.array([1.0, 3.0, 1.0, 4.0, 3.0, 4.0, 1.0])
-    assert shortlist(problem, config, time_s, 2).tolist() == [7, 9]
-    assert shortlist(problem, config, time_s, 1).tolist() == [7]
-    often = np.tile([1.0, 2.0, 1.001], 3)
-    assert shortlist(np.repeat(np.arange(3), 3), np.tile([0, 1, 2], 3), often, 9).tolist() == [0, 2, 1]

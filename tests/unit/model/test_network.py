@@ -1,21 +1,15 @@
 """Networks learn what there is to be learned, the same each time; as they are kept they say what they said."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tuner.errors import InputError
 from tuner.model import network as module
 from tuner.model.network import (
     FEW,
     FURTHEST,
     OUTERMOST,
-    Encoding,
-    Network,
     Training,
     encoding_of,
     share_of,
@@ -23,7 +17,6 @@ from tuner.model.network import (
     trained,
 )
 
-SIZES = (3 + 2 * 4, 8, 5, 1)
 HOW = Training((32, 16), 2, 40, least=0)
 
 
@@ -35,47 +28,14 @@ def rows_of(seed: int, count: int = 200) -> Any:
     ])  # fmt: skip
 
 
-def layers_of(seed: int, networks: int) -> Any:
-    rng = np.random.default_rng(seed)
-    return [
-        (rng.normal(0, a**-0.5, (networks, a, b)), rng.normal(0, 0.1, (networks, 1, b)))
-        for a, b in pairwise(SIZES)
-    ]
-
-
-def computed(layers: Any, inputs: Any) -> Any:
-    """The mean of what each network says, layer by layer, in double precision."""
-    outputs = []
-    for number in range(len(layers[0][0])):
-        values = inputs.astype(float)
-        for at, (matrix, offsets) in enumerate(layers):
-            values = values @ matrix[number] + offsets[number]
-            if at < len(layers) - 1:
-                values = values / (1 + np.exp(-values))
-        outputs.append(values[:, 0])
-    return np.mean(outputs, axis=0)
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), networks=st.integers(1, 3))
-def test_rounded_weights_say_nearly_what_exact_ones_say(seed: int, networks: int) -> None:
-    rows, layers = rows_of(seed), layers_of(seed, networks)
-    encoding = encoding_of(rows)
-    network = Network.of(encoding, 0.5, layers)
-    assert abs(network.weights).max() == 127
-    exact = computed(layers, encoding.inputs_of(rows))
-    assert np.abs(network.predict(rows) - exact).max() < 0.05
-    np.testing.assert_allclose(network.predict(rows[:7]), network.predict(rows)[:7], atol=1e-5)
-
-
 @pytest.mark.parametrize("count", [0, 1, 50, FEW, FEW + 1])
 def test_rows_say_the_same_whatever_pieces_they_are_cut_into(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, made = rows_of(5, count), Network.of(encoding_of(rows_of(5)), 1.0, layers_of(6, 2))
+    rows, made = sample(5, count)[0], train(*sample(5, 200), Training((8,), 2, 3), 0)
     whole = made.predict(rows)
     assert whole.shape == (count,)
-    monkeypatch.setattr(module, "SHARED", 7 * SIZES[0] * SIZES[1])  # pieces of seven rows
+    monkeypatch.setattr(module, "SHARED", 7 * made.sizes[0] * made.sizes[1])  # pieces of seven rows
     np.testing.assert_allclose(made.predict(rows), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -95,14 +55,6 @@ def test_inputs_are_kinds_then_deviations_then_ranks() -> None:
     assert strange[8] == pytest.approx(OUTERMOST)
     later = np.column_stack([rows, np.ones(len(rows))])
     np.testing.assert_array_equal(encoding.inputs_of(later), inputs, "a feature that came later is left aside")
-
-
-def test_weights_of_other_layers_are_refused() -> None:
-    network = Network.of(encoding_of(rows_of(5)), 0.5, layers_of(5, 1))
-    with pytest.raises(InputError, match="weights are those of its layers"):
-        Network(network.encoding, 0.5, (*SIZES[:-1], 2), network.weights, network.steps, network.offsets)
-    with pytest.raises(InputError, match="encoding has each feature's figures"):
-        Encoding(3, np.zeros(4), np.ones(3), np.zeros((4, 5)))
 
 
 def sample(seed: int, count: int = 3000) -> tuple[Any, Any, Any]:

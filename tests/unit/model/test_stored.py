@@ -1,7 +1,6 @@
 """Models as text, and answers from them."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
 
 from tuner.errors import InputError
 from tuner.model import stored
-from tuner.model.forest import MOST_LEAVES, Forest
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
 
@@ -40,12 +38,6 @@ def test_a_damaged_model_is_refused(at: float) -> None:
         from_bytes(bytes(text))
 
 
-def test_half_a_model_is_refused() -> None:
-    text = to_bytes(plain_model())
-    with pytest.raises(InputError, match="JSON with format and checksum"):
-        from_bytes(text[: len(text) // 2])
-
-
 def test_a_later_format_is_refused() -> None:
     body = json.loads(to_bytes(plain_model()))
     with pytest.raises(InputError, match="update the tuner"):
@@ -66,18 +58,6 @@ def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.Monkey
         to_bytes(plain_model())
     with pytest.raises(InputError, match="1000 bytes at the most"):
         from_bytes(b" " * 1001)
-
-
-def test_a_model_fitted_before_features_were_added_finds_those_that_it_knows() -> None:
-    model, added = plain_model(), 16
-    known = model.forest.features - added
-    # A tree of two leaves that asks for the last feature of the first models: the estimate.
-    starts = np.concatenate([np.zeros(known), np.ones(1 + added)]).astype(np.int32)
-    leaves = np.zeros((1, MOST_LEAVES))
-    leaves[0, :2] = -1.0, 1.0
-    now = Forest(np.array([[0, known - 1, 0, 0, 1]], np.int32), np.array([-11.0]), starts, leaves)
-    before = replace(now, starts=starts[: known + 1])
-    assert times(replace(model, forest=now)) == times(replace(model, forest=before)) != times(model)
 
 
 def test_a_model_fitted_before_doubt_was_measured_takes_the_lesser_gain() -> None:
@@ -103,11 +83,3 @@ def test_a_kernel_that_is_gone_and_a_layout_that_was_not_surveyed_are_not_answer
     answer = Predictor(plain_model(), {}).answer(PROBLEM)
     assert answer.best is None
     assert answer.by_library
-
-
-def test_the_margin_decides_for_the_library() -> None:
-    eager, careful = (Predictor(plain_model(margin), KERNELS).answer(PROBLEM) for margin in (-9.0, 9.0))
-    assert not eager.by_library
-    assert careful.by_library
-    assert eager.best == careful.best
-    assert eager.time_interval_s[0] < eager.best.time_s < eager.time_interval_s[1]  # type: ignore[union-attr]

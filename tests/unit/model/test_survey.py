@@ -20,7 +20,7 @@ from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
-from tuner.errors import InputError, NothingFound
+from tuner.errors import NothingFound
 from tuner.model.fitting import joined, timings
 from tuner.model.predict import Predictor
 from tuner.model.stored import models
@@ -226,13 +226,6 @@ def test_mistakes_are_told(
 ) -> None:
     assert run(["survey", str(TOY), "--device", device, "--db", database(tmp_path), *more]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_ranges_that_leave_nothing_are_told(tmp_path: Path, device: str) -> None:
-    asked = request(device, (), drawn=True)
-    asked = replace(asked, ranges=replace(asked.ranges, most_bytes=1.0))
-    with pytest.raises(InputError, match="ranges leave problems of toy to draw"):
-        surveyed(tmp_path, asked)
 
 
 def test_a_survey_of_the_cpu(tmp_path: Path) -> None:

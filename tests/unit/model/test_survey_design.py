@@ -17,9 +17,8 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.lookup.legality import is_point
 from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, Ranges, SurveyRequest, Turn, draw
-from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
+from tuner.model.survey_pool import Named, RandomConfigs
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import Timing
@@ -109,66 +108,11 @@ def test_the_library_alone_is_timed_at_some_problems() -> None:
     assert abs(np.mean([np.log(each.m) for each in alone]) / np.log(4096) - 0.5) < 0.1
 
 
-def test_long_problems_get_fewer_configs() -> None:
-    design = Design(replace(REQUEST, per_problem=40), BOARD, nothing)
-    short, long = (GEMM.problem({"m": size, "n": size, "k": size}, "", "nn") for size in (64, 8192))
-    at = design.pool.number(("blocks", BLOCKS.default_config() or Config({})))
-    assert at is not None
-    design.times.add(ProblemKey.of(short), {at: 5e-6})
-    design.times.add(ProblemKey.of(long), {at: 20e-3})
-    counts = [len(design.turn(TIMED, replace_dims(each), 99).configs) for each in (short, long)]
-    assert counts[0] > 2 * counts[1] >= 8
-
-
-def replace_dims(problem: Problem) -> Problem:
-    """A problem beside it."""
-    return GEMM.problem({**problem.dims, "m": problem.m + 8}, "", problem.layout)
-
-
 def test_what_a_model_proposes_is_timed() -> None:
     proposal = ("blocks", Config({"BM": 32, "BN": 128, "SPLIT": 4, "LOAD": "plain"}))
     design = Design(REQUEST, BOARD, lambda problem, count: [proposal])
     turns = [turn for turn in surveyed(design, 10) if turn.configs]
     assert all(design.pool.number(proposal) in turn.configs for turn in turns)
-
-
-def test_what_was_fast_near_by_in_the_same_layout_comes_first() -> None:
-    known = KnownTimes()
-
-    def at(size: int, layout: str = "nn") -> ProblemKey:
-        return ProblemKey.of(GEMM.problem({"m": size, "n": size, "k": size}, "", layout))
-
-    known.add(at(100), {1: 1e-6, 2: 2e-6})
-    known.add(at(100, "tt"), {3: 1e-6})
-    known.add(at(4000), {4: 1e-3})
-    assert known.promising(at(110))[:2] == [1, 3]
-    assert known.promising(at(3900))[0] == 4
-    assert known.expected_s(at(50)) == 1e-6
-    assert known.expected_s(at(8000)) > 7e-3
-
-
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 999))
-def test_children_are_points_of_their_kernel(seed: int) -> None:
-    pool = Pool([BLOCKS], 100)
-    parents = [
-        ("blocks", Config({"BM": 16, "BN": 16, "SPLIT": 1, "LOAD": "plain"})),
-        ("blocks", Config({"BM": 128, "BN": 64, "SPLIT": 16, "LOAD": "wide"})),
-    ]
-    children = pool.children(parents, 20, np.random.default_rng(seed))
-    assert len(children) == 20
-    assert all(is_point(BLOCKS.parameters, config) for _, config in children)
-    assert pool.children([], 20, np.random.default_rng(seed)) == []
-
-
-def test_a_config_has_one_number_however_its_parameters_are_ordered() -> None:
-    pool = Pool([BLOCKS], 100)
-    values = {"BM": 16, "BN": 32, "SPLIT": 1, "LOAD": "plain"}
-    first = pool.number(("blocks", Config(dict(reversed(values.items())))))
-    assert pool.number(("blocks", Config(values))) == first == 0
-    assert list(pool.configs[0][1]) == list(values)
-    assert pool.number(("blocks", Config({"BM": 17}))) is None
-    assert pool.number(("gone", Config(values))) is None
 
 
 def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
@@ -214,18 +158,6 @@ def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> Non
     assert drawn.draw(tied_problem(300, 16), 20, rng, {}) == []
 
 
-def test_good_configs_of_near_problems_are_fitted_to_this_one() -> None:
-    design = Design(replace(REQUEST, kernels=(TIED,)), BOARD, nothing)
-    near, here = tied_problem(64, 128), tied_problem(20, 48)
-    good = Config({"BM": 64, "BN": 128, "SPLIT": 4, "LOAD": "wide"})
-    number = design.pool.number(("tied", good))
-    assert number is not None
-    design.learn(near, [Timing(0, number, Outcome.MEASURED, 1e-5)])
-    turn = design.turn(TIMED, here, 12)
-    timed = [dict(design.pool.configs[at][1]) for at in turn.configs]
-    assert {"BM": 32, "BN": 16, "SPLIT": 4, "LOAD": "wide"} in timed
-
-
 PROBLEMS = draw(GEMM, Ranges(), 400, 0)
 
 
@@ -236,12 +168,6 @@ def test_problems_spread_evenly_over_decades_and_all_layouts() -> None:
     assert 16384 < max(each.k for each in PROBLEMS) <= 65536
     assert (np.quantile(logs[:, 0], [0.25, 0.75]) > np.log(16384) * np.array([0.15, 0.6])).all()
     assert sorted({each.layout for each in PROBLEMS}) == ["nn", "nt", "tn", "tt"]
-
-
-def test_half_of_the_problems_are_round() -> None:
-    large = [each for each in PROBLEMS if min(each.m, each.n) >= 64]
-    is_round = [each.m % 8 == 0 and each.n % 8 == 0 for each in large]
-    assert 0.3 < np.mean(is_round) < 0.7
 
 
 def test_a_longer_survey_begins_with_the_same_problems() -> None:
