@@ -9,19 +9,43 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes  # noqa: F401  arrays may be bfloat16
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
-from tuner.devices.comparing import checksums, unequal
+from tuner.devices.comparing import checksums
 from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
 ROOM, STEP = 1 << 16, 32
 #: Name of an input -> its offset in its pool.
 Offsets = Mapping[str, int]
+
+
+@dataclass
+class _Pool:
+    """An input's memory, and the longer pool of numbers that it is a piece of; both as unsigned numbers.
+
+    Attributes:
+        cells: The input's elements.
+        numbers: The pool.
+        flip: Bits that change an element into another valid one, and back, by exclusive or; None for numbers
+            that the operation draws itself: others may be out of range for its kernels.
+        flipped: Places of elements that are changed.
+    """
+
+    cells: Any
+    numbers: Any
+    flip: Any
+    flipped: list[int] = field(default_factory=list)
+
+    def turn(self) -> None:
+        """Changes the elements that are flipped."""
+        for place in self.flipped:
+            self.cells[place : place + 1] ^= self.flip
 
 
 class Inputs:
@@ -45,26 +69,16 @@ class Inputs:
         Raises:
             DeclarationError: The operation draws too few numbers, or numbers of no use.
         """
-        self._xp = xp
+        self._xp, self._fixed = xp, problem.operation.fixed
         self._random = random.Random(seed)
-        self._fixed = problem.operation.fixed
-        self._own: set[str] = set()
-        self._flipped: dict[str, int] = {}
-        self._flips: dict[str, Any] = {}
-        self._pools: dict[str, Any] = {}
-        self._cells: dict[str, Any] = {}
+        self._pools: dict[str, _Pool] = {}
         self.arrays: dict[str, Any] = {}
         for tensor in problem.inputs:
-            array = xp.empty(tensor.shape, dtype=tensor.dtype)
-            pool = own_draw(xp, problem, tensor, array.size + ROOM, seed)
-            if pool is None:
-                pool = drawn(generator, tensor.dtype, (array.size + ROOM,))
-            else:
-                self._own.add(tensor.name)
-            self.arrays[tensor.name] = array
-            self._cells[tensor.name] = bits(array)
-            self._pools[tensor.name] = bits(pool)
-            self._flips[tensor.name] = _flip_of(tensor.dtype, self._cells[tensor.name].dtype)
+            array = self.arrays[tensor.name] = xp.empty(tensor.shape, dtype=tensor.dtype)
+            own = own_draw(xp, problem, tensor, array.size + ROOM, seed)
+            numbers = drawn(generator, tensor.dtype, (array.size + ROOM,)) if own is None else own
+            flip = _flip_of(tensor.dtype, bits(array).dtype) if own is None else None
+            self._pools[tensor.name] = _Pool(bits(array), bits(numbers), flip)
         self.first: Offsets = dict.fromkeys(self.arrays, 0)
         self.placed: Offsets = self.first
         self.place(self.first)
@@ -72,54 +86,41 @@ class Inputs:
 
     def place(self, offsets: Offsets) -> None:
         """Copies a piece of each pool into its input."""
-        self._flipped.clear()
         self.placed = offsets
-        for name, cells in self._cells.items():
+        for cells, piece in self.pairs().values():
             # A copy of memory: to begin it takes a GPU's host less than to begin a kernel that copies.
-            self._xp.copyto(cells, self._pools[name][offsets[name] : offsets[name] + cells.size])
+            self._xp.copyto(cells, piece)
 
     def shuffle(self) -> None:
         """Places random pieces, none of them the first; where the inputs are fixed, the first ones again."""
         if self._fixed:
             self.place(self.first)
             return
-        self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._cells})
+        self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._pools})
 
     def flip(self) -> None:
         """Changes one random element of each input: a new draw that leaves caches as they are.
 
         A floating-point number changes its sign, a whole number its lowest bit. Earlier changes are undone.
-        Numbers that the operation draws itself stay: others may be out of range for its kernels.
         """
         self.unflip()
-        for name, cells in self._cells.items():
-            if name in self._own:
-                continue
-            self._flipped[name] = self._random.randrange(cells.size)
-            self._turn(name)
+        for pool in self._pools.values():
+            if pool.flip is not None:
+                pool.flipped.append(self._random.randrange(pool.cells.size))
+                pool.turn()
 
     def unflip(self) -> None:
         """Undoes the changes of `flip`."""
-        for name in self._flipped:
-            self._turn(name)
-        self._flipped.clear()
-
-    def _turn(self, name: str) -> None:
-        at = self._flipped[name]
-        self._cells[name][at : at + 1] ^= self._flips[name]
-
-    def changed(self) -> str:
-        """Returns the name of the first input that differs in any bit from the draw; empty if none does."""
-        pairs = self.pairs()
-        differ = dict(zip(pairs, unequal(self._xp, list(pairs.values())), strict=True))
-        return next((name for name, found in differ.items() if found), "")
+        for pool in self._pools.values():
+            pool.turn()
+            pool.flipped.clear()
 
     def pairs(self) -> Mapping[str, tuple[Any, Any]]:
         """By name the memory of each input, without flips, and what was placed there."""
         self.unflip()
         return {
-            name: (cells, self._pools[name][self.placed[name] : self.placed[name] + cells.size])
-            for name, cells in self._cells.items()
+            name: (pool.cells, pool.numbers[self.placed[name] : self.placed[name] + pool.cells.size])
+            for name, pool in self._pools.items()
         }
 
     def sound(self) -> bool:
@@ -127,7 +128,7 @@ class Inputs:
         return self._sums() == self._fingerprint
 
     def _sums(self) -> list[int]:
-        return checksums(self._xp, list(self._pools.values()))
+        return checksums(self._xp, [pool.numbers for pool in self._pools.values()])
 
 
 def bits(array: Any) -> Any:
@@ -151,16 +152,17 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
     operation = problem.operation
     if operation.draws is None:
         return None
-    place = [each.name for each in problem.inputs].index(tensor.name)
+    place = [own.name for own in problem.inputs].index(tensor.name)
     try:
-        found = operation.draws(problem, tensor, numpy.random.default_rng([seed, place]), count)
-        pool = None if found is None else numpy.ascontiguousarray(found, dtype=tensor.dtype).reshape(count)
+        numbers = operation.draws(problem, tensor, numpy.random.default_rng([seed, place]), count)
+        if numbers is None:
+            return None
+        return xp.asarray(numpy.ascontiguousarray(numbers, dtype=tensor.dtype).reshape(count))
     except Exception as error:
         raise DeclarationError(
             f"draws= of operation {operation.name!r} gives {count} numbers for {tensor.name}, or None; for "
             f"{problem} it fails with {type(error).__name__}: {error}; correct it"
         ) from error
-    return None if pool is None else xp.asarray(pool)
 
 
 def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:

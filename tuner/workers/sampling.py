@@ -16,43 +16,43 @@ from tuner.workers.workload import Workload
 
 #: The checked sample is a random one among this many.
 CHECKED_AMONG = 10
+IN_A_TIMED_RUN = "in a timed run: "
 #: In the finals the last sample of every so many turns is compared whole.
 WHOLE_EVERY = 4
 
 
+@dataclass
 class CheckedSamples:
-    """Takes samples of a run.
+    """Takes samples of a run, which must have run before.
 
     Before each sample, ahead of the cache flush, the inputs are placed anew and the outputs are poisoned; after
     it a few elements are compared, see `Workload.before_timed`. In the regimes without a flush, the inputs are
     placed once for all samples of a call, and an untimed run follows.
 
     Attributes:
+        device: Where.
+        run: The run.
+        regime: One of `tuner.devices.protocol.REGIMES`.
+        workload: The arrays that it runs on.
+        allowance: So many times the usual tolerance is allowed.
         wrong: What is wrong with the run; empty if nothing is.
         check_s: Seconds spent on checks.
     """
 
-    def __init__(
-        self, device: Device, run: Run, regime: str, workload: Workload, allowance: float = 1.0
-    ) -> None:
-        """Keeps device, run and workload.
+    device: Device
+    run: Run
+    regime: str
+    workload: Workload
+    allowance: float = 1.0
+    wrong: str = ""
+    check_s: float = 0.0
+    _checked: bool = False
+    _is_timed: bool = False
+    _turns: int = 0
 
-        Args:
-            device: Where.
-            run: The run; it must have run before.
-            regime: One of `tuner.devices.protocol.REGIMES`.
-            workload: The arrays that it runs on.
-            allowance: So many times the usual tolerance is allowed.
-        """
-        self._allowance = allowance
-        self._device, self._run, self._regime, self._workload = device, run, regime, workload
-        self._cold = regime.startswith("cold")
+    def __post_init__(self) -> None:
+        self._cold = self.regime.startswith("cold")
         self._ahead = random.SystemRandom().randrange(CHECKED_AMONG)
-        self._checked = False
-        self._is_timed = False
-        self._turns = 0
-        self.wrong = ""
-        self.check_s = 0.0
 
     def take_s(self, count: int) -> list[float]:
         """Takes this many samples; in seconds.
@@ -90,50 +90,46 @@ class CheckedSamples:
             self._checked_s()
 
     def _compare(self) -> None:
+        self._check(self.workload.touched)
+
+    def _check(self, check: Callable[[], str], where: str = "") -> None:
+        """Notes what a check finds, and how long it takes."""
         begun_s = time.perf_counter()
-        self.wrong = self.wrong or self._workload.touched()
+        wrong = "" if self.wrong else check()
+        self.wrong = self.wrong or (wrong and where + wrong)
         self.check_s += time.perf_counter() - begun_s
 
     def _plain_s(self, count: int) -> list[float]:
         if count == 0:
             return []
         if not self._cold:
-            self._workload.begin(self._workload.second)
-            self._run()
-        samples = self._device.samples_s(self._run, count, self._regime, self._before)
+            self.workload.begin(self.workload.second)
+            self.run()
+        samples = self.device.samples_s(self.run, count, self.regime, self._before)
         self._look()
         return samples
 
     def _before(self) -> None:
         self._look()
-        self._workload.before_timed(self._cold)
+        self.workload.before_timed(self._cold)
         self._is_timed = True
 
     def _look(self) -> None:
         """Compares a few elements of the run before."""
-        if not self._is_timed:
-            return
-        self._is_timed = False
-        begun_s = time.perf_counter()
-        wrong = "" if self.wrong else self._workload.after_timed(self._allowance)
-        if wrong:
-            self.wrong = f"in a timed run: {wrong}"
-        self.check_s += time.perf_counter() - begun_s
+        if self._is_timed:
+            self._is_timed = False
+            self._check(lambda: self.workload.after_timed(self.allowance), IN_A_TIMED_RUN)
 
     def _checked_s(self) -> float:
-        workload = self._workload
+        workload = self.workload
         before: Run = partial(workload.begin, workload.second)
         if not self._cold:
             workload.begin(workload.second)
             workload.inputs.flip()
-            self._run()
+            self.run()
             before = workload.begin_again
-        [sample_s] = self._device.samples_s(self._run, 1, self._regime, before)
-        begun_s = time.perf_counter()
-        _, wrong = workload.check(self._allowance)
-        if wrong:
-            self.wrong = self.wrong or f"in a timed run: {wrong}"
-        self.check_s += time.perf_counter() - begun_s
+        [sample_s] = self.device.samples_s(self.run, 1, self.regime, before)
+        self._check(lambda: workload.check(self.allowance)[1], IN_A_TIMED_RUN)
         self._checked = True
         return sample_s
 

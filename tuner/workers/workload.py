@@ -133,17 +133,13 @@ class Workload(Arrays):
         self._kind, self._set = NAN, 0
         #: The draw of the last timed run; None if its inputs have no reference.
         self._timed: Draw | None = None
-        self._places: dict[str, Any] = {}
-        self.arrays: dict[str, Any] = {}
-        for tensor in problem.tensors:
-            self.arrays[tensor.name] = (
-                self._output(tensor) if tensor.output else self.inputs.arrays[tensor.name]
-            )
-            if tensor.output:
-                places = numpy.random.default_rng(seed).integers(
-                    0, max(math.prod(tensor.shape), 1), (PROBE_SETS, PROBES)
-                )
-                self._places[tensor.name] = self._xp.asarray(places)
+        outputs = {tensor.name: self._output(tensor) for tensor in problem.outputs}
+        self.arrays = self.inputs.arrays | outputs
+        sets = numpy.random.default_rng(seed)
+        self._places = {
+            name: self._xp.asarray(sets.integers(0, max(array.size, 1), (PROBE_SETS, PROBES)))
+            for name, array in outputs.items()
+        }
         self.poison()
         self.first = self._present = Draw(self.inputs.first, {}, (), {})
         self._more_rms: list[dict[str, float]] = []
@@ -153,15 +149,17 @@ class Workload(Arrays):
             self._more_rms = self._rms_of_more_draws(generator)
 
     def _output(self, tensor: Tensor) -> Any:
-        whole = self._xp.empty(tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8)
-        self._guarded[tensor.name] = whole
+        """An output between its guards."""
+        whole = self._guarded[tensor.name] = self._xp.empty(
+            tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8
+        )
         inside = whole[GUARD_BYTES : GUARD_BYTES + tensor.bytes]
         return inside.view(tensor.dtype).reshape(tensor.shape)
 
     def _draw(self, offsets: Offsets) -> Draw:
         """Returns the current inputs as a draw, with their references."""
         references = self._reference(self.arrays)
-        rms_of = {name: rms(each) for name, each in references.items()}
+        rms_of = {name: rms(values) for name, values in references.items()}
         return Draw(offsets, references, self._fingerprints(references), rms_of)
 
     def _fingerprints(self, references: Mapping[str, Any]) -> tuple[int, ...]:
@@ -176,7 +174,7 @@ class Workload(Arrays):
         found = []
         for number in range(1, MORE_DRAWS + 1):
             more = {tensor.name: self._anew(tensor, generator, self._seed + number) for tensor in inputs}
-            references = self._reference(self.arrays | more)
+            references = self._reference({**self.arrays, **more})
             found.append({name: rms(value) for name, value in references.items()})
         return found
 
@@ -298,7 +296,7 @@ class Workload(Arrays):
             cells = on_host(self._xp, bits(self.arrays[tensor.name])[places])
             if self._timed is None or not self._timed.references:
                 untouched = cells == poison_cell(self._kind, tensor.dtype)
-                if tensor.dtype in FLOATING and bool(untouched.any()):
+                if tensor.dtype in SIGNIFICANDS and bool(untouched.any()):
                     return UNWRITTEN
                 continue
             wrong = self._wrong_at(tensor, cells, on_host(self._xp, places), allowance)
@@ -404,10 +402,6 @@ class Workload(Arrays):
         )
 
 
-#: Dtypes of floating-point numbers.
-FLOATING = ("float32", "float64", *SIGNIFICANDS)
-
-
 def numpy_dtype(name: str) -> Any:
     """NumPy's dtype of a name; bfloat16 comes from ml_dtypes."""
     return numpy.dtype(getattr(ml_dtypes, name, name))
@@ -419,9 +413,12 @@ def poison_cell(kind: str, dtype: str) -> Any:
     unsigned = numpy.dtype(f"uint{8 * form.itemsize}")
     if kind == NAN:
         return unsigned.type(numpy.iinfo(unsigned).max)
-    limits: Any = numpy.iinfo(form) if dtype not in FLOATING else ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]
-    largest = float(limits.max) / 4 if dtype in FLOATING else int(limits.max) // 2
-    value = largest if kind == HUGE else -largest if dtype in FLOATING else int(limits.min) // 2
+    if dtype in SIGNIFICANDS:
+        largest = float(ml_dtypes.finfo(form).max) / 4  # type: ignore[no-untyped-call]
+        value = largest if kind == HUGE else -largest
+    else:
+        limits = numpy.iinfo(form)
+        value = int(limits.max if kind == HUGE else limits.min) // 2
     return numpy.array([value], form).view(unsigned)[0]
 
 

@@ -22,6 +22,11 @@ def inputs(draws: Callable[..., Any] | None, fixed: bool = False, n: int = 100) 
     return Inputs(numpy, problem, numpy.random.default_rng(1), 1)
 
 
+def changed(inputs: Inputs) -> list[str]:
+    """Names of the inputs that differ from what was placed there."""
+    return [name for name, (cells, placed) in inputs.pairs().items() if (cells != placed).any()]
+
+
 def test_own_numbers_are_drawn_anew_and_never_flipped() -> None:
     own = inputs(lambda p, tensor, generator, count: generator.choice([3.0, 5.0], count))
     first = own.arrays["x"].copy()
@@ -31,7 +36,7 @@ def test_own_numbers_are_drawn_anew_and_never_flipped() -> None:
     assert (own.arrays["x"] != first).any()
     own.flip()
     assert set(own.arrays["x"]) == {3.0, 5.0}
-    assert own.changed() == ""
+    assert changed(own) == []
 
 
 def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
@@ -39,7 +44,7 @@ def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
     own.shuffle()
     assert own.arrays["x"].tolist() == list(range(100))
     own.arrays["x"][7] = 0
-    assert own.changed() == "x"
+    assert changed(own) == ["x"]
 
 
 def test_a_rule_that_returns_none_leaves_normal_numbers() -> None:
