@@ -274,10 +274,14 @@ class TorchFamily(GpuFamily):
         self._raw_stream = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
 
     def key(self, array: Any) -> Hashable:
-        """Whether gradients or a pending negation belong to it, beside what CuPy's key has."""
+        """Whether gradients or a pending negation belong to it, beside what CuPy's key has.
+
+        It costs most of what a call does beside the launch: strides are asked for where they tell something.
+        """
         return (
-            array.shape, array.stride(), array.dtype, array.device, array.data_ptr() % ALIGNMENT_BYTES,
-            array.requires_grad, array.is_neg(),
+            array.shape, array.is_contiguous() or array.stride(), array.dtype,
+            array.get_device() if array.is_cuda else array.device,
+            array.data_ptr() % ALIGNMENT_BYTES, array.requires_grad, array.is_neg(),
         )  # fmt: skip
 
     def operand(self, array: Any) -> Operand:
