@@ -134,7 +134,7 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
     precision = next((word for word in others if word in PRECISIONS), "")
     epilogue = next((word for word in others if word.partition("+")[0] in WORDS), "")
     layout = next((word for word in others if word not in (dtype, precision, epilogue)), "")
-    if len(others) > sum(each != "" for each in (dtype, layout, precision, epilogue)):
+    if len(others) > len(list(filter(None, (dtype, layout, precision, epilogue)))):
         raise InputError(
             "a problem has one dtype, one layout, one precision and one epilogue, got "
             f"{' '.join(others)} in {words!r}"
@@ -187,9 +187,9 @@ def known_device(name: str, known: Sequence[DeviceInfo]) -> DeviceInfo:
     if not known:
         raise NothingFound(f"nothing is tuned yet, so nothing is known of {name!r}; run `tuner tune` first")
     folded = name.casefold()
-    exactly = {x.name: x for x in known if folded and folded in (x.name.casefold(), x.uuid.casefold())}
-    by_words = {x.name: x for x in known if name and _words(folded) <= _words(x.name.casefold())}
-    for named in (exactly, by_words):
+    exactly = {each.name: each for each in known if folded in (each.name.casefold(), each.uuid.casefold())}
+    by_words = {each.name: each for each in known if _words(folded) <= _words(each.name.casefold())}
+    for named in (exactly, by_words) if name else ():
         if len(named) == 1:
             return next(iter(named.values()))
     raise UnknownName("device", name, [device.name for device in known])

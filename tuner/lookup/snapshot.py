@@ -313,22 +313,6 @@ class Snapshot:
             catalogue,
         )
 
-    def near(self, subject: Subject, catalogue: Catalogue, kernel: str = "") -> Any:
-        """What the tuned problems of a subject say of others, by all kernels or one; None if nothing does."""
-        extra = predictor()
-
-        def read() -> Any:
-            tuned = self.tuned(subject, catalogue)
-            kernels = [
-                declared
-                for declared in catalogue.kernels
-                if (declared.operation, declared.target) == (subject.operation, subject.kind)
-                and kernel in ("", declared.name)
-            ]
-            return extra.near(tuned, kernels) if tuned and extra is not None else None
-
-        return self.once(("near", subject, id(catalogue), kernel), read, catalogue)
-
     def standing(self, operation: str, device: tuple[str, str] | None = None) -> list[Published]:
         """Published results that the store has not taken back, of all devices or of one of a kind and name."""
         return self.once(
@@ -365,9 +349,8 @@ class Snapshot:
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
         device = question.device.kind, question.device.name
-        champions = self._published(question.problem.operation, device).get(
-            (question.problem, question.regime), ()
-        )
+        here = self._published(question.problem.operation, device)
+        champions = here.get((question.problem, question.regime), ())
         return next((each for each in champions if question.kernel in ("", each.record.kernel)), None)
 
     def has_published(self, problem: ProblemKey, regime: str) -> bool:
@@ -378,15 +361,13 @@ class Snapshot:
         self, operation: str, device: tuple[str, str] | None = None
     ) -> dict[tuple[ProblemKey, str], list[Champion]]:
         """Published champions by problem and regime, of all devices or of one of a kind and name."""
-
-        def read() -> dict[tuple[ProblemKey, str], list[Champion]]:
-            by_problem: dict[tuple[ProblemKey, str], list[Champion]] = {}
+        key = "published", operation, device
+        if (by_problem := self.known(key)) is None:
+            by_problem = {}
             for entry in self.standing(operation, device):
                 record = entry.champion.record
                 by_problem.setdefault((record.problem, record.regime), []).append(entry.champion)
-            return by_problem
-
-        return self.once(("published", operation, device), read)
+        return self.once(key, lambda: by_problem)
 
 
 @functools.cache

@@ -136,15 +136,19 @@ def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
         name: Of the device.
         alike: In what it is like the question's; empty where it is the same.
     """
-    question, extra = case.question, predictor()
-    if case.problem is None or extra is None:
+    question, snapshot, extra = case.question, case.snapshot, predictor()
+    problem, catalogue = case.problem, case.catalogue
+    if problem is None or extra is None:
         return None
     model = next((model for model in case.models() if model.device.name == name), None)
-    found = extra.answer(model, question, case.problem, case.kernels(), alike) if model is not None else None
+    found = extra.answer(model, question, problem, case.kernels(), alike) if model is not None else None
     if found is None:
         of = question.problem.operation, question.problem.arithmetic, question.device.kind
-        near = case.snapshot.near(Subject(*of, question.regime, name), case.catalogue, question.kernel)
-        found = near.answer(question, case.problem, alike) if near is not None else None
+        subject = Subject(*of, question.regime, name)
+        tuned = snapshot.tuned(subject, catalogue)
+        key = "near", subject, id(catalogue), question.kernel
+        near = snapshot.once(key, lambda: extra.near(tuned, case.kernels()), catalogue) if tuned else None
+        found = near.answer(question, problem, alike) if near is not None else None
     result: Answer | None = found
     return result
 
