@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.callable_records import crowned
 from fixtures.fake_gpu import H200
+from fixtures.operands import stored
 
 import tuner
 from tuner.errors import InputError, TunerError, UnknownName
 from tuner.python import Explanation
 
-__all__ = ["empty_database", "own_records", "ran"]
 pytestmark = pytest.mark.usefixtures("own_records")
 SHAPE = {"m": 40, "n": 30, "k": 20}
 
@@ -36,31 +36,23 @@ def test_a_champion_is_told_with_its_record() -> None:
         assert words in text
 
 
-def test_every_way_of_asking_gives_the_same() -> None:
-    crowned("gemm", SHAPE)
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_every_way_of_asking_gives_the_same(layout: str) -> None:
+    crowned("gemm", SHAPE, layout=layout)
     a, b = arrays()
+    a = stored(a, layout[0])
+    told = tuner.explain(a, b)
+    assert told.problem == f"gemm 40 x 30 x 20 float32 {layout}"
+    assert told.memory["a"] == ("a as it lies" if layout == "nn" else "the transpose of a as it lies")
     ways = [
-        tuner.explain(a, b),
         tuner.explain(tuner.matmul, a, b),
         tuner.explain("matmul", a, b),
-        tuner.explain(shapes=[a.shape, b.shape], device="cpu"),
-        tuner.explain("gemm", **SHAPE, device="cpu"),
-        tuner.explain("matmul", **SHAPE, layout="nn", dtype="float32", device="cpu"),
+        tuner.explain("gemm", **SHAPE, layout=layout, device="cpu"),
+        tuner.explain("matmul", **SHAPE, layout=layout, dtype="float32", device="cpu"),
     ]
-    assert all(way == ways[0] for way in ways)
-
-
-def test_views_are_told_as_the_layout_they_are() -> None:
-    crowned("gemm", SHAPE, layout="tn")
-    a, b = arrays()
-    told = tuner.explain(np.ascontiguousarray(a.T).T, b)
-    assert told.problem == "gemm 40 x 30 x 20 float32 tn"
-    assert told.memory == {"a": "the transpose of a as it lies", "b": "b as it lies", "c": "a new array"}
-    assert told == tuner.explain("gemm", **SHAPE, layout="tn", device="cpu")
-
-
-def test_arrays_alone_tell_the_function() -> None:
-    a, _ = arrays()
+    if layout == "nn":
+        ways.append(tuner.explain(shapes=[a.shape, b.shape], device="cpu"))
+    assert all(way == told for way in ways)
     assert tuner.explain(a, np.ones(20, np.float32)).function == "gemv"
     assert tuner.explain(a).function == "transpose"
     assert tuner.explain([[1.0, 2.0]], [[1.0], [2.0]]).function == "matmul"
@@ -78,18 +70,14 @@ def test_the_library_is_told_with_the_reason() -> None:
     assert "runs     NumPy" in str(told)
 
 
-def test_nothing_measured_is_the_librarys() -> None:
-    told = tuner.explain("transpose", m=12345, n=54321, dtype="float64", device="cpu")
-    assert told.use == "NumPy"
-    assert told.match == "default"
-
-
 @pytest.mark.parametrize(("speedup", "use"), [(1.01, "NumPy"), (1.03, "kernel")])
 def test_a_lead_must_be_more_than_noise(speedup: float, use: str) -> None:
     crowned("gemm", SHAPE, speedup=speedup)
     told = tuner.explain(*arrays())
     assert told.use == use
     assert ("too small to count on" in told.why) == (use == "NumPy")
+    nothing = tuner.explain("transpose", m=12345, n=54321, dtype="float64", device="cpu")
+    assert (nothing.use, nothing.match) == ("NumPy", "default")
 
 
 @pytest.mark.parametrize(("speedup", "use"), [(0.9, "NumPy"), (1.3, "kernel")])
@@ -133,19 +121,14 @@ def test_a_device_that_is_not_here_is_told_of_by_name() -> None:
     assert (told.use, told.device, told.kernel) == ("kernel", "NVIDIA H200", "naive")
 
 
-def test_nothing_is_run_or_compiled(ran: list[str]) -> None:
+def test_it_is_plain_data_and_nothing_is_run_or_compiled(ran: list[str]) -> None:
     crowned("gemm", SHAPE)
-    a, b = arrays()
     out = np.zeros((40, 30), np.float32)
-    tuner.explain(a, b, out=out)
-    assert not out.any()
-    assert ran == []
-
-
-def test_it_is_plain_data() -> None:
-    told = tuner.explain(*arrays())
+    told = tuner.explain(*arrays(), out=out)
     assert isinstance(told, Explanation)
     assert json.loads(json.dumps(told.to_json()))["function"] == "matmul"
+    assert not out.any()
+    assert ran == []
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records, ran
-from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, install, on_gpu
+from fixtures.callable_records import crowned
+from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, on_gpu
 from scipy.special import erf
 
 import tuner
 from tuner.errors import InputError, UnknownName
 from tuner.python import calls
 
-__all__ = ["empty_database", "own_records", "ran"]
 pytestmark = pytest.mark.usefixtures("own_records")
 M, N, K = 12, 7, 5
 DIMS = {"m": M, "n": N, "k": K}
@@ -36,33 +35,25 @@ def everything(alpha: float = 2.0, beta: float = -0.5) -> np.ndarray:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Problems for which a kernel was prepared."""
-    found: list[str] = []
+    problems: list[str] = []
     prepare = calls.kernel_call
-
-    def noted(request: Any, decision: Any) -> Any:
-        found.append(str(decision.problem))
-        return prepare(request, decision)
-
+    noted = lambda request, decision: problems.append(str(decision.problem)) or prepare(request, decision)
     monkeypatch.setattr(calls, "kernel_call", noted)
-    return found
+    return problems
 
 
 GIVEN = {"bias": BIAS, "activation": "gelu", "alpha": 2.0, "beta": -0.5, "c": C, "residual": R}
 
 
-def test_without_a_champion_the_library_and_its_functions_answer(kernels: list[str]) -> None:
-    got = tuner.matmul(A, B, **GIVEN)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, everything(), rtol=1e-5, atol=1e-5)
-    assert kernels == []
-
-
-def test_a_champion_computes_it_with_any_factors(kernels: list[str]) -> None:
-    crowned("gemm", DIMS, layout="nn", kernel="naive", config={"THREADS": 1}, epilogue=ALL)
+@pytest.mark.parametrize("champion", [False, True])
+def test_it_is_computed_with_any_factors_by_kernel_or_library(champion: bool, kernels: list[str]) -> None:
+    if champion:
+        crowned("gemm", DIMS, layout="nn", kernel="naive", config={"THREADS": 1}, epilogue=ALL)
     for alpha, beta in ((2.0, -0.5), (0.25, 3.0), (2.0, -0.5)):
         got = tuner.matmul(A, B, **GIVEN | {"alpha": alpha, "beta": beta})
+        assert got.dtype == np.float32
         np.testing.assert_allclose(got, everything(alpha, beta), rtol=1e-5, atol=1e-5)
-    assert kernels == [f"gemm 12 x 7 x 5 float32 nn {ALL}"] * 2
+    assert kernels == ([f"gemm 12 x 7 x 5 float32 nn {ALL}"] * 2 if champion else [])
 
 
 def test_a_champion_without_the_epilogue_computes_it_where_nothing_else_is_known(kernels: list[str]) -> None:
@@ -124,6 +115,7 @@ WRONG = [
     ({"bias": BIAS, "precision": "double"}, UnknownName, "unknown precision 'double'"),
     ({"bias": BIAS.astype("d"), "precision": "emulated"}, InputError, "'emulated' is for float32, got float64"),
     ({"c": [[1.0]]}, TypeError, "c is an array of NumPy"),
+    ({"bias": BIAS.astype("i8")}, TypeError, "an epilogue is for floating-point numbers, got int64"),
 ]
 
 
@@ -133,19 +125,9 @@ def test_wrong_calls_say_what_is_wrong(given: dict, kind: type[Exception], told:
         tuner.matmul(A, B, **given)
 
 
-def test_whole_numbers_have_no_epilogue() -> None:
-    with pytest.raises(TypeError, match="an epilogue is for floating-point numbers, got int64"):
-        tuner.matmul(A.astype("i8"), B.astype("i8"), alpha=2)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
-    return install(monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("wrap", "dtype"),
-    [(CupyArray, "float32"), (CupyArray, "bfloat16"), (TorchTensor, "bfloat16"), (Shared, "float32")],
+    [(CupyArray, "float32"), (TorchTensor, "bfloat16"), (Shared, "float32")],
 )
 def test_gpu_arrays_are_handed_on_by_address(gpu: Log, wrap: Any, dtype: str) -> None:
     kernel = "tiled" if dtype == "float32" else "half_tiled"

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixtures.callable_records import empty_database, own_records
 from fixtures.fake_device import ROOT
 
 from tuner.python import measuring
@@ -20,7 +19,6 @@ from tuner.python.measuring import MeasuringProcess, PendingMeasurement
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 
-__all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")
 #: Answers a question as its n says, like the real one: a line for a line.
 PLAYED = """
@@ -68,40 +66,27 @@ def test_each_question_is_answered_and_asked_once(process: MeasuringProcess) -> 
     assert ended(several[0])[1] == f"1 {os.environ['TUNER_DB']}"
 
 
-def test_a_process_that_dies_fails_what_it_was_asked_and_is_replaced(process: MeasuringProcess) -> None:
-    assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
-    assert ended(ask(process, 2))[0] == "measured"
-
-
-def test_a_process_that_had_just_ended_is_asked_again(process: MeasuringProcess) -> None:
-    assert ended(ask(process, 9))[0] == "measured"
-
-
-def test_a_process_that_cannot_be_started_is_told(
+def test_a_process_that_dies_or_cannot_be_started_fails_what_it_was_asked_and_is_replaced(
     process: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> subprocess.Popen[str]:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(measuring, "_started", none)
-    assert ended(ask(process, 1)) == (
-        "failed",
-        "the process that measures cannot be started: no more processes",
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "_started", none)
+        why = "the process that measures cannot be started: no more processes"
+        assert ended(ask(process, 1)) == ("failed", why)
+    assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
+    assert ended(ask(process, 9))[0] == "measured"  # it had just ended, idle, and was asked again
 
 
-def test_a_relative_database_is_found_from_any_folder(
-    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["environment", "file"])
+def test_the_database_is_that_which_answers_from_any_folder(
+    how: str, process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TUNER_DB", "sqlite:///other.db")
-    assert ended(ask(process, 1))[1] == f"1 sqlite:///{here}/other.db"
-
-
-def test_the_database_is_that_which_answers(
-    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TUNER_DB", raising=False)
-    (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
+    monkeypatch.setenv("TUNER_DB", "sqlite:///mine.db" if how == "environment" else "")
+    if how == "file":
+        (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
     asked = ask(process, 1)
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")

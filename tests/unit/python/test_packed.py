@@ -8,21 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
-from fixtures.fake_gpu import H200, CupyArray, Log, TorchTensor, install, on_gpu
+from fixtures.callable_records import crowned
+from fixtures.fake_gpu import H200, CupyArray, Log, TorchTensor, on_gpu
 
 import tuner
 from tuner.errors import InputError
 
-__all__ = ["empty_database", "own_records"]
 pytestmark = pytest.mark.usefixtures("own_records")
 DIMS = {"m": 256, "n": 128, "k": 256}
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
-    return install(monkeypatch)
 
 
 def on_board(*shape: int, dtype: str = "float32", device: int = 0) -> CupyArray:
@@ -50,18 +44,12 @@ def test_a_product_takes_what_was_packed_and_packs_once(gpu: Log) -> None:
     assert gpu.took_packed == [True] * 3
 
 
-def test_it_tells_its_shape_dtype_device_and_bytes(gpu: Log) -> None:
-    champions()
-    packed = tuner.pack(on_board(256, 128))
-    assert (packed.shape, packed.dtype, packed.device) == ((256, 128), "float32", "cuda:0")
-    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
-    assert "packed float32 of shape (256, 128) on cuda:0" in repr(packed)
-
-
-def test_a_later_change_of_the_array_does_not_reach_it(gpu: Log) -> None:
+def test_it_tells_what_it_is_and_a_later_change_of_the_array_does_not_reach_it(gpu: Log) -> None:
     champions()
     a, b = on_board(256, 256), on_board(256, 128)
     packed, before = tuner.pack(b), a.host @ b.host
+    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
+    assert "packed float32 of shape (256, 128) on cuda:0" in repr(packed)
     b.host[...] = 0
     np.testing.assert_allclose(tuner.matmul(a, packed).host, before, rtol=1e-3, atol=1e-3)
 
@@ -88,9 +76,8 @@ def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
 def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
     champions(256)
     champions(512, CHUNK=64)
-    packed = tuner.pack(on_board(256, 128))
-    a = on_board(300, 256)
-    assert tuner.matmul(a, packed).shape == (300, 128)
+    tuner.matmul(on_board(512, 256), tuner.pack(on_board(256, 128)))
+    assert gpu.took_packed == [False]
 
 
 def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
@@ -114,28 +101,45 @@ def test_its_memory_goes_with_it(gpu: Log) -> None:
     assert memory() is None
 
 
-def test_what_does_not_fit_is_told(gpu: Log) -> None:
+@pytest.mark.parametrize(
+    ("a", "given", "kind", "words"),
+    [
+        (on_board(9, 7), {}, ValueError, r"must be equal, got a of shape \(9, 7\) and b of shape \(256, 128\)"),
+        (on_board(9, 256, device=1), {}, ValueError, "all arrays are on one device, got cuda:0 and cuda:1"),
+        (
+            on_board(9, 256, dtype="float64"),
+            {},
+            InputError,
+            "a is float32 as the packed operand is, got float64",
+        ),
+        (TorchTensor(np.ones((9, 256), "f")), {}, TypeError, "a is an array of CuPy as the packed operand is"),
+        (on_board(9, 256), {"precision": "ieee"}, InputError, "is for precision 'emulated', got 'ieee'"),
+        (
+            on_board(9, 256),
+            {"activation": "relu"},
+            InputError,
+            "an epilogue is for arrays, got a packed",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(a: Any, given: Any, kind: type[Exception], words: str, gpu: Log) -> None:
     champions()
     packed = tuner.pack(on_board(256, 128))
-    with pytest.raises(ValueError, match=r"must be equal, got a of shape \(9, 7\) and b of shape \(256, 128\)"):
-        tuner.matmul(on_board(9, 7), packed)
-    with pytest.raises(ValueError, match="all arrays are on one device, got cuda:0 and cuda:1"):
-        tuner.matmul(on_board(9, 256, device=1), packed)
-    with pytest.raises(InputError, match="a is float32 as the packed operand is, got float64; convert it"):
-        tuner.matmul(on_board(9, 256, dtype="float64"), packed)
-    with pytest.raises(TypeError, match="a is an array of CuPy as the packed operand is, got TorchTensor"):
-        tuner.matmul(TorchTensor(np.ones((9, 256), np.float32)), packed)
-    with pytest.raises(InputError, match="a packed operand is for precision 'emulated', got 'ieee'"):
-        tuner.matmul(on_board(9, 256), packed, precision="ieee")
+    with pytest.raises(kind, match=words):
+        tuner.matmul(a, packed, **given)
 
 
-def test_what_cannot_be_packed_is_told(gpu: Log) -> None:
-    with pytest.raises(InputError, match=r"pack: b is float32, got float64; convert it"):
-        tuner.pack(on_board(8, 8, dtype="float64"))
-    with pytest.raises(ValueError, match=r"pack: b has two dimensions, got shape \(8,\)"):
-        tuner.pack(on_board(8))
-    with pytest.raises(TypeError, match="pack: b is an array of NumPy, CuPy or PyTorch, got list"):
-        tuner.pack([[1.0]])
+@pytest.mark.parametrize(
+    ("b", "kind", "words"),
+    [
+        (on_board(8, 8, dtype="float64"), InputError, r"pack: b is float32, got float64; convert it"),
+        (on_board(8), ValueError, r"pack: b has two dimensions, got shape \(8,\)"),
+        ([[1.0]], TypeError, "pack: b is an array of NumPy, CuPy or PyTorch, got list"),
+    ],
+)
+def test_what_cannot_be_packed_is_told(b: Any, kind: type[Exception], words: str, gpu: Log) -> None:
+    with pytest.raises(kind, match=words):
+        tuner.pack(b)
 
 
 def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
-from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned, install, on_gpu
+from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned, on_gpu
 from fixtures.own_kernels import double
 
 from tuner.devices.detect import find
@@ -32,11 +32,6 @@ def runner() -> ConfigRunner:
     x = numpy.arange(60, dtype="float32")
     catalogue, problem = resolved(double, "", [x, x.copy(), 60], {"BLOCK": [16]})
     return ConfigRunner(catalogue.of("double")[0], problem, {"BLOCK": 16}, find("cpu").info)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
-    return install(monkeypatch)
 
 
 def on_board(spec: str = "") -> ConfigRunner:
