@@ -61,12 +61,8 @@ def test_dims_do_not_enter_the_text_but_the_launch() -> None:
 
 def test_the_hash_names_text_entry_and_options() -> None:
     rendered = render(BLOCKS, toy(), Config(BEST))
-    others = [
-        replace(rendered, text=rendered.text + "\n"),
-        replace(rendered, entry="other"),
-        replace(rendered, options=("--use_fast_math",)),
-    ]
-    assert len({rendered.hash, *(each.hash for each in others)}) == 4
+    changes = ({"text": rendered.text + "\n"}, {"entry": "other"}, {"options": ("--use_fast_math",)})
+    assert len({rendered.hash, *(replace(rendered, **change).hash for change in changes)}) == 4
 
 
 def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_path: Path) -> None:
@@ -79,15 +75,8 @@ def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_pat
     plain = declared("int a = 1;")
     assert declared("// one\nint a  =\n 1; /* two */") == plain
     assert declared("int a = 1;", "another declaration") == plain
-    others = {
-        declared("int a = 2;"),
-        declared("int a = 1;", entry="b"),
-        declared(
-            "int a = 1;",
-            options=("-G",),
-        ),
-    }
-    assert len({plain, *others}) == 4
+    changed = declared("int a = 2;"), declared("int a = 1;", entry="b"), declared("int a = 1;", options=("-G",))
+    assert len({plain, *changed}) == 4
 
 
 def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
@@ -127,10 +116,7 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
         ({"defaults": {"WIDTH": 1}}, "got WIDTH=1"),
         ({"starts": ({"BLOCK": 32},)}, "names all of"),
         ({"threads": "BLOCK"}, "number of CPU threads; kernel 'blocks' is for cuda, leave it out"),
-        (
-            {"target": "cpu", "launch": None, "threads": "CREW"},
-            "threads= of kernel 'blocks' is one of its parameters .*, got 'CREW'",
-        ),
+        ({"target": "cpu", "launch": None, "threads": "CREW"}, "is one of its parameters .*, got 'CREW'"),
     ],
 )
 def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tuner.declare import rules
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.space import Constraint, Space, choice
+from tuner.declare.space import Constraint
 
 GPU = DeviceInfo(
     name="small GPU", kind="cuda", compute_capability=80, sm_count=10, warp_size=32, max_threads_per_block=1024,
@@ -46,8 +46,6 @@ def test_select_is_the_same_for_numbers_and_arrays(rows: list[tuple[bool, int, i
     assert rules.select(True, yes, no) is yes
     assert rules.smaller(yes, no).tolist() == [min(row[1:]) for row in rows]
     assert rules.larger(yes, no).tolist() == [max(row[1:]) for row in rows]
-    assert [rules.smaller(*row[1:]) for row in rows] == [min(row[1:]) for row in rows]
-    assert [rules.larger(*row[1:]) for row in rows] == [max(row[1:]) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,6 @@ def test_the_widest_vector_is_aligned_and_at_most_16_bytes(
 def test_threads_are_within_a_block() -> None:
     threads = rules.threads_fit(lambda p, c: c.T, least_warps=2)
     assert kept(threads, T=[32, 64, 1024, 1025]) == [False, True, True, False]
-    assert kept(rules.threads_fit(lambda p, c: c.T), T=[1, 1024, 1025]) == [True, True, False]
     assert "at least 2 warps" in threads.sentence
     assert not threads.for_speed
 
@@ -72,10 +69,8 @@ def test_threads_are_within_a_block() -> None:
 def test_shared_memory_is_within_a_block_and_a_multiprocessor() -> None:
     size = 99 << 10
     assert kept(rules.shared_fits("tiles", lambda p, c: c.S), S=[size, size + 1]) == [True, False]
-    assert kept(rules.static_shared_fits("a tile", lambda p, c: c.S), S=[48 << 10, (48 << 10) + 1]) == [
-        True,
-        False,
-    ]
+    static = rules.static_shared_fits("a tile", lambda p, c: c.S)
+    assert kept(static, S=[48 << 10, (48 << 10) + 1]) == [True, False]
     fit = rules.blocks_fit(lambda p, c: c.T, lambda p, c: c.S)
     # The device keeps 1 KiB for itself for each block.
     columns = {"T": [1024, 1024, 64, 64], "S": [0, 0, 49 << 10, (49 << 10) + 1], "BLOCKS_PER_SM": [2, 3, 2, 2]}
@@ -130,8 +125,6 @@ def test_rows_are_padded_only_if_some_are_not_of_that_length() -> None:
 def test_a_piece_is_not_far_longer_than_what_it_is_cut_from() -> None:
     rule = rules.below_multiple("short", lambda p, c: c.B, 256, lambda p, c: p.m)
     assert kept(rule, B=[199, 200, 256]) == [True, False, True]
-    wider = rules.below_multiple("short", lambda p, c: c.B, 256, lambda p, c: p.m, times=4)
-    assert kept(wider, B=[399, 400]) == [True, False]
 
 
 def test_threads_of_a_cpu_have_cores_and_work() -> None:
@@ -148,12 +141,3 @@ def test_vectors_fill_the_cpus_registers() -> None:
     assert kept(rules.vectors_as_wide_as_the_cpu("W"), CPU, problem=DOUBLE, W=[4]) == [True]
     sizes = [rules.vector_bytes(DeviceInfo(name="", kind="cpu", vector_bytes=size)) for size in (0, 32, 128)]
     assert sizes == [16, 32, 64]
-
-
-def test_a_space_is_built_of_them() -> None:
-    space = Space.build(
-        (choice("T", 32, 64, 2048), choice("V", 1, 4, 8)),
-        (rules.threads_fit(lambda p, c: c.T, least_warps=1), rules.copy_at_most_16_bytes("V")),
-        GEMM, GPU,
-    )  # fmt: skip
-    assert [tuple(each.values()) for each in space] == [(32, 1), (32, 4), (64, 1), (64, 4)]

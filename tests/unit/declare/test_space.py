@@ -37,11 +37,6 @@ def by_hand(parameters: Any, constraints: Any, problem: Any = None, device: Any 
     return [c for c in every if all(each.rule(problem, device, c) for each in constraints)]
 
 
-def test_a_space_holds_the_legal_configs_in_order() -> None:
-    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
-    assert list(space) == by_hand(PARAMETERS, (THREADS, WHOLE))
-
-
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
@@ -79,25 +74,15 @@ def test_rules_see_problem_and_device() -> None:
     assert [config.X for config in space] == [1, 2, 4, 8]
 
 
-def test_a_rule_on_problem_alone_allows_all_or_nothing() -> None:
-    rule = Constraint("n is even", lambda p, d, c: p % 2 == 0)
-    assert len(Space.build(PARAMETERS, (rule,), 2, None)) == 6 * 4 * 6 * 2
-    assert len(Space.build(PARAMETERS, (rule,), 3, None)) == 0
-
-
 def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
-    asked: list[str] = []
-
     def after(p: Any, d: Any, c: Any) -> Any:
-        asked.append("after")
-        return c.X < 8
+        raise AssertionError
 
-    never = Constraint("n is even", lambda p, d, c: p % 2 == 0)
-    later = Constraint("X is below 8", after)
+    never, later = Constraint("n is even", lambda p, d, c: p % 2 == 0), Constraint("X is below 8", after)
     space = Space.build(PARAMETERS, (THREADS, never, later), 3, None)
     assert [count for _, count in space.rejected] == [0, space.raw_size, 0]
-    assert (len(space), asked) == (0, [])
-    assert Space.build((choice("Y", 100), choice("X", 1)), (THREADS, never, later), 3, None).rejected[0][1] == 1
+    assert len(space) == 0
+    assert len(Space.build(PARAMETERS, (never,), 2, None)) == space.raw_size
 
 
 def test_membership_is_of_legal_configs_only() -> None:
@@ -125,10 +110,6 @@ def test_a_rule_that_does_not_take_arrays_is_refused(rule: Any) -> None:
         Space.build(PARAMETERS, (Constraint("odd", rule),), None, None)
 
 
-def test_rules_that_agree_on_scalars_and_arrays_pass() -> None:
-    check_constraints_agree(PARAMETERS, (THREADS, WHOLE), None, None)
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -136,27 +117,31 @@ def test_rules_that_agree_on_scalars_and_arrays_pass() -> None:
         lambda p, d, c: 4 // (c.V - 1) >= 0,  # divides by zero
     ],
 )
-def test_rules_that_disagree_are_found(rule: Any) -> None:
+def test_rules_that_disagree_on_scalars_and_arrays_are_found(rule: Any) -> None:
+    check_constraints_agree(PARAMETERS, (THREADS, WHOLE), None, None)
     with pytest.raises(DeclarationError, match="must give the same on scalars and on arrays"):
         check_constraints_agree(PARAMETERS, (Constraint("odd", rule),), None, None)
 
 
+TEN = [choice(f"P{at}", *range(10)) for at in range(6)]
+EVEN = Constraint("P0 + P5 is even", lambda p, d, c: (c.P0 + c.P5) % 2 == 0)
+
+
 def test_more_than_the_limit_is_sampled_uniformly_and_stays_legal() -> None:
-    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
-    even = Constraint("P0 + P5 is even", lambda p, d, c: (c.P0 + c.P5) % 2 == 0)
-    space = Space.build(parameters, (even,), None, None, limit=20_000, seed=1)
+    space = Space.build(TEN, (EVEN,), None, None, limit=20_000, seed=1)
     assert space.sampled
     assert 5_000 < len(space) <= 20_000
     codes = space.codes
     assert np.all((codes[:, 0] + codes[:, 5]) % 2 == 0)
     assert len(np.unique(codes, axis=0)) == len(codes)
     assert np.all(np.abs(codes.mean(axis=0) - 4.5) < 0.3)
+    again, other = (Space.build(TEN, (EVEN,), None, None, limit=20_000, seed=seed).codes for seed in (1, 6))
+    assert np.array_equal(codes, again)
+    assert not np.array_equal(codes, other)
 
 
 def test_a_sampled_space_takes_in_legal_configs_that_it_meets() -> None:
-    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
-    even = Constraint("P0 + P5 is even", lambda p, d, c: (c.P0 + c.P5) % 2 == 0)
-    space = Space.build(parameters, (even,), None, None, limit=1_000, seed=1)
+    space = Space.build(TEN, (EVEN,), None, None, limit=1_000, seed=1)
     before = len(space)
     neighbours = space.neighbours(0)
     assert len(neighbours) == 4 * 9 + 2 * 4
@@ -180,15 +165,6 @@ def test_parameters_of_one_value_are_no_more_work() -> None:
     assert space[0].P79 == 79
 
 
-def test_the_same_seed_gives_the_same_sample() -> None:
-    parameters = [choice(f"P{at}", *range(10)) for at in range(6)]
-    one, other, third = (
-        Space.build(parameters, (), None, None, limit=500, seed=seed).codes for seed in (5, 5, 6)
-    )
-    assert np.array_equal(one, other)
-    assert not np.array_equal(one, third)
-
-
 def test_a_sample_is_the_same_in_every_version() -> None:
     """Predictions near by, and studies that go on, rest on it."""
     rules = (
@@ -200,21 +176,6 @@ def test_a_sample_is_the_same_in_every_version() -> None:
     assert [count for _, count in space.rejected] == [512, 1643, 971]
     assert len(space) == 26
     assert [tuple(space[at].values()) for at in (0, 10, 20)] == [(2, 6, 7, 7), (5, 1, 2, 6), (6, 2, 1, 7)]
-
-
-def test_a_rule_is_asked_once_for_rows_that_share_what_it_reads() -> None:
-    asked: list[int] = []
-
-    def even(p: Any, d: Any, c: Any) -> Any:
-        asked.append(np.size(c.B))
-        return c.B % 2 == 0
-
-    rule = Constraint("B is even", even)
-    filled = Constraint("A or C is not 1", lambda p, d, c: (c.A + c.C > 2) | (c.B < 0))
-    parameters = [choice("A", *range(1, 21)), choice("B", *range(1, 301)), choice("C", 1, 2)]
-    space = Space.build(parameters, (filled, rule), None, None)
-    assert list(space) == by_hand(parameters, (filled, rule))
-    assert max(asked) == 300
 
 
 def test_beside_a_config_is_all_that_is_legal_and_differs_in_one_parameter_or_two() -> None:

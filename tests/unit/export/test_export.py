@@ -8,7 +8,7 @@ import pytest
 from fixtures.exported import GPU, champion, gemm, own
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.errors import InputError, UnknownName
+from tuner.errors import InputError
 from tuner.export import FORMATS, export
 from tuner.export.cuda_source import drawn
 from tuner.lookup import Answer
@@ -77,22 +77,18 @@ def test_the_binary_comes_with_how_to_launch_it(tmp_path: Path) -> None:
     assert [each["value"] for each in told["arguments"][3:]] == ["m", "n", "k"]
 
 
-def test_an_unknown_format(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="unknown export format 'pyton'; did you mean python"):
-        export(*gemm("naive", "cpu"), "pyton", tmp_path)
-
-
-def test_a_cpu_kernel_has_no_binary(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="got the cpu kernel 'naive'; choose source, python or json"):
-        export(*gemm("naive", "cpu"), "binary", tmp_path)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "format", "folder", "message"),
+    [
+        ("cpu", "pyton", "", "unknown export format 'pyton'; did you mean python"),
+        ("cpu", "binary", "", "got the cpu kernel 'naive'; choose source, python or json"),
+        ("cpu", "python", "file", r"needs a folder that can be written, got .*file \(.*; choose another"),
+    ],
+)
+def test_what_cannot_be_exported(target: str, format: str, folder: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match=r"needs a folder that can be written, got .*file \(.*; choose another"
-    ):
-        export(*gemm("naive", "cpu"), "python", tmp_path / "file")
+    with pytest.raises(InputError, match=message):
+        export(*gemm("naive", target), format, tmp_path / folder)
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
