@@ -51,7 +51,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     if saved:
         click.echo(
             f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
-            "second copy",
+            f"second copy, {saved.from_pages} more from the file's pages",
             err=True,
         )
     elif not found.sound:

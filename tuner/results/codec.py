@@ -18,7 +18,7 @@ T = TypeVar("T")
 Converter = Callable[[Any], Any]
 
 
-class _Field(NamedTuple):
+class _JsonField(NamedTuple):
     """A field of a dataclass, and how its value is written and read."""
 
     name: str
@@ -53,10 +53,10 @@ def storable(text: str) -> str:
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[_Field, ...]:
+def _fields(kind: Any) -> tuple[_JsonField, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(
-        _Field(
+        _JsonField(
             field.name, *converters(hints[field.name]),
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
@@ -81,8 +81,8 @@ def converters(hint: Any) -> tuple[Converter, Converter]:
     write, read = converters(arguments[1] if origin is Mapping else arguments[0])
     if origin is Mapping:
         return (
-            lambda value: {key: write(each) for key, each in value.items()},
-            lambda value: {key: read(each) for key, each in _object(value).items()},
+            lambda value: {key: write(part) for key, part in value.items()},
+            lambda value: {key: read(part) for key, part in _object(value).items()},
         )
     if origin in (tuple, Sequence):
         made = tuple if origin is tuple else list

@@ -225,12 +225,13 @@ class Measurement:
         return codec.from_json(cls, data)
 
 
-def under(seen: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:
+def under(circumstances: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:
     """Adds circumstances to the measurements that were timed."""
-    return [
-        replace(each, circumstances={**each.circumstances, **seen}) if each.samples_s else each
-        for each in measured
-    ]
+
+    def with_these(own: Measurement) -> Measurement:
+        return replace(own, circumstances={**own.circumstances, **circumstances}) if own.samples_s else own
+
+    return list(map(with_these, measured))
 
 
 def headline(reason: str) -> str:
@@ -274,96 +275,52 @@ MUCH_STEAL, MUCH_QUOTA, BUSY_GPU = 0.02, 0.01, 0.10
 #: NVML's reasons for low clocks that do not belong to normal operation: the hardware's slowdown, heat seen
 #: by software, heat seen by hardware, the power brake (NVML API reference, nvmlClocksEventReasons).
 SLOWED = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-_TOLD = {
-    SEARCH: "the library's times before the search and in the finals are {:.3g} x apart",
-    EARLIER: "the library took {:.3g} x its best time of earlier runs",
-    CORE_TYPE: "the library's times as it runs by itself and with another core type are {:.3g} x apart",
+#: Circumstance -> what is too much, and what is said then of a champion.
+_DOUBTS = {
+    NOISE: (MUCH_NOISE, f"its times have a noise of {{:.0%}}, more than {MUCH_NOISE:.0%}"),
+    TAKEN: (
+        MUCH_TAKEN, f"other processes used {{:.0%}} of the cores during the finals, more than {MUCH_TAKEN:.0%}",
+    ),
+    SEARCH: (APART, "the library's times before the search and in the finals are {:.3g} x apart"),
+    EARLIER: (APART, "the library took {:.3g} x its best time of earlier runs"),
+    CORE_TYPE: (
+        APART, "the library's times as it runs by itself and with another core type are {:.3g} x apart",
+    ),
+}  # fmt: skip
+#: The same of a machine.
+_COMPLAINTS = {
+    STEAL: (MUCH_STEAL, "the hypervisor gives {:.0%} of the cores' time to others"),
+    QUOTA: (MUCH_QUOTA, "a CPU quota holds this process back {:.0%} of the time"),
+    HEAT: (0.0, "cores are throttled for heat"),
+    OTHERS_GPU: (BUSY_GPU, "the GPU is {:.0%} busy without this study"),
 }
 
 
-@dataclass(frozen=True)
-class LibraryTime:
-    """A time of a library.
-
-    Attributes:
-        name: The library's.
-        core_type: CPU type that its BLAS was set to; empty if it has none.
-        threads: Number of its BLAS's threads; empty if it has none.
-        session: Run of the study in which it was measured.
-        time_s: Median in seconds.
-    """
-
-    name: str
-    core_type: str
-    threads: str
-    session: str
-    time_s: float
-
-
-def contradictions(final: LibraryTime, others: Iterable[LibraryTime]) -> dict[str, float]:
-    """Compares the library's other times with that of the finals, as circumstances; 1 means equal.
-
-    A busy machine makes times longer, never shorter. So a slower earlier run proves nothing.
-
-    Args:
-        final: The library's time in the finals.
-        others: Other times of the same version of the library, for the same problem on the same device.
-    """
-    same = [each for each in others if (each.name, each.threads) == (final.name, final.threads)]
-    alike = [each for each in same if each.core_type == final.core_type]
-    here = [each.time_s for each in alike if each.session == final.session]
-    earlier = [each.time_s for each in alike if each.session != final.session]
-    elsewhere = [each.time_s for each in same if each.core_type != final.core_type]
-    found = {}
-    if here:
-        found[SEARCH] = max(_apart(final.time_s, each) for each in here)
-    if earlier:
-        found[EARLIER] = final.time_s / min(earlier)
-    if elsewhere:
-        found[CORE_TYPE] = _apart(final.time_s, min(elsewhere))
-    return found
-
-
-def _apart(one_s: float, other_s: float) -> float:
-    return math.exp(abs(math.log(one_s / other_s)))
-
-
-def doubts(seen: Mapping[str, float]) -> tuple[str, ...]:
+def doubts(circumstances: Mapping[str, float]) -> tuple[str, ...]:
     """Reasons why a champion with these circumstances is provisional; empty if it is not."""
-    found = []
-    if seen.get(NOISE, 0.0) > MUCH_NOISE:
-        found.append(f"its times have a noise of {seen[NOISE]:.0%}, more than {MUCH_NOISE:.0%}")
-    if seen.get(TAKEN, 0.0) > MUCH_TAKEN:
-        found.append(
-            f"other processes used {seen[TAKEN]:.0%} of the cores during the finals, more than {MUCH_TAKEN:.0%}"
-        )
-    return (*found, *(told.format(seen[name]) for name, told in _TOLD.items() if seen.get(name, 1.0) >= APART))
+    return _beyond(circumstances, _DOUBTS)
 
 
-def complaints(seen: Mapping[str, float], cores: int = 0) -> tuple[str, ...]:
+def _beyond(circumstances: Mapping[str, float], limits: Mapping[str, tuple[float, str]]) -> tuple[str, ...]:
+    values = {name: circumstances.get(name, 0.0) for name in limits}
+    return tuple(text.format(values[name]) for name, (limit, text) in limits.items() if values[name] > limit)
+
+
+def complaints(circumstances: Mapping[str, float], cores: int = 0) -> tuple[str, ...]:
     """Reasons to doubt times measured under these circumstances; empty on a quiet machine.
 
     Args:
-        seen: Circumstances of a record, or of a load.
+        circumstances: Of a record, or of a load.
         cores: Cores of a CPU; 0 for a GPU.
     """
-    found = []
-    busy = seen.get(OTHERS_CORES, 0.0)
+    reasons = []
+    busy = circumstances.get(OTHERS_CORES, 0.0)
     if busy > max(BUSY_CORES, BUSY_SHARE_OF_CORES * cores):
-        found.append(f"other processes use {busy:.2g} of {cores or 'its'} cores")
-    if seen.get(STEAL, 0.0) > MUCH_STEAL:
-        found.append(f"the hypervisor gives {seen[STEAL]:.0%} of the cores' time to others")
-    if seen.get(QUOTA, 0.0) > MUCH_QUOTA:
-        found.append(f"a CPU quota holds this process back {seen[QUOTA]:.0%} of the time")
-    if seen.get(HEAT, 0.0) > 0:
-        found.append("cores are throttled for heat")
-    count = int(seen.get(OTHERS_PROCESSES, 0))
+        reasons.append(f"other processes use {busy:.2g} of {cores or 'its'} cores")
+    count = int(circumstances.get(OTHERS_PROCESSES, 0))
     if count:
-        found.append(f"{count} other process{'es' if count > 1 else ''} on the GPU")
-    if seen.get(OTHERS_GPU, 0.0) >= BUSY_GPU:
-        found.append(f"the GPU is {seen[OTHERS_GPU]:.0%} busy without this study")
-    reasons = int(seen.get("throttle_reasons", 0))
-    slowed = sorted({told for bit, told in SLOWED.items() if reasons & bit})
-    if slowed:
-        found.append(f"clocks are throttled: {', '.join(slowed)}")
-    return tuple(found)
+        reasons.append(f"{count} other process{'es' if count > 1 else ''} on the GPU")
+    reasons += _beyond(circumstances, _COMPLAINTS)
+    bits = int(circumstances.get("throttle_reasons", 0))
+    slowed = sorted({text for bit, text in SLOWED.items() if bits & bit})
+    return (*reasons, f"clocks are throttled: {', '.join(slowed)}") if slowed else tuple(reasons)

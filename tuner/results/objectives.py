@@ -62,8 +62,8 @@ def resolved(values: Sequence[float]) -> tuple[float, ...]:
     Otherwise a front would be full of slower configs that are barely more exact, because other inputs were
     drawn.
     """
-    steps = (math.log(each) / math.log1p(RESOLUTION) if each > 0 else -math.inf for each in values[1:])
-    return values[0], *(round(each) if math.isfinite(each) else each for each in steps)
+    steps = (math.log(value) / math.log1p(RESOLUTION) if value > 0 else -math.inf for value in values[1:])
+    return values[0], *(round(step) if math.isfinite(step) else step for step in steps)
 
 
 @dataclass(frozen=True)
@@ -121,22 +121,23 @@ class Front:
 
         Seconds, joules, watts, TFLOPS and GB/s.
         """
-        return {"objectives": list(self.objectives), "front": [self._json(each) for each in self.points]}
+        return {"objectives": list(self.objectives), "front": [self._json(point) for point in self.points]}
 
     def _json(self, point: Point) -> dict[str, Any]:
-        found = point.measurement
-        time_s = found.time_s or 0.0
+        measurement = point.measurement
+        time_s = measurement.time_s or 0.0
         return {
             "champion": self.is_champion(point),
             "kernel": point.kernel,
             "config": dict(point.config),
             "time_s": time_s,
-            "noise": found.noise,
+            "noise": measurement.noise,
             "tflops": self.work["flops"] / time_s / 1e12 if time_s else 0.0,
             "gbps": self.work["bytes"] / time_s / 1e9 if time_s else 0.0,
             "energy_j": point.energy_j,
-            "power_w": None if point.energy_j is None else found.circumstances.get("power_w"),
-            "error": found.error and {"max_rel": found.error.max_rel, "rms_rel": found.error.rms_rel},
+            "power_w": None if point.energy_j is None else measurement.circumstances.get("power_w"),
+            "error": measurement.error
+            and {"max_rel": measurement.error.max_rel, "rms_rel": measurement.error.rms_rel},
         }
 
 
@@ -164,9 +165,9 @@ def read_error_limit(factor: float | None) -> float | None:
     return factor
 
 
-def limit_for(precision: str, asked: float | None) -> float | None:
+def limit_for(precision: str, factor: float | None) -> float | None:
     """The limit of a study: what is asked for; 1 for a precision whose promise is the library's own error."""
-    return 1.0 if asked is None and precision != IEEE else asked
+    return 1.0 if factor is None and precision != IEEE else factor
 
 
 @dataclass(frozen=True)
@@ -225,35 +226,35 @@ class ErrorLimit:
         return {ERROR_LIMIT: self.factor, **known}
 
 
-def judged(found: Measurement, limit: ErrorLimit | None) -> Measurement | None:
+def judged(measurement: Measurement, limit: ErrorLimit | None) -> Measurement | None:
     """Judges an earlier measurement by a limit, from the errors that it keeps.
 
     Args:
-        found: A measurement under this limit, under another, or under none.
+        measurement: A measurement under this limit, under another, or under none.
         limit: The limit. Its library's error counts if the measurement keeps none. None for no limit.
 
     Returns:
         The measurement; INACCURATE if it exceeds the limit; None if another limit had kept it from being timed.
     """
-    if limit is not None and found.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
-        own = replace(limit, library_rms=found.circumstances.get(LIBRARY_RMS, limit.library_rms))
-        wrong = own.complaint(found.error)
+    if limit is not None and measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
+        own = replace(limit, library_rms=measurement.circumstances.get(LIBRARY_RMS, limit.library_rms))
+        wrong = own.complaint(measurement.error)
         if wrong:
-            return replace(found, outcome=Outcome.INACCURATE, reason=wrong, samples_s=())
-    return None if found.outcome is Outcome.INACCURATE else found
+            return replace(measurement, outcome=Outcome.INACCURATE, reason=wrong, samples_s=())
+    return None if measurement.outcome is Outcome.INACCURATE else measurement
 
 
-def told(found: Measurement) -> dict[str, Any] | None:
+def told(measurement: Measurement) -> dict[str, Any] | None:
     """Returns the limit that applied to a measurement, as a JSON object; None if there was none.
 
     ``factor``, ``library_rms_rel``, ``ratio`` of the measurement's error to the library's, and
     ``says_nothing``: why the limit could not be applied; empty if it was.
     """
-    factor = found.circumstances.get(ERROR_LIMIT)
+    factor = measurement.circumstances.get(ERROR_LIMIT)
     if factor is None:
         return None
-    limit = ErrorLimit(factor, found.circumstances.get(LIBRARY_RMS))
+    limit = ErrorLimit(factor, measurement.circumstances.get(LIBRARY_RMS))
     return {
-        "factor": factor, "library_rms_rel": limit.library_rms, "ratio": limit.ratio(found.error),
+        "factor": factor, "library_rms_rel": limit.library_rms, "ratio": limit.ratio(measurement.error),
         "says_nothing": limit.void,
     }  # fmt: skip

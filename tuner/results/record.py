@@ -121,16 +121,6 @@ class ProblemKey:
         """
         return operation.problem(self.dims, self.dtype, self.layout, self.precision, self.epilogue)
 
-    @classmethod
-    def stored(
-        cls, operation: str, shape: tuple[tuple[str, int], ...], arithmetic: str, layout: str
-    ) -> ProblemKey:
-        """The key whose `arithmetic` was stored."""
-        dtype, *words = arithmetic.split(" ")
-        precision = next((word for word in words if word in PRECISIONS), IEEE)
-        epilogue = next((word for word in words if word not in PRECISIONS), "")
-        return cls(operation, shape, dtype, layout, precision, epilogue)
-
     def to_json(self) -> dict[str, Any]:
         """Returns the key as it is stored."""
         return {
@@ -145,7 +135,10 @@ class ProblemKey:
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"operation, dtype and layout of a problem are texts, got {texts}")
         shape = tuple((str(dim), int(size)) for dim, size in data["shape"])
-        return cls.stored(texts[0], shape, texts[1], texts[2])
+        dtype, *words = texts[1].split(" ")  # as `arithmetic`
+        precision = next((word for word in words if word in PRECISIONS), IEEE)
+        epilogue = next((word for word in words if word not in PRECISIONS), "")
+        return cls(texts[0], shape, dtype, texts[2], precision, epilogue)
 
     @property
     def arithmetic(self) -> str:
@@ -430,9 +423,9 @@ def _successors() -> Mapping[str, str]:
 @functools.cache
 def latest_hash(source_hash: str) -> str:
     """Returns the hash of a kernel's source today if it is proven equivalent, else the hash itself."""
-    seen = {source_hash}
-    while (after := _successors().get(source_hash)) is not None and after not in seen:
-        seen.add(after)
+    known = {source_hash}
+    while (after := _successors().get(source_hash)) is not None and after not in known:
+        known.add(after)
         source_hash = after
     return source_hash
 
@@ -441,5 +434,5 @@ def latest_hash(source_hash: str) -> str:
 def equivalent_hashes(source_hash: str) -> tuple[str, ...]:
     """Returns all hashes that stored records of this source may have, including its own."""
     latest = latest_hash(source_hash)
-    older = {each for each in _successors() if latest_hash(each) == latest}
+    older = {old for old in _successors() if latest_hash(old) == latest}
     return tuple(sorted({source_hash, latest, *older}))

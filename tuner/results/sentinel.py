@@ -104,8 +104,8 @@ def block_ratios(this_s: Sequence[float], other_s: Sequence[float]) -> NDArray[n
     whole = min(len(this_s), len(other_s)) // 2 * 2
     this = np.log(np.asarray(this_s[:whole], dtype=np.float64)).reshape(-1, 2).mean(axis=1)
     other = np.log(np.asarray(other_s[:whole], dtype=np.float64)).reshape(-1, 2).mean(axis=1)
-    found: NDArray[np.float64] = this - other
-    return found
+    ratios: NDArray[np.float64] = this - other
+    return ratios
 
 
 def _clipped(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -213,7 +213,7 @@ class Sentinel:
 
     def player(self, name: str) -> Player | None:
         """The participant of this name; None if there was none, or it was not timed."""
-        return next((each for each in self.players if each.name == name and each.rounds_s), None)
+        return next((player for player in self.players if player.name == name and player.rounds_s), None)
 
     def shift(self, of: str, to: str) -> Shift | None:
         """How much longer one takes than another; None unless both were timed."""
@@ -222,8 +222,8 @@ class Sentinel:
 
     def verdict(self, to: str) -> str:
         """How the champion compares with another at the bound; empty unless both were timed."""
-        found = self.shift(CHAMPION, to)
-        return found.verdict(self.bound) if found else ""
+        shifted = self.shift(CHAMPION, to)
+        return shifted.verdict(self.bound) if shifted else ""
 
     def circumstance(self, name: str) -> float | None:
         """Median over the blocks; None if it was not read."""
@@ -244,8 +244,8 @@ def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:
     for other in rounds_s.values():
         if other is champion:
             continue
-        found = shift(champion, other)
-        if found.half_width > bound / 2 or found.verdict(bound) == "unknown":
+        shifted = shift(champion, other)
+        if shifted.half_width > bound / 2 or shifted.verdict(bound) == UNKNOWN:
             return False
     return True
 
@@ -254,10 +254,10 @@ def joined_of(parts: Sequence[Sentinel]) -> Sentinel:
     """One sentinel of the rounds that several processes took; who is wrong in one of them was not timed."""
     first = parts[0]
     players = []
-    for player in {each.name: each for part in reversed(parts) for each in part.players}.values():
-        same = [each for part in parts for each in part.players if each.name == player.name]
-        wrong = next((each.wrong for each in same if each.wrong), "")
-        rounds_s = () if wrong else tuple(time_s for each in same for time_s in each.rounds_s)
+    for player in {own.name: own for part in reversed(parts) for own in part.players}.values():
+        same = [own for part in parts for own in part.players if own.name == player.name]
+        wrong = next((own.wrong for own in same if own.wrong), "")
+        rounds_s = () if wrong else tuple(time_s for own in same for time_s in own.rounds_s)
         players.append(replace(player, rounds_s=rounds_s, wrong=wrong))
     circumstances = {
         name: [value for part in parts for value in part.circumstances.get(name, ())]
@@ -266,5 +266,5 @@ def joined_of(parts: Sequence[Sentinel]) -> Sentinel:
     seen = {name: max(part.seen.get(name, 0.0) for part in parts) for part in parts for name in part.seen}
     return replace(
         first, players=tuple(players), circumstances=circumstances, seen=seen,
-        took_s=sum(each.took_s for each in parts),
+        took_s=sum(part.took_s for part in parts),
     )  # fmt: skip

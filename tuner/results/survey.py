@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.codec import storable
-from tuner.results.crowns import Crown
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id, new_id, utc_now
+from tuner.results.verdict import Crown
 
 #: Number of the library among the configs of a part.
 LIBRARY = -1
@@ -102,20 +102,20 @@ class SurveyPart:
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON data; the timings are columns, which are shorter than rows."""
         columns = [list(column) for column in zip(*self.timings, strict=True)] or [[] for _ in Timing._fields]
-        problem, config, outcome, time_s, noise, reason = columns
+        problem, config_number, outcome, time_s, noise, reason = columns
         return {
             **{name: storable(getattr(self, name)) for name in _TEXTS},
             "id": checked_id(self.id),
             "device": self.device.to_json(),
             "versions": dict(self.versions),
-            "problems": [[list(each.shape), each.dtype, each.layout] for each in self.problems],
+            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems],
             "configs": [
-                [each.kernel, each.source_hash, each.origin, each.registers, dict(each.config)]
-                for each in self.configs
+                [config.kernel, config.source_hash, config.origin, config.registers, dict(config.config)]
+                for config in self.configs
             ],
             "problem": problem,
-            "config": config,
-            "outcome": [_OUTCOMES.index(each) for each in outcome],
+            "config": config_number,
+            "outcome": list(map(_OUTCOMES.index, outcome)),
             "time_s": time_s,
             "noise": noise,
             "reasons": {str(at): storable(text) for at, text in enumerate(reason) if text},
@@ -147,7 +147,7 @@ class SurveyPart:
             for kernel, source, origin, registers, config in data["configs"]
         )
         known = range(len(problems)), range(LIBRARY, len(configs))
-        if any(each.problem not in known[0] or each.config not in known[1] for each in timings):
+        if any(timing.problem not in known[0] or timing.config not in known[1] for timing in timings):
             raise ValueError("a timing is of a problem and a config of its part, got another number")
         return cls(
             DeviceInfo.from_json(data["device"]), problems=problems, configs=configs, timings=timings,

@@ -1,16 +1,20 @@
-"""Selects the finalists and decides who wins the finals. Data in, decisions out."""
+"""Who plays the finals, who wins them, and which champion answers then. Data in, decisions out."""
 
 from __future__ import annotations
 
+import enum
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from tuner.declare.kernel import Kernel
-from tuner.declare.space import Config
-from tuner.results.measurement import Measurement, Outcome, compare
-from tuner.results.record import Pair
+from tuner.results.measurement import CORE_TYPE, EARLIER, SEARCH, Measurement, Outcome, compare
+from tuner.results.record import Id, Pair, ProblemKey, Record, new_id, rank_in_time, utc_now
+
+if TYPE_CHECKING:
+    from tuner.declare.kernel import Kernel
+    from tuner.declare.space import Config
 
 #: Challengers beside the reigning champion.
 FINALISTS = 4
@@ -41,9 +45,9 @@ def shortlist(
         leaderboard: (kernel, config) -> median in seconds.
         reigning: Kernel and config of the reigning champion, if there is one.
     """
-    ranked = sorted(leaderboard, key=lambda each: leaderboard[each])
-    close = [each for each in ranked if leaderboard[each] <= FINALIST_WITHIN * leaderboard[ranked[0]]]
-    challengers = [each for each in close if each != reigning][:FINALISTS]
+    ranked = sorted(leaderboard, key=lambda config: leaderboard[config])
+    close = [config for config in ranked if leaderboard[config] <= FINALIST_WITHIN * leaderboard[ranked[0]]]
+    challengers = [config for config in close if config != reigning][:FINALISTS]
     return [*([reigning] if reigning else []), *challengers]
 
 
@@ -75,7 +79,9 @@ def judge(measured: Sequence[Measurement], first_reigns: bool, burdens: Sequence
         None if no finalist could be measured.
     """
     timed = [
-        number for number, each in enumerate(measured) if each.outcome is Outcome.MEASURED and each.samples_s
+        number
+        for number, measurement in enumerate(measured)
+        if measurement.outcome is Outcome.MEASURED and measurement.samples_s
     ]
     if not timed:
         return None
@@ -109,8 +115,174 @@ def pairs_of(played: Sequence[tuple[str, Measurement]]) -> tuple[Pair, ...]:
     Args:
         played: Names and times by round.
     """
-    timed = [(name, each) for name, each in played if each.samples_s]
+    timed = [(name, measurement) for name, measurement in played if measurement.samples_s]
     return tuple(
         Pair(one, other, theirs.time_s or 0.0, compare(ours.samples_s, theirs.samples_s))
         for (one, ours), (other, theirs) in itertools.combinations(timed, 2)
     )
+
+
+def contradictions(final: Record, others: Iterable[Record]) -> dict[str, float]:
+    """Compares the library's other times with that of the finals, as circumstances; 1 means equal.
+
+    A busy machine makes times longer, never shorter. So a slower earlier run proves nothing.
+
+    Args:
+        final: The library's record of the finals.
+        others: Other records of the same version of the library, for the same problem on the same device.
+    """
+
+    def setting(record: Record, name: str) -> str:
+        return record.versions.get(f"blas_{name}", "")
+
+    time_s, of_other_cores = final.measurement.time_s or 0.0, list[float]()
+    circumstances: dict[str, float] = {}
+    for other in others:
+        other_s = other.measurement.time_s
+        if not other_s or (other.kernel, setting(other, "threads")) != (
+            final.kernel,
+            setting(final, "threads"),
+        ):
+            continue
+        if setting(other, "core_type") != setting(final, "core_type"):
+            of_other_cores.append(other_s)
+        elif other.session == final.session:
+            circumstances[SEARCH] = max(_apart(time_s, other_s), circumstances.get(SEARCH, 0.0))
+        else:
+            circumstances[EARLIER] = max(time_s / other_s, circumstances.get(EARLIER, 0.0))
+    return circumstances | ({CORE_TYPE: _apart(time_s, min(of_other_cores))} if of_other_cores else {})
+
+
+def _apart(one_s: float, other_s: float) -> float:
+    return math.exp(abs(math.log(one_s / other_s)))
+
+
+# --- the crown log -------------------------------------
+#
+# What operators and confirmations said about champions. Entries are only ever added. The latest champion
+# answers, unless an entry says otherwise.
+
+
+class Act(enum.StrEnum):
+    """What an entry does."""
+
+    #: This champion answers until it is unpinned, whoever is crowned meanwhile.
+    PIN = "pin"
+    #: The latest champion answers again.
+    UNPIN = "unpin"
+    #: This champion answers again; those crowned between it and now do not.
+    ROLLBACK = "rollback"
+    #: Champions crowned from now on do not answer.
+    FREEZE = "freeze"
+    #: They do again.
+    UNFREEZE = "unfreeze"
+    #: The champion won again in a fresh process.
+    CONFIRM = "confirm"
+    #: It did not.
+    DOUBT = "doubt"
+
+
+@dataclass(frozen=True)
+class Crown:
+    """An entry of the crown log.
+
+    Attributes:
+        act: What it does.
+        problem: The problem; None for every problem, which only a freeze and its end may have.
+        kind: Of the devices: ``cuda`` or ``cpu``; empty for all.
+        device: Name of the devices; empty for all.
+        regime: How time was taken; empty for all.
+        champion: UUID of the champion that is pinned, confirmed, doubted or gone back to; else empty.
+        who: Who said so.
+        why: Why; may be empty.
+        id: UUID.
+        made_at: ISO 8601, UTC.
+    """
+
+    act: Act
+    problem: ProblemKey | None
+    kind: str
+    device: str
+    regime: str
+    champion: str
+    who: str
+    why: str = ""
+    id: Id = field(default_factory=new_id)
+    made_at: str = field(default_factory=utc_now)
+
+    def holds_for(self, problem: ProblemKey, kind: str, device: str, regime: str) -> bool:
+        """True if it is about this problem on such a device."""
+        return self.problem in (None, problem) and all(
+            ours in ("", theirs)
+            for ours, theirs in ((self.kind, kind), (self.device, device), (self.regime, regime))
+        )
+
+
+@dataclass
+class CrownRules:
+    """What the log says of one problem on one model of device in one regime.
+
+    Attributes:
+        pinned: UUID of the champion that is pinned; empty if none is.
+        frozen_at: Since when no new champion answers; empty if they do.
+        out: Champions that were gone back from.
+        confirmed: Champions that won again in a fresh process.
+        doubted: Champions that did not.
+    """
+
+    pinned: str = ""
+    frozen_at: str = ""
+    out: set[str] = field(default_factory=set)
+    confirmed: set[str] = field(default_factory=set)
+    doubted: set[str] = field(default_factory=set)
+
+    def allowed(self, history: Sequence[tuple[str, str]]) -> set[str]:
+        """The champions that may answer; the latest of them does.
+
+        Args:
+            history: UUID and time of every champion.
+        """
+        known = {name for name, _ in history}
+        if self.pinned in known:
+            return {self.pinned}
+        last = rank_in_time(self.frozen_at)
+        late = {name for name, when in history if self.frozen_at and rank_in_time(when) > last}
+        return known - self.out - late
+
+
+def rules_of(log: Iterable[Crown], history: Sequence[tuple[str, str]]) -> CrownRules:
+    """Reads the entries about one problem, device and regime in order of time.
+
+    Args:
+        log: The entries.
+        history: UUID and time of every champion.
+    """
+    rules, times = CrownRules(), dict(history)
+    for entry in sorted(log, key=lambda entry: (rank_in_time(entry.made_at), entry.id)):
+        _follow(rules, entry, times)
+    return rules
+
+
+def _follow(rules: CrownRules, entry: Crown, times: dict[str, str]) -> None:
+    match entry.act:
+        case Act.PIN:
+            rules.pinned = entry.champion
+            rules.out.discard(entry.champion)
+        case Act.UNPIN:
+            rules.pinned = ""
+        case Act.ROLLBACK:
+            since = rank_in_time(times.get(entry.champion, ""))
+            until = rank_in_time(entry.made_at)
+            rules.out |= {name for name, when in times.items() if since < rank_in_time(when) <= until}
+            rules.out.discard(entry.champion)
+            rules.pinned = ""
+        case Act.FREEZE:
+            rules.frozen_at = rules.frozen_at or entry.made_at
+        case Act.UNFREEZE:
+            rules.frozen_at = ""
+        case Act.CONFIRM:
+            rules.confirmed.add(entry.champion)
+            rules.doubted.discard(entry.champion)
+        case Act.DOUBT:
+            rules.doubted.add(entry.champion)
+            rules.confirmed.discard(entry.champion)

@@ -125,10 +125,10 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
 @json_option
 def list_(db: str, as_json: bool) -> None:
     """List the tokens, with what they allow and when they were last used."""
-    from tuner.store import Store, access
+    from tuner.store import Store, jobs
 
     with Store.open(db, read_only=True) as store:
-        tokens = [token.to_json() for token in access.every(store)]
+        tokens = [token.to_json() for token in jobs.tokens(store)]
     rows = [
         (
             token["name"], token["state"], " ".join(token["scopes"]), token["expires_at"][:10],
@@ -144,10 +144,10 @@ def list_(db: str, as_json: bool) -> None:
 @database_option
 def revoke(name: str, db: str) -> None:
     """Revoke a token for good. A running server notices within seconds."""
-    from tuner.store import Store, access
+    from tuner.store import Store, jobs
 
     with Store.open(db) as store:
-        access.revoke(store, name)
+        jobs.revoke_token(store, name)
     click.echo(f"token {name!r} is revoked", err=True)
 
 
@@ -165,17 +165,17 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
     executed, to find what it uses.
     """
     from tuner.service import pool
-    from tuner.store import Store, access
+    from tuner.store import Store, jobs
 
     if listed == (file is not None) or (remove and listed):
         raise InputError("allow takes a FILE, with --remove to allow it no more, or --list; give one of them")
     with Store.open(db) as store:
         if file is not None and remove:
-            access.disallow(store, pool.node(), str(file.resolve()))
+            jobs.disallow(store, pool.node(), str(file.resolve()))
         elif file is not None:
             allowed = pool.allow(store, file)
             click.echo(f"allowed: {allowed.path} ({len(allowed.covers)} files)", err=True)
-        files = [allowed.to_json() for allowed in access.files(store, pool.node())]
+        files = [allowed.to_json() for allowed in jobs.allowed_files(store, pool.node())]
     if listed or as_json:
         rows = [(row["file"], row["digest"][:12], row["allowed_at"][:16]) for row in files]
         show(as_json, files, "", ("file", "digest", "allowed"), rows)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from tuner.errors import InputError, UnknownName
 from tuner.results.record import utc_now
-from tuner.store import Store, access
-from tuner.store.access import StoredToken
+from tuner.store import Store, jobs
+from tuner.store.jobs import StoredToken
 
 #: What a token may allow; ``admin`` includes the others.
 READ, SUBMIT, RECORDS, ADMIN = "read", "submit", "records", "admin"
@@ -59,7 +59,7 @@ def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
     until = datetime.now(UTC) + timedelta(days=days)
     ordered = tuple(scope for scope in SCOPES if scope in scopes)
     ends = until.isoformat(timespec="microseconds")
-    access.add(store, StoredToken(name, digest_of(secret), ordered, utc_now(), ends))
+    jobs.add_token(store, StoredToken(name, digest_of(secret), ordered, utc_now(), ends))
     return secret
 
 
@@ -134,7 +134,7 @@ class TokenRegistry:
         Raises:
             StoreTrouble: The database cannot be used; the tokens known before go on counting.
         """
-        self._tokens = tuple(access.every(self._store))
+        self._tokens = tuple(jobs.tokens(self._store))
         if time.monotonic() - self._noted_s > NOTE_EVERY_S:
             self.note_use()
 
@@ -147,7 +147,7 @@ class TokenRegistry:
         self._noted_s = time.monotonic()
         times, self._used = self._used, {}
         if times:
-            access.used(self._store, times)
+            jobs.note_uses(self._store, times)
 
 
 class Throttle:

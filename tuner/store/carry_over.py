@@ -9,20 +9,24 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
 from tuner.results import codec
-from tuner.results.crowns import Crown
-from tuner.results.record import Champion, ProblemKey, Record, Retraction
-from tuner.results.survey import Kept, SurveyPart
+from tuner.results.record import ProblemKey
+from tuner.results.survey import Kept
 from tuner.store import rows, tables
 
 #: Rows read at a time.
 AT_ONCE = 500
 _PROBLEM = "p.operation, p.shape, p.dtype, p.layout"
+#: Columns that are JSON.
+_AS_JSON = (
+    "config", "work", "error", "compiled", "stages", "circumstances", "versions", "info", "shape", "trials",
+    "pairs",
+)  # fmt: skip
 _SELECT = {
     "tuner_retractions": "SELECT t.* FROM tuner_retractions t",
     "tuner_records": f"""SELECT t.*, {_PROBLEM}, d.info, k.name AS kernel_name, k.source_hash, k.origin,
@@ -79,8 +83,10 @@ def read(connection: sa.Connection) -> Iterator[tuple[str, int, Kept]]:
     """Yields table, number and content of every row of an older schema."""
     for name, select in _SELECT.items():
         if _has(connection, name):
-            for row in _batches(connection, select):
-                yield name, row["number"], _READ[name](connection, row)
+            page, last = sa.text(f"{select} WHERE t.number > :last ORDER BY t.number LIMIT {AT_ONCE}"), 0
+            while batch := connection.execute(page, {"last": last}).mappings().all():
+                yield from ((name, row["number"], _item(connection, name, row)) for row in batch)
+                last = batch[-1]["number"]
 
 
 def _has(connection: sa.Connection, table: str) -> bool:
@@ -91,19 +97,28 @@ def _columns(connection: sa.Connection, table: str) -> set[str]:
     return {column["name"] for column in sa.inspect(connection).get_columns(table)}
 
 
-def _batches(connection: sa.Connection, select: str) -> Iterator[Any]:
-    page, last = sa.text(f"{select} WHERE t.number > :last ORDER BY t.number LIMIT {AT_ONCE}"), 0
-    while found := connection.execute(page, {"last": last}).mappings().all():
-        yield from found
-        last = found[-1]["number"]
-
-
-def _record(connection: sa.Connection, row: Any) -> Record:
-    texts = ("config", "work", "error", "compiled", "stages", "circumstances", "versions", "info")
-    data = dict(row) | {name: json.loads(row[name] or "null") for name in texts} | {"id": str(row["id"])}
-    measurement = data | {"samples_s": _samples(row["samples"]), "stages_s": data["stages"]}
-    more = {"problem": _problem(row), "device": data["info"], "kernel": row["kernel_name"]}
-    return codec.from_json(Record, data | more | {"measurement": measurement})
+def _item(connection: sa.Connection, table: str, row: Any) -> Kept:
+    """What a row of a table holds, with what it refers to."""
+    data = {name: json.loads(value or "null") if name in _AS_JSON else value for name, value in row.items()}
+    data |= {name: str(data[name]) for name in ("id", "of") if name in data}
+    data["device"] = data.get("info", data.get("device"))
+    if "shape" in data and data["problem"] is not None:
+        data["problem"] = {name: data[name] for name in tables.PROBLEM}
+    if table == tables.records.name:
+        measurement = {"samples_s": _samples(data["samples"]), "stages_s": data["stages"]}
+        data |= {"kernel": data["kernel_name"], "measurement": data | measurement}
+    elif table == tables.champions.name:
+        select = sa.text(f"{_SELECT[tables.records.name]} WHERE t.number = :number")
+        for name in ("record", "baseline"):
+            if data[name] is not None:
+                record = connection.execute(select, {"number": data[name]}).mappings().one()
+                data[name] = codec.to_json(_item(connection, tables.records.name, record))
+        data["pairs"] = data.get("pairs") or []
+    elif table == tables.surveys.name:
+        data |= json.loads(zlib.decompress(data["data"]))
+    _, read = codec.converters(next(kind for kind, of in rows.TABLES.items() if of.name == table))
+    item: Kept = read(data)
+    return item
 
 
 def _samples(packed: bytes) -> list[float]:
@@ -113,41 +128,3 @@ def _samples(packed: bytes) -> list[float]:
         count = len(plain) // 8
         plain = bytes(plain[place * count + at] for at in range(count) for place in range(8))
     return list(struct.unpack(f"<{len(plain) // 8}d", plain))
-
-
-def _champion(connection: sa.Connection, row: Any) -> Champion:
-    select = sa.text(f"{_SELECT['tuner_records']} WHERE t.number = :number")
-    records = {
-        name: codec.to_json(
-            _record(connection, connection.execute(select, {"number": row[name]}).mappings().one())
-        )
-        for name in ("record", "baseline")
-        if row[name] is not None
-    }
-    told = {"trials": json.loads(row["trials"]), "pairs": json.loads(row.get("pairs") or "[]")}
-    return codec.from_json(Champion, dict(row) | {"id": str(row["id"]), "baseline": None} | records | told)
-
-
-def _survey(connection: sa.Connection, row: Any) -> SurveyPart:
-    columns = json.loads(zlib.decompress(row["data"]))
-    shared = {"device": json.loads(row["info"]), "versions": json.loads(row["versions"]), "id": str(row["id"])}
-    return SurveyPart.from_json(dict(row) | columns | shared)
-
-
-def _retraction(connection: sa.Connection, row: Any) -> Retraction:
-    return codec.from_json(Retraction, dict(row) | {"id": str(row["id"]), "of": str(row["of"])})
-
-
-def _crown(connection: sa.Connection, row: Any) -> Crown:
-    problem = _problem(row) if row["problem"] is not None else None
-    return codec.from_json(Crown, dict(row) | {"id": str(row["id"]), "problem": problem})
-
-
-def _problem(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in tables.PROBLEM} | {"shape": json.loads(row["shape"])}
-
-
-_READ: Mapping[str, Callable[[sa.Connection, Any], Kept]] = {
-    "tuner_retractions": _retraction, "tuner_records": _record, "tuner_champions": _champion,
-    "tuner_surveys": _survey, "tuner_crowns": _crown,
-}  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from tuner.errors import LockedByAnother, StoreTrouble
-from tuner.results.record import Champion, Record, utc_now
-from tuner.results.survey import Kept
+from tuner.results.record import Champion, utc_now
 from tuner.store import Store, opening
 from tuner.store.tables import claims
 
@@ -278,6 +277,16 @@ def patiently(
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
+def _waiting(call: Callable[..., T]) -> Callable[..., T]:
+    """A method of a `PatientStore` that waits for the database; an iterator is read once."""
+
+    def called(self: PatientStore, *which: Any, **more: Any) -> T:
+        given = [list(value) if isinstance(value, Iterator) else value for value in which]
+        return patiently(lambda: call(self, *given, **more), self.wait_s, lambda: self.waiting())
+
+    return called
+
+
 class PatientStore(FencedStore):
     """A `FencedStore` whose reads and writes wait for a database on a server to come back.
 
@@ -287,26 +296,10 @@ class PatientStore(FencedStore):
     """
 
     wait_s = PATIENCE_S
+    add = _waiting(FencedStore.add)
+    records = _waiting(FencedStore.records)
+    champion = _waiting(FencedStore.champion)
+    champions = _waiting(FencedStore.champions)
 
     def waiting(self) -> None:
         """Tells nobody, unless it is replaced."""
-
-    def _until_back(self, call: Callable[..., T], *which: Any, **more: Any) -> T:
-        return patiently(lambda: call(self, *which, **more), self.wait_s, lambda: self.waiting())
-
-    def add(self, items: Kept | Iterable[Kept]) -> int:
-        """See `Store.add`."""
-        wanted = list(items) if isinstance(items, Iterable) else items
-        return self._until_back(FencedStore.add, wanted)
-
-    def records(self, **query: Any) -> list[Record]:
-        """See `Reader.records`."""
-        return self._until_back(FencedStore.records, **query)
-
-    def champion(self, *which: Any, **more: Any) -> Champion | None:
-        """See `Reader.champion`."""
-        return self._until_back(FencedStore.champion, *which, **more)
-
-    def champions(self, *which: Any, **more: Any) -> list[Champion]:
-        """See `Reader.champions`."""
-        return self._until_back(FencedStore.champions, *which, **more)

@@ -1,10 +1,12 @@
 """Checks whether a database is sound, and rescues everything readable into a new one.
 
-It reads the tables, as far as the database returns rows, and the second copy beside a SQLite file.
+It reads three places: the tables, as far as the database returns rows, the second copy beside a SQLite file
+and, for a rescue, what lies whole on a page of the file or its log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +20,7 @@ from tuner.errors import InputError, NothingFound, StoreTrouble
 from tuner.results.record import Champion, Record, Retraction, latest_hash
 from tuner.results.survey import Kept, SurveyPart
 from tuner.store import Store, carry_over, exchange, listing, opening, rows, tables
-from tuner.store.lines import Ledger, ledger_file, readable
+from tuner.store.lines import Ledger, ledger_file, packed_in, readable
 
 #: Exceptions raised if a database or its copy cannot be read.
 UNREADABLE = (
@@ -155,10 +157,12 @@ class Rescued:
     Attributes:
         from_tables: Records, champions and retractions that came from the tables.
         from_copy: Further ones that came from the second copy.
+        from_pages: Further ones that lay whole on a page of the file or its log.
     """
 
     from_tables: int
     from_copy: int
+    from_pages: int
 
 
 def rescue(url: str, into: Path) -> Rescued:
@@ -175,9 +179,10 @@ def rescue(url: str, into: Path) -> Rescued:
     file = _file(url)
     with Store.open(f"sqlite:///{into}") as store:
         if file is None:
-            return Rescued(_saved(store, _stored(url)), 0)
-        # Each source is read as far as possible; the second supplies what the first lacks.
-        sources = (_stored(url), readable(ledger_file(file)))
+            return Rescued(_saved(store, _stored(url)), 0, 0)
+        # Each source is read as far as possible; the next supplies what is missing.
+        pages = itertools.chain(packed_in(file), packed_in(Path(f"{file}-wal")))
+        sources = (_stored(url), readable(ledger_file(file)), pages)
         return Rescued(*(_saved(store, _as_far_as_it_goes(source)) for source in sources))
 
 
@@ -203,14 +208,20 @@ def _size(store: Store) -> int:
 
 def _structure(url: str) -> Iterator[str]:
     """Returns SQLite's complaints about its file."""
-    parts = opening.parsed(url)
-    engine = opening.make_engine(parts, read_only=True, patience_s=30.0)
     try:
-        with opening.explained(str(parts)), engine.connect() as connection:
+        with _connected(url) as connection:
             complaints = connection.exec_driver_sql(f"PRAGMA integrity_check({COMPLAINTS})").scalars().all()
             yield from (str(complaint) for complaint in complaints if complaint != "ok")
     except UNREADABLE as error:
         yield str(error)
+
+
+@contextlib.contextmanager
+def _connected(url: str) -> Iterator[sa.Connection]:
+    engine = opening.make_engine(opening.parsed(url), read_only=True, patience_s=30.0)
+    try:
+        with opening.explained(str(engine.url)), engine.connect() as connection:
+            yield connection
     finally:
         engine.dispose()
 
@@ -225,14 +236,10 @@ def _stored(url: str, *, strict: bool = False) -> Iterator[Kept | None]:
     Raises:
         StoreTrouble: The structure is damaged at the next place to read.
     """
-    engine = opening.make_engine(opening.parsed(url), read_only=True, patience_s=30.0)
-    try:
-        with opening.explained(str(engine.url)), engine.connect() as connection:
-            if opening.schema_of(connection) in tables.OLDER:
-                yield from (item for _, _, item in carry_over.read(connection))
-                return
-    finally:
-        engine.dispose()
+    with _connected(url) as connection:
+        if opening.schema_of(connection, url) in tables.OLDER:
+            yield from (item for _, _, item in carry_over.read(connection))
+            return
     with Store.open(url, read_only=True) as store, opening.explained(store._where):
         shared = _shared(store) if strict else {}
         for table in rows.TABLES.values():

@@ -1,14 +1,14 @@
-"""Jobs of the service as they are stored, with their events."""
+"""Rows of the service: jobs with their events, tokens, and files that jobs may name."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
+from tuner.errors import InputError, NothingFound
 from tuner.results.record import checked_id, new_id, utc_now
 from tuner.store import Store, tables
 from tuner.store.reading import Reader
@@ -87,10 +87,6 @@ class JobEvent:
     at: str
 
 
-#: Columns that are kept as JSON.
-_AS_JSON = ("asked", "process", "progress", "report")
-
-
 def submit(store: Store, job: Job) -> tuple[Job, bool]:
     """Stores a job, unless an equal one is unfinished.
 
@@ -99,12 +95,11 @@ def submit(store: Store, job: Job) -> tuple[Job, bool]:
     """
     of = tables.jobs
     row = {name: value for name, value in vars(job).items() if name != "number"} | {"submitted_at": utc_now()}
-    row |= {name: json.dumps(row[name]) for name in _AS_JSON}
     with store.writing() as connection:
         there = connection.execute(sa.select(of).where(of.c.same == job.same)).one_or_none()
         if there is not None:
-            return _job(there), False
-        added = _job(connection.execute(sa.insert(of).values(**row).returning(of)).one())
+            return Job(**there._mapping), False
+        added = Job(**connection.execute(sa.insert(of).values(**row).returning(of)).one()._mapping)
         _tell(connection, added.number, QUEUED, {})
         return added, True
 
@@ -115,8 +110,8 @@ def job(store: Reader, job_id: str) -> Job | None:
     Raises:
         InputError: It is not a UUID.
     """
-    found = _read(store, sa.select(tables.jobs).where(tables.jobs.c.id == checked_id(job_id)))
-    return found[0] if found else None
+    named = _read(store, sa.select(tables.jobs).where(tables.jobs.c.id == checked_id(job_id)))
+    return named[0] if named else None
 
 
 def unfinished(store: Reader, node: str) -> list[Job]:
@@ -139,8 +134,8 @@ def counts(store: Reader) -> dict[str, int]:
     """State -> number of jobs."""
     of = tables.jobs.c
     with store.reading() as connection:
-        found = connection.execute(sa.select(of.state, sa.func.count()).group_by(of.state)).all()
-    return dict.fromkeys(STATES, 0) | {str(state): int(count) for state, count in found}
+        counted = connection.execute(sa.select(of.state, sa.func.count()).group_by(of.state)).all()
+    return dict.fromkeys(STATES, 0) | {str(state): int(count) for state, count in counted}
 
 
 def latest(store: Reader, states: Sequence[str], limit: int, before: int = 0) -> list[Job]:
@@ -185,7 +180,6 @@ def change(
     """
     of = tables.jobs
     new = columns | {"state": state} | ({} if state in UNFINISHED else {"same": job_id, "ended_at": utc_now()})
-    new |= {name: json.dumps(new[name]) for name in _AS_JSON if name in new}
     fits = sa.and_(of.c.id == job_id, of.c.state.in_(list(among)))
     with store.writing() as connection:
         number = connection.execute(sa.select(of.c.number).where(fits)).scalar()
@@ -207,19 +201,12 @@ def progressed(store: Store, one: Job, progress: Mapping[str, Any]) -> None:
     """Stores the progress of a job, with an event; of these a job keeps the latest."""
     of, events = tables.jobs, tables.job_events
     with store.writing() as connection:
-        connection.execute(sa.update(of).where(of.c.id == one.id).values(progress=json.dumps(progress)))
+        connection.execute(sa.update(of).where(of.c.id == one.id).values(progress=progress))
         _tell(connection, one.number, PROGRESS, progress)
         mine = sa.and_(events.c.job == one.number, events.c.kind == PROGRESS)
-        oldest_kept = (
-            sa.select(events.c.number)
-            .where(mine)
-            .order_by(events.c.number.desc())
-            .offset(PROGRESS_KEPT)
-            .limit(1)
-        )
-        last = connection.execute(oldest_kept).scalar()
-        if last is not None:
-            connection.execute(sa.delete(events).where(mine, events.c.number <= last))
+        number = events.c.number
+        kept = sa.select(number).where(mine).order_by(number.desc()).limit(PROGRESS_KEPT)
+        connection.execute(sa.delete(events).where(mine, number.not_in(kept)))
 
 
 def events(store: Reader, one: Job, after: int = 0, limit: int = EVENTS_AT_ONCE) -> list[JobEvent]:
@@ -227,20 +214,161 @@ def events(store: Reader, one: Job, after: int = 0, limit: int = EVENTS_AT_ONCE)
     of = tables.job_events.c
     wanted = sa.select(tables.job_events).where(of.job == one.number, of.number > after)
     with store.reading() as connection:
-        found = connection.execute(wanted.order_by(of.number).limit(limit)).all()
-    return [JobEvent(row.number, row.kind, json.loads(row.said), row.at) for row in found]
+        later = connection.execute(wanted.order_by(of.number).limit(limit)).all()
+    return [JobEvent(row.number, row.kind, row.said, row.at) for row in later]
 
 
 def _tell(connection: sa.Connection, number: int, kind: str, said: Mapping[str, Any]) -> None:
-    row = {"job": number, "kind": kind, "said": json.dumps(dict(said)), "at": utc_now()}
+    row = {"job": number, "kind": kind, "said": dict(said), "at": utc_now()}
     connection.execute(sa.insert(tables.job_events).values(**row))
 
 
 def _read(store: Reader, wanted: sa.Select[Any]) -> list[Job]:
     with store.reading() as connection:
-        return [_job(row) for row in connection.execute(wanted).all()]
+        return [Job(**row) for row in connection.execute(wanted).mappings()]
 
 
-def _job(row: sa.Row[Any]) -> Job:
-    told = dict(row._mapping)
-    return Job(**told | {name: json.loads(told[name]) for name in _AS_JSON})
+# --- tokens: name, scopes, times, and the digest of the secret ---
+
+
+@dataclass(frozen=True)
+class StoredToken:
+    """A token without its secret.
+
+    Attributes:
+        name: Whom it was given to.
+        digest: SHA-256 of the secret, hexadecimal.
+        scopes: What it allows.
+        created_at: ISO 8601, UTC.
+        expires_at: ISO 8601, UTC.
+        revoked_at: ISO 8601, UTC; empty while it is valid.
+        used_at: When it was last used, to about a minute; empty if never.
+    """
+
+    name: str
+    digest: str
+    scopes: tuple[str, ...]
+    created_at: str
+    expires_at: str
+    revoked_at: str = ""
+    used_at: str = ""
+
+    @property
+    def valid(self) -> bool:
+        """True if it is neither revoked nor expired."""
+        return not self.revoked_at and utc_now() < self.expires_at
+
+    def to_json(self) -> dict[str, Any]:
+        """What may be told of it."""
+        state = "revoked" if self.revoked_at else "valid" if self.valid else "expired"
+        return {
+            "name": self.name, "scopes": list(self.scopes), "state": state, "created_at": self.created_at,
+            "expires_at": self.expires_at, "revoked_at": self.revoked_at or None,
+            "used_at": self.used_at or None,
+        }  # fmt: skip
+
+
+def add_token(store: Store, token: StoredToken) -> None:
+    """Stores a token.
+
+    Raises:
+        InputError: There is one of that name.
+    """
+    of = tables.tokens
+    row = {**vars(token), "scopes": ",".join(token.scopes)}
+    with store.writing() as connection:
+        if connection.execute(sa.select(of.c.number).where(of.c.name == token.name)).first():
+            raise InputError(
+                f"a token has a name of its own, and there is one named {token.name!r} (revoked ones keep "
+                f"theirs, for the log); choose another, such as {token.name}-2"
+            )
+        connection.execute(sa.insert(of).values(**row))
+
+
+def tokens(store: Reader) -> list[StoredToken]:
+    """All tokens, in the order made, revoked and expired ones included."""
+    of = tables.tokens
+    columns = [of.c[name] for name in StoredToken.__dataclass_fields__]
+    with store.reading() as connection:
+        stored = connection.execute(sa.select(*columns).order_by(of.c.number)).mappings()
+        return [StoredToken(**{**row, "scopes": tuple(row["scopes"].split(","))}) for row in stored]
+
+
+def revoke_token(store: Store, name: str) -> None:
+    """Revokes a token for good.
+
+    Raises:
+        NothingFound: None has the name.
+    """
+    of = tables.tokens
+    with store.writing() as connection:
+        token = connection.execute(sa.select(of.c.revoked_at).where(of.c.name == name)).one_or_none()
+        if token is None:
+            raise NothingFound(f"no token is named {name!r}; `tuner token list` shows them")
+        if not token.revoked_at:
+            connection.execute(sa.update(of).where(of.c.name == name).values(revoked_at=utc_now()))
+
+
+def note_uses(store: Store, times: dict[str, str]) -> None:
+    """Stores when tokens were last used: name -> ISO 8601, UTC."""
+    of = tables.tokens
+    with store.writing() as connection:
+        for name, when in times.items():
+            connection.execute(sa.update(of).where(of.c.name == name).values(used_at=when))
+
+
+# --- files that jobs may name ---
+
+
+@dataclass(frozen=True)
+class AllowedFile:
+    """A file that jobs may name.
+
+    Attributes:
+        path: The file, absolute.
+        digest: SHA-256 over all files that it is made of.
+        covers: These files: itself, the modules beside it, the sources of its kernels.
+        allowed_at: ISO 8601, UTC.
+    """
+
+    path: str
+    digest: str
+    covers: tuple[str, ...]
+    allowed_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "file": self.path, "digest": self.digest, "covers": list(self.covers),
+            "allowed_at": self.allowed_at,
+        }  # fmt: skip
+
+
+def allow(store: Store, node: str, file: AllowedFile) -> None:
+    """Allows a file on a node, in place of an earlier state of it."""
+    of = tables.allowed_files
+    row = {**vars(file), "node": node, "allowed_at": utc_now()}
+    with store.writing() as connection:
+        connection.execute(sa.delete(of).where(of.c.node == node, of.c.path == file.path))
+        connection.execute(sa.insert(of).values(**row))
+
+
+def disallow(store: Store, node: str, path: str) -> None:
+    """Allows a file no more.
+
+    Raises:
+        NothingFound: It is not allowed.
+    """
+    of = tables.allowed_files
+    with store.writing() as connection:
+        gone = connection.execute(sa.delete(of).where(of.c.node == node, of.c.path == path)).rowcount
+    if not gone:
+        raise NothingFound(f"{path} is not allowed here; `tuner allow --list` shows what is")
+
+
+def allowed_files(store: Reader, node: str) -> list[AllowedFile]:
+    """What is allowed on a node, by path."""
+    of = tables.allowed_files
+    with store.reading() as connection:
+        allowed = connection.execute(sa.select(of).where(of.c.node == node).order_by(of.c.path)).all()
+    return [AllowedFile(row.path, row.digest, tuple(row.covers), row.allowed_at) for row in allowed]

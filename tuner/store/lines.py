@@ -25,9 +25,9 @@ from typing import Any
 
 from tuner.errors import InputError
 from tuner.results import codec
-from tuner.results.crowns import Crown
 from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
+from tuner.results.verdict import Crown
 from tuner.version import __version__
 
 #: Version of the line format; files of a higher version are refused. The second added retractions, the third
@@ -43,6 +43,10 @@ MOST_BYTES = 1 << 26
 #: What lines have in common, which shortens packed ones to a third. It is part of the packed form: never change
 #: it. Fields that came later only take a few bytes more.
 _COMMON = Path(__file__).with_name("lines.zdict").read_bytes()
+#: First bytes of a packed line: zlib's header and the sum of `_COMMON`.
+_MAGIC = b"\x78\xf9" + zlib.adler32(_COMMON).to_bytes(4, "big")
+#: Largest size of SQLite's pages.
+_PAGE_BYTES = 1 << 16
 #: Bytes of the sum behind a packed line.
 _SUM_BYTES = 4
 #: First bytes of a gzip member.
@@ -141,6 +145,33 @@ def unpacked(data: bytes) -> Kept:
     return item
 
 
+def packed_in(path: Path) -> Iterator[Kept]:
+    """Yields what lies packed and whole on a page of a database's file: no table has to lead to it.
+
+    Rows never change, so an old page is as good as the latest.
+    """
+    with _mapped(path) as content:
+        start = content.find(_MAGIC)
+        while start >= 0:
+            data, unpacking = content[start : start + _PAGE_BYTES], zlib.decompressobj(zdict=_COMMON)
+            with contextlib.suppress(ValueError, zlib.error):
+                unpacking.decompress(data, MOST_BYTES)
+                end = len(data) - len(unpacking.unused_data) + _SUM_BYTES
+                if unpacking.eof and end <= len(data):
+                    yield unpacked(data[:end])
+            start = content.find(_MAGIC, start + 1)
+
+
+@contextlib.contextmanager
+def _mapped(path: Path) -> Iterator[Any]:
+    """The bytes of a file; none if it is not there."""
+    if not path.exists() or path.stat().st_size == 0:
+        yield b""
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
 # --- the second copy -----------------------------------
 
 
@@ -203,9 +234,7 @@ def _identity_in(path: Path) -> str:
 
 def readable(path: Path) -> Iterator[Kept | None]:
     """Yields the lines of a copy, in order; None for each damaged stretch."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with _mapped(path) as content:
         end, start = 0, content.find(_MEMBER)
         while start >= 0:
             text, after = _member(content, start)

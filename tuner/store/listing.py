@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
-from tuner.results.crowns import Crown
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role, checked_id
 from tuner.results.survey import Kept, SurveyPart
+from tuner.results.verdict import Crown
 from tuner.store import lines, opening, retracting, rows, tables
 from tuner.store.reading import Reader
 
@@ -63,20 +63,14 @@ class Selection:
 
         A part of a survey has many shapes and stays whole: none is selected by a shape.
         """
-        of, fits = table.c, list[Any]()
-        if "operation" in of:
-            fits += [of.operation == self.operation] if self.operation else []
-            fits += [sa.false()] if self.shape else []
-        elif self.operation or self.shape:
-            problems = tables.problems
-            named = [problems.c.operation == self.operation] if self.operation else []
-            numbers: Any = sa.select(problems.c.number).where(*named)
-            if self.shape:  # of which there are few problems
-                every = connection.execute(sa.select(problems).where(*named))
-                numbers = [row.number for row in every if self.has(rows.problem_of(row))]
-            fits.append(of.problem.in_(numbers))
-        fits += [of.device.in_(rows.devices_like(self.device))] if self.device else []
-        return [*fits, of.regime == self.regime] if self.regime else fits
+        named = rows.fits(table, operation=self.operation, device=self.device, regime=self.regime)
+        if not self.shape:
+            return named
+        if "problem" not in table.c:
+            return [sa.false()]
+        problems = connection.execute(sa.select(tables.problems))
+        numbers = [row.number for row in problems if self.has(rows.problem_of(row))]
+        return [*named, table.c.problem.in_(numbers)]
 
 
 # --- streams -------------------------------------------
@@ -161,11 +155,8 @@ def trials(
     store: Reader, problem: ProblemKey, device: DeviceInfo | str, regime: str, limit: int
 ) -> list[Record]:
     """The last records of a problem on a device, `limit` at the most, in order of measurement."""
-    of = tables.records.c
-    wanted = sa.select(of.data).where(
-        of.problem == rows.number_of(problem), of.device.in_(rows.devices_like(device)), of.regime == regime,
-        rows.stands(),
-    )  # fmt: skip
+    of, named = tables.records.c, {"problem": problem, "device": device, "regime": regime}
+    wanted = sa.select(of.data).where(*rows.fits(tables.records, **named), rows.stands())
     last: list[Record] = store.read(wanted.order_by(of.number.desc()).limit(limit))
     return sorted(last, key=lambda record: (record.measured_at, record.id))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Outcomes whose times count. Pruned configs were timed, too, and are slow.
 TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
+#: Columns that a row of the matrix is of.
+PAIR = "problem", "device"
 
 
 class ConfigTime(NamedTuple):
@@ -52,16 +54,12 @@ class Crowned(NamedTuple):
 
     Attributes:
         record: The champion's time.
-        baseline: Name of the library measured beside it; empty without one.
         speedup: The library's time over the champion's; 0 without a library.
-        beside: Number of the library's record; None without a library.
         crowned_at: ISO 8601, UTC.
     """
 
     record: ConfigTime
-    baseline: str
     speedup: float
-    beside: int | None
     crowned_at: str
 
 
@@ -87,8 +85,8 @@ def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
     """The problems that were stored after the one of this number, with their own numbers; all for 0."""
     of = tables.problems.c
     with store.reading() as connection:
-        found = connection.execute(sa.select(*of).where(of.number > number))
-        return {rows.problem_of(row): int(row.number) for row in found}
+        later = connection.execute(sa.select(*of).where(of.number > number))
+        return {rows.problem_of(row): int(row.number) for row in later}
 
 
 #: As text, which is quicker than a statement that is put together: it is asked before every answer.
@@ -116,67 +114,57 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[C
         For each problem and device, fastest first.
     """
     of = tables.records.c
+    timed = of.regime == query.regime, of.time_s.is_not(None), rows.stands()
+    problem, device = tables.problems, tables.devices
+    is_there = sa.select(of.number).where(of.problem == problem.c.number, of.device == device.c.number, *timed)
+    pairs = (
+        sa.select(problem.c.number, device.c.number)
+        .select_from(problem.join(device, sa.true()))
+        .where(*_these(query), is_there.correlate(problem, device).exists())
+        .order_by(problem.c.number, device.c.number)
+    )
     with store.reading() as connection:
-        names = _Names(connection, query)
-        pairs = connection.execute(_pairs(query)).all()
+        names, numbers = _Names(connection, query), connection.execute(pairs).all()
         some = (
             sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
-            .where(
-                of.problem == sa.bindparam("problem"), of.regime == query.regime,
-                of.device == sa.bindparam("device"), of.time_s.is_not(None), of.outcome.in_(TIMED),
-                rows.stands(),
-            )
+            .where(of.problem == sa.bindparam("problem"), of.device == sa.bindparam("device"))
+            .where(*timed, of.outcome.in_(TIMED))
             .order_by(of.time_s)
-            .limit(max(8, rows_at_most // max(1, len(pairs))))
-        )  # fmt: skip
-        found = []
-        for problem, device in pairs:
-            timed = connection.execute(some, {"problem": problem, "device": device})
-            found.append([names.row(problem, device, *row) for row in timed])
-    return found
+            .limit(max(8, rows_at_most // max(1, len(numbers))))
+        )
+        return [
+            [names.row(*pair, *row) for row in connection.execute(some, dict(zip(PAIR, pair, strict=True)))]
+            for pair in numbers
+        ]
 
 
 def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
     barred = store.rulings.now().barred
     champion, record = tables.champions.c, tables.records
-    library, later = record.alias("library"), tables.champions.alias("later")
+    later = tables.champions.alias("later")
     last = (
         sa.select(sa.func.max(rows.rank_in_time(later.c.crowned_at)))
-        .where(
-            later.c.problem == champion.problem, later.c.device == champion.device,
-            later.c.regime == query.regime, rows.reigns(later), later.c.id.not_in(barred),
-        )
+        .where(*(later.c[name] == champion[name] for name in (*PAIR, "regime")))
+        .where(rows.reigns(later), later.c.id.not_in(barred))
         .correlate(tables.champions)
         .scalar_subquery()
-    )  # fmt: skip
+    )
     wanted = (
         sa.select(
-            champion.problem, champion.device, champion.speedup, champion.crowned_at,
-            library.c.number, library.c.kernel,
-            record.c.kernel, record.c.config, record.c.role, record.c.time_s, record.c.number,
-            record.c.measured_at,
+            champion.problem, champion.device, record.c.kernel, record.c.config, record.c.role, record.c.time_s,
+            record.c.number, record.c.measured_at, champion.speedup, champion.crowned_at,
         )
         .join(record, champion.record == record.c.number)
-        .outerjoin(library, champion.baseline == library.c.number)
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
-        .where(
-            *_these(query), champion.regime == query.regime,
-            rows.rank_in_time(champion.crowned_at) == last, record.c.time_s.is_not(None),
-            rows.reigns(), champion.id.not_in(barred),
-        )
+        .where(*_these(query), champion.regime == query.regime, record.c.time_s.is_not(None))
+        .where(rows.rank_in_time(champion.crowned_at) == last, rows.reigns(), champion.id.not_in(barred))
         .order_by(champion.crowned_at, champion.id)
     )  # fmt: skip
     with store.reading() as connection:
         names = _Names(connection, query)
-        return [
-            Crowned(
-                names.row(problem, device, *row),
-                names.kernel(library_kernel)[0] if number is not None else "", speedup, number, crowned_at,
-            )
-            for problem, device, speedup, crowned_at, number, library_kernel, *row in connection.execute(wanted)
-        ]  # fmt: skip
+        return [Crowned(names.row(*row[:8]), row.speedup, row.crowned_at) for row in connection.execute(wanted)]
 
 
 def _these(query: MatrixQuery) -> tuple[Any, ...]:
@@ -185,43 +173,16 @@ def _these(query: MatrixQuery) -> tuple[Any, ...]:
     return problem.operation == query.operation, problem.dtype == query.dtype, device.kind == query.kind, *named
 
 
-def _pairs(query: MatrixQuery) -> sa.Select[Any]:
-    """Returns the numbers of problem and device that have a time; one index lookup for each."""
-    problem, device, of = tables.problems, tables.devices, tables.records.c
-    is_there = (
-        sa.select(of.number)
-        .where(
-            of.problem == problem.c.number, of.regime == query.regime, of.device == device.c.number,
-            of.time_s.is_not(None), rows.stands(),
-        )
-        .correlate(problem, device)
-        .exists()
-    )  # fmt: skip
-    return (
-        sa.select(problem.c.number, device.c.number)
-        .select_from(problem.join(device, sa.true()))
-        .where(*_these(query), is_there)
-        .order_by(problem.c.number, device.c.number)
-    )
-
-
 class _Names:
     """Resolves the numbers in records."""
 
     def __init__(self, connection: sa.Connection, query: MatrixQuery) -> None:
-        self._connection, problem = connection, tables.problems.c
+        problem, kernel = tables.problems.c, tables.kernels.c
         fits = problem.operation == query.operation, problem.dtype == query.dtype
         self._problems, self._devices = rows.problems_and_devices(connection, *fits)
-        self._kernels: dict[int, tuple[str, str]] = {}
+        named = connection.execute(sa.select(kernel.number, kernel.name, kernel.source_hash))
+        self._kernels = {number: (name, latest_hash(source_hash)) for number, name, source_hash in named}
 
     def row(self, problem: int, device: int, kernel: int, *columns: Any) -> ConfigTime:
         """The time of a config, from the columns of its record."""
-        return ConfigTime(self._problems[problem], self._devices[device], *self.kernel(kernel), *columns)
-
-    def kernel(self, number: int) -> tuple[str, str]:
-        """Returns name and source hash of a kernel; reads all kernels if one is missing."""
-        if number not in self._kernels:
-            of = tables.kernels.c
-            every = self._connection.execute(sa.select(of.number, of.name, of.source_hash))
-            self._kernels = {row[0]: (row[1], latest_hash(row[2])) for row in every}
-        return self._kernels[number]
+        return ConfigTime(self._problems[problem], self._devices[device], *self._kernels[kernel], *columns)

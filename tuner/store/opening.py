@@ -7,7 +7,7 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,28 +21,36 @@ from tuner.store import tables
 from tuner.store.tables import OLDER, SCHEMA, schema_history
 from tuner.version import __version__
 
-#: Part of the server's or driver's message -> what is wrong, and the remedy.
-TROUBLES = (
-    ("connection refused", "its server does not answer; start it, or check host and port"),
-    ("no such file or directory", "its server does not answer; start it, or check the folder of its socket"),
-    ("failed to resolve host", "its host is unknown; check the name"),
-    ("connection timeout", "its server does not answer; check host, port and firewall"),
-    ("authentication failed", "user or password is wrong; check them in the URL, or in ~/.pgpass"),
-    ("no password supplied", "it asks for a password; give it in ~/.pgpass or PGPASSWORD"),
-    ("read-only transaction", "it was opened for reading; use a command that writes"),
-    ("permission denied", "its user may not do this; grant it the right to create tables in its database"),
-    ("lock timeout", "another process keeps it locked; wait for that process to end, or stop it"),
-    ("not currently accepting connections", "it takes no connections now; wait, or ask who runs it"),
-    ("the database system is", "its server is starting or going down; wait for it"),
-    ("too many clients", "all of its connections are taken; try again, or raise max_connections"),
-    (
-        "server closed the connection",
-        "its server went away; what was stored before is unharmed",
-    ),
-    ("terminating connection", "its server is going down; what was stored before is unharmed"),
-    ("no space left", "no space is left on its disk; what was stored before is unharmed. Free some space"),
-    ("does not exist", "there is no such database or user on its server; make it, e.g. with `createdb`"),
-)
+_DAMAGED = "save what is readable with `tuner records check --rescue NEW.db`"
+_UNHARMED = "what was stored before is unharmed"
+#: Part of a driver's or server's message -> what is wrong, and the remedy.
+_TROUBLES = {
+    "file is not a database": "it is no SQLite database; give another with --db, move the file away, or "
+    f"{_DAMAGED} if it is a damaged one",
+    "decode to utf-8": f"it is damaged; {_DAMAGED}",
+    "malformed": f"it is damaged; {_DAMAGED}",
+    "readonly database": "it is read-only and has to be written; change its permissions, or copy it",
+    "unable to open": "it cannot be opened; check that its folder exists and may be read and written",
+    "is locked": "another process keeps it locked; wait for that process to end, or stop it",
+    "lock timeout": "another process keeps it locked; wait for that process to end, or stop it",
+    "disk is full": f"no space is left on its disk; {_UNHARMED}. Free some space",
+    "no space left": f"no space is left on its disk; {_UNHARMED}. Free some space",
+    "disk i/o error": "its disk fails to read or write; look at the system's log",
+    "connection refused": "its server does not answer; start it, or check host and port",
+    "no such file or directory": "its server does not answer; start it, or check the folder of its socket",
+    "connection timeout": "its server does not answer; check host, port and firewall",
+    "failed to resolve host": "its host is unknown; check the name",
+    "authentication failed": "user or password is wrong; check them in the URL, or in ~/.pgpass",
+    "no password supplied": "it asks for a password; give it in ~/.pgpass or PGPASSWORD",
+    "read-only transaction": "it was opened for reading; use a command that writes",
+    "permission denied": "its user may not do this; grant it the right to create tables in its database",
+    "not currently accepting connections": "it takes no connections now; wait, or ask who runs it",
+    "the database system is": "its server is starting or going down; wait for it",
+    "too many clients": "all of its connections are taken; try again, or raise max_connections",
+    "server closed the connection": f"its server went away; {_UNHARMED}",
+    "terminating connection": f"its server is going down; {_UNHARMED}",
+    "does not exist": "there is no such database or user on its server; make it, e.g. with `createdb`",
+}
 #: Name of the lock that a writer holds during a transaction; PostgreSQL requires a number.
 _WRITERS = 0x74756E6572
 #: libpq's settings by which a connection to a server that vanished breaks within about a minute; by default it
@@ -52,35 +60,6 @@ _LOST_WITHIN = {
 }  # fmt: skip
 #: Seconds to wait for a server's first answer.
 _CONNECT_WITHIN_S = 10
-
-
-def postgres_options(*, read_only: bool, patience_s: float) -> dict[str, Any]:
-    """Arguments of `create_engine`.
-
-    A commit is on disk when it returns, whatever the server's settings. Broken connections are replaced.
-    """
-    settings = {
-        "synchronous_commit": "on",
-        "lock_timeout": f"{max(1, int(patience_s * 1000))}ms",
-        "default_transaction_read_only": "on" if read_only else "off",
-        "application_name": "tile-tuner",
-    }
-    told = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    arguments = {"options": told, "connect_timeout": _CONNECT_WITHIN_S, **_LOST_WITHIN}
-    return {"connect_args": arguments, "pool_pre_ping": True}
-
-
-def prepare(engine: sa.Engine) -> None:
-    """Makes writers take turns.
-
-    Otherwise two writers that add the same rows in different orders would deadlock until the server ended one.
-    """
-
-    def begun(connection: sa.Connection) -> None:
-        if connection.get_execution_options().get("writes", False):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
-
-    sa.event.listen(engine, "begin", begun)
 
 
 #: Value of the execution option ``writes`` for what a power cut may take back: a SQLite file is then whole,
@@ -93,22 +72,6 @@ DAMAGE = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
     struct.error, sa.exc.NoResultFound, sa.exc.MultipleResultsFound,
 )  # fmt: skip
-#: Part of a driver's message -> what is wrong, and the remedy.
-_TROUBLES = (
-    (
-        "file is not a database",
-        "it is no SQLite database; give another with --db, move the file away, or save what is readable of a "
-        "damaged one with `tuner records check --rescue NEW.db`",
-    ),
-    ("decode to utf-8", "it is damaged; save what is readable with `tuner records check --rescue NEW.db`"),
-    ("malformed", "it is damaged; save what is readable with `tuner records check --rescue NEW.db`"),
-    ("readonly database", "it is read-only and has to be written; change its permissions, or copy it"),
-    ("unable to open", "it cannot be opened; check that its folder exists and may be read and written"),
-    ("is locked", "another process keeps it locked; wait for that process to end, or stop it"),
-    ("disk is full", "no space is left on its disk; what was stored before is unharmed. Free some space"),
-    ("disk i/o error", "its disk fails to read or write; look at the system's log"),
-    *TROUBLES,
-)
 
 
 @contextlib.contextmanager
@@ -124,10 +87,10 @@ def explained(where: str) -> Iterator[None]:
         # Names of tables and columns are read before any row is, and are damaged as rows are.
         raise damaged(where, error) from error
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
-        said = str(getattr(error, "orig", None) or error).strip()
-        known = [trouble for part, trouble in _TROUBLES if part in said.lower()]
+        message = str(getattr(error, "orig", None) or error).strip()
+        known = [trouble for part, trouble in _TROUBLES.items() if part in message.lower()]
         what = known[0] if known else "the database refused; see what it said"
-        raise StoreTrouble(f"cannot use the database {where}: {what} ({said})") from error
+        raise StoreTrouble(f"cannot use the database {where}: {what} ({message})") from error
 
 
 @contextlib.contextmanager
@@ -148,7 +111,7 @@ def damaged(where: str, error: object) -> StoreTrouble:
     """Returns the error for a database whose data cannot have been written as it now reads."""
     return StoreTrouble(
         f"cannot use the database {where}: it is damaged, a row cannot be read ({error}); look with "
-        f"`tuner records check`, and save what is readable with `tuner records check --rescue NEW.db`"
+        f"`tuner records check`, and {_DAMAGED}"
     )
 
 
@@ -194,7 +157,7 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
         options["connect_args"] = {"timeout": patience_s, "check_same_thread": False}
         options["poolclass"] = sa.StaticPool
     elif url.get_backend_name() == "postgresql":
-        options = postgres_options(read_only=read_only, patience_s=patience_s)
+        options = _postgres_options(read_only=read_only, patience_s=patience_s)
     try:
         engine = sa.create_engine(url, **options)
     except sa.exc.NoSuchModuleError as error:
@@ -209,15 +172,36 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine, read_only=read_only, patience_s=patience_s)
     else:
-        prepare(engine)
+        sa.event.listen(engine, "begin", _in_turn)
     return engine
+
+
+def _postgres_options(*, read_only: bool, patience_s: float) -> dict[str, Any]:
+    """Arguments of `create_engine`.
+
+    A commit is on disk when it returns, whatever the server's settings. Broken connections are replaced.
+    """
+    settings = {
+        "synchronous_commit": "on", "lock_timeout": f"{max(1, int(patience_s * 1000))}ms",
+        "default_transaction_read_only": "on" if read_only else "off", "application_name": "tile-tuner",
+    }  # fmt: skip
+    named = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    arguments = {"options": named, "connect_timeout": _CONNECT_WITHIN_S, **_LOST_WITHIN}
+    return {"connect_args": arguments, "pool_pre_ping": True}
+
+
+def _in_turn(connection: sa.Connection) -> None:
+    """Makes writers to a server take turns.
+
+    Two that add the same rows in different orders would deadlock until the server ended one.
+    """
+    if connection.get_execution_options().get("writes", False):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 
 
 def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
     """Connects to a file. A reader without write access to its folder reads the file as it is."""
-    file = (
-        file.absolute()
-    )  # now: connections made later are to the same file, in whatever folder the process is
+    file = file.absolute()  # later connections are to the same file, in whatever folder the process is
 
     def connect() -> sqlite3.Connection:
         mode = "rwc"
@@ -242,72 +226,57 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
         connection.isolation_level = None
         cursor = connection.cursor()
         if not read_only:
-            _use_write_ahead_log(cursor, patience_s)
+            # SQLite itself does not wait for another that does the same to a new file.
+            _patiently(lambda: cursor.execute("PRAGMA journal_mode=WAL"), patience_s)
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
     def begun(connection: sa.Connection) -> None:
-        # A writer takes its lock at once, because one that reads before it writes can fail without waiting.
         writes = connection.get_execution_options().get("writes", False)
-        if writes:
-            connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if writes == SOON else 'FULL'}")
-            _wait_for_lock(connection, patience_s)
-        else:
+        if not writes:
             connection.exec_driver_sql("BEGIN")
+            return
+        # A writer takes its lock at once, because one that reads before it writes can fail without waiting.
+        # SQLite itself would look for the lock every 25 to 100 ms, far longer than others hold it.
+        connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if writes == SOON else 'FULL'}")
+        connection.exec_driver_sql("PRAGMA busy_timeout=0")
+        try:
+            _patiently(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"), patience_s)
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
 
     sa.event.listen(engine, "connect", connected)
     sa.event.listen(engine, "begin", begun)
 
 
-def _use_write_ahead_log(cursor: Any, patience_s: float) -> None:
-    """Switches a new file over. SQLite itself does not wait for another that does the same just then."""
+def _patiently(execute: Callable[[], object], patience_s: float) -> None:
+    """Repeats a statement while another process keeps the file locked."""
     until_s = time.monotonic() + patience_s
     while True:
         try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
+            execute()
+            return
+        except (sqlite3.OperationalError, sa.exc.OperationalError) as error:
             if "locked" not in str(error) or time.monotonic() > until_s:
                 raise
-            time.sleep(LOOK_FOR_LOCK_S)
-        else:
-            return
+        time.sleep(LOOK_FOR_LOCK_S)
 
 
-def _wait_for_lock(connection: sa.Connection, patience_s: float) -> None:
-    """Begins a write. SQLite itself would retry every 25 to 100 ms, far longer than others hold the lock."""
-    until_s = time.monotonic() + patience_s
-    connection.exec_driver_sql("PRAGMA busy_timeout=0")
-    try:
-        while True:
-            try:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                return
-            except sa.exc.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > until_s:
-                    raise
-            time.sleep(LOOK_FOR_LOCK_S)
-    finally:
-        connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
-
-
-def schema_of(connection: sa.Connection) -> str:
-    """Returns the schema of the database; empty if it has no tables of ours."""
-    if not sa.inspect(connection).has_table(tables.version.name):
-        return ""
-    return str(connection.execute(sa.select(tables.version.c.version_num)).scalar() or "")
-
-
-def refuse_newer(connection: sa.Connection, schema: str, where: str) -> None:
-    """Refuses a database of a newer version.
+def schema_of(connection: sa.Connection, where: str) -> str:
+    """Returns the schema of the database; empty if it has no tables of ours.
 
     Raises:
-        StoreTrouble: This version does not know the schema.
+        StoreTrouble: This version does not know the schema, which is newer.
     """
+    present = sa.inspect(connection)
+    if not present.has_table(tables.version.name):
+        return ""
+    schema = str(connection.execute(sa.select(tables.version.c.version_num)).scalar() or "")
     if schema in ("", SCHEMA, *OLDER):
-        return
+        return schema
     writer = sa.select(schema_history.c.tuner_version).where(schema_history.c.version == schema)
-    by = connection.execute(writer).scalar() if sa.inspect(connection).has_table(schema_history.name) else None
+    by = connection.execute(writer).scalar() if present.has_table(schema_history.name) else None
     raise StoreTrouble(
         f"the database {where} has schema {schema}, made by tile-tuner {by or 'of a newer version'}; this is "
         f"tile-tuner {__version__}, which knows schemas up to {SCHEMA}; upgrade it or use another database"
@@ -322,15 +291,14 @@ def ready_to_read(engine: sa.Engine, where: str) -> None:
         StoreTrouble: Its schema is newer, or is older and must first be carried over by a writer.
     """
     with reading(where), engine.connect() as connection:
-        schema = schema_of(connection)
-        refuse_newer(connection, schema, where)
-        if not schema:
-            raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
-        if schema != SCHEMA:
-            raise StoreTrouble(
-                f"the database {where} has schema {schema} and {SCHEMA} is needed; "
-                f"`tuner records upgrade`, or any command that writes, brings it forward"
-            )
+        schema = schema_of(connection, where)
+    if not schema:
+        raise NothingFound(f"the database {where} holds no records yet; run `tuner tune` first")
+    if schema != SCHEMA:
+        raise StoreTrouble(
+            f"the database {where} has schema {schema} and {SCHEMA} is needed; "
+            f"`tuner records upgrade`, or any command that writes, brings it forward"
+        )
 
 
 def ready_to_write(engine: sa.Engine, where: str) -> None:
@@ -341,14 +309,11 @@ def ready_to_write(engine: sa.Engine, where: str) -> None:
     """
     with explained(where):
         with engine.connect() as connection:
-            schema = schema_of(connection)
-            refuse_newer(connection, schema, where)
-        if schema == SCHEMA:
-            return
+            if schema_of(connection, where) == SCHEMA:
+                return
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
             # Another process may have done so since; none can during this transaction.
-            schema = schema_of(connection)
-            refuse_newer(connection, schema, where)
+            schema = schema_of(connection, where)
             if schema != SCHEMA:
                 _make(connection, schema, where)
 

@@ -353,22 +353,14 @@ def _measured_json(record: Record, versions: dict[str, Any]) -> dict[str, Any]:
     rates = {name: value / time_s if time_s else 0.0 for name, value in record.work.items()}
     data = measurement.to_json()
     return {
-        "kernel": record.kernel,
-        "config": dict(record.config),
-        "time_s": time_s,
-        "noise": _rounded(measurement.noise),
-        "tflops": _rounded(rates.get("flops", 0.0) / 1e12),
-        "gbps": _rounded(rates.get("bytes", 0.0) / 1e9),
-        "samples": _samples_json(measurement),
-        "work": dict(record.work),
-        "error": _rounded(data["error"]),
-        "compiled": data["compiled"],
-        "circumstances": _rounded(data["circumstances"]),
-        "source_hash": record.source_hash,
-        "versions": _key_in(versions, dict(record.versions)),
-        "record_id": record.id,
+        "kernel": record.kernel, "config": dict(record.config), "time_s": time_s,
+        "noise": _rounded(measurement.noise), "tflops": _rounded(rates.get("flops", 0.0) / 1e12),
+        "gbps": _rounded(rates.get("bytes", 0.0) / 1e9), "samples": _samples_json(measurement),
+        "work": dict(record.work), "error": _rounded(data["error"]), "compiled": data["compiled"],
+        "circumstances": _rounded(data["circumstances"]), "source_hash": record.source_hash,
+        "versions": _key_in(versions, dict(record.versions)), "record_id": record.id,
         "measured_at": record.measured_at,
-    }
+    }  # fmt: skip
 
 
 def _samples_json(measurement: Measurement) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.results.crowns import Act, Crown, rules_of
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, checked_id
 from tuner.results.survey import SurveyPart
+from tuner.results.verdict import Act, Crown, rules_of
 from tuner.store import opening, rows, tables
 
 #: Entries that change who answers; those of confirmations do not.
@@ -129,41 +129,23 @@ class Reader:
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
-        of = tables.records.c
-        return next(iter(self.read(sa.select(of.data).where(of.id == checked_id(record_id)))), None)
+        named = rows.fits(tables.records, id=checked_id(record_id))
+        return next(iter(self.read(sa.select(tables.records.c.data).where(*named))), None)
 
     def records(
-        self,
-        *,
-        study: str | None = None,
-        session: str | None = None,
-        problem: ProblemKey | None = None,
-        device: DeviceInfo | str | None = None,
-        role: Role | None = None,
-    ) -> list[Record]:
+        self, *, study: str | None = None, session: str | None = None, problem: ProblemKey | None = None,
+        device: DeviceInfo | str | None = None, role: Role | None = None,
+    ) -> list[Record]:  # fmt: skip
         """Returns records that match all arguments and were not retracted, in order of measurement."""
-        of, run = tables.records.c, tables.runs.c
-        wanted = sa.select(of.data).where(rows.stands())
-        for column, value in ((run.study, study), (run.session, session)):
-            if value is not None:
-                wanted = wanted.where(of.run.in_(sa.select(run.number).where(column == value)))
-        if problem is not None:
-            wanted = wanted.where(of.problem == rows.number_of(problem))
-        if device is not None:
-            wanted = wanted.where(of.device.in_(rows.devices_like(device)))
-        if role is not None:
-            wanted = wanted.where(of.role == role.value)
+        of = tables.records.c
+        named = {"study": study, "session": session, "problem": problem, "device": device, "role": role}
+        wanted = sa.select(of.data).where(rows.stands(), *rows.fits(tables.records, **named))
         return self.read(wanted.order_by(of.measured_at, of.id))
 
     def best_record(
-        self,
-        problem: ProblemKey,
-        device: DeviceInfo | str,
-        regime: str,
-        *,
-        role: Role | None = None,
+        self, problem: ProblemKey, device: DeviceInfo | str, regime: str, *, role: Role | None = None,
         kernels: Mapping[str, str] | None = None,
-    ) -> Record | None:
+    ) -> Record | None:  # fmt: skip
         """Returns the fastest measured record, for use without finals; by default of kernels.
 
         Args:
@@ -174,59 +156,38 @@ class Reader:
             kernels: Kernel -> source hash: only these sources; an empty hash stands for any.
         """
         of = tables.records.c
-        # One device number at a time: the index then returns them fastest first, and the first match ends it.
-        fastest = (
-            sa.select(of.time_s, of.measured_at, of.id, of.data)
-            .where(
-                of.problem == rows.number_of(problem),
-                of.regime == regime,
-                of.device == sa.bindparam("number"),
-                of.time_s.is_not(None),
-                of.outcome == Outcome.MEASURED.value,
-                rows.stands(),
-                of.role == role.value if role else of.role != Role.BASELINE.value,
-            )
-            .order_by(of.time_s, of.measured_at, of.id)
-            .limit(1)
+        measured = rows.fits(
+            tables.records, problem=problem, regime=regime, outcome=Outcome.MEASURED, role=role, kernels=kernels
         )
-        if kernels is not None:
-            fastest = fastest.where(of.kernel.in_(rows.kernels_like(kernels)))
+        measured += [] if role else [of.role != Role.BASELINE.value]
+        in_order = of.time_s, of.measured_at, of.id
+        # One device number at a time: the index then returns them fastest first, and the first match ends it.
+        fastest = sa.select(*in_order, of.data).where(
+            *measured, of.device == sa.bindparam("number"), of.time_s.is_not(None), rows.stands()
+        )
         with self.reading() as connection:
             numbers = connection.execute(rows.devices_like(device)).scalars().all()
-            firsts = [connection.execute(fastest, {"number": number}).one_or_none() for number in numbers]
+            first = fastest.order_by(*in_order).limit(1)
+            firsts = [connection.execute(first, {"number": number}).one_or_none() for number in numbers]
             best = min(filter(None, firsts), key=lambda row: tuple(row)[:3], default=None)
             return best.data if best is not None else None
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
         """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""
         of = tables.records.c
-        wanted = (
-            sa.select(of.outcome, sa.func.count())
-            .where(
-                of.problem == rows.number_of(problem),
-                of.regime == regime,
-                of.device.in_(rows.devices_like(device)),
-                of.role == Role.TRIAL.value,
-                rows.stands(),
-            )
-            .group_by(of.outcome)
-            .order_by(of.outcome)
-        )
+        trials = rows.fits(tables.records, problem=problem, device=device, regime=regime, role=Role.TRIAL)
+        wanted = sa.select(of.outcome, sa.func.count()).where(*trials, rows.stands())
         with self.reading() as connection:
-            by_outcome = {str(outcome): int(count) for outcome, count in connection.execute(wanted)}
+            counted = connection.execute(wanted.group_by(of.outcome).order_by(of.outcome))
+            by_outcome = {str(outcome): int(count) for outcome, count in counted}
             failed = sum(count for outcome, count in by_outcome.items() if Outcome(outcome).failed)
         measured = by_outcome.get(Outcome.MEASURED.value, 0)
         return {"total": sum(by_outcome.values()), "measured": measured, "failed": failed, **by_outcome}
 
     def champion(
-        self,
-        problem: ProblemKey,
-        device: DeviceInfo | str,
-        regime: str,
-        kernel: str | None = None,
-        *,
+        self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None, *,
         confirmed: bool = False,
-    ) -> Champion | None:
+    ) -> Champion | None:  # fmt: skip
         """Returns the latest champion; one of this very board (same uuid) before one of its kind.
 
         Retracted champions do not count, nor those that the crown log bars, and champions dated in the future
@@ -241,15 +202,14 @@ class Reader:
         """
         of, record = tables.champions.c, tables.records.c
         wanted = sa.select(of.data).where(
-            of.problem == rows.number_of(problem), of.regime == regime, rows.reigns(),
+            *rows.fits(tables.champions, problem=problem, regime=regime), rows.reigns(),
             of.id.not_in(self.rulings.now().barred),
         )  # fmt: skip
         if confirmed:
             wanted = wanted.where(of.id.in_(self.rulings.confirmed()))
         if kernel is not None:
-            wanted = wanted.join(tables.records, of.record == record.number).where(
-                record.kernel.in_(rows.kernels_like({kernel: ""}))
-            )
+            of_kernel = rows.fits(tables.records, kernels={kernel: ""})
+            wanted = wanted.join(tables.records, of.record == record.number).where(*of_kernel)
         wanted = wanted.order_by(rows.rank_in_time(of.crowned_at).desc(), of.id.desc()).limit(1)
         uuid = device if isinstance(device, str) else device.uuid
         boards = [rows.boards(uuid)] if uuid else []
@@ -280,13 +240,9 @@ class Reader:
             return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
 
     def champions(
-        self,
-        operation: str | None = None,
-        device: DeviceInfo | str | None = None,
-        regime: str | None = None,
-        *,
-        history: bool = False,
-    ) -> list[Champion]:
+        self, operation: str | None = None, device: DeviceInfo | str | None = None, regime: str | None = None,
+        *, history: bool = False,
+    ) -> list[Champion]:  # fmt: skip
         """Returns champions that match all arguments and were not retracted, by problem, device and regime.
 
         Args:
@@ -296,20 +252,12 @@ class Reader:
             history: True for all champions ever crowned, oldest first; else the one that answers for each
                 problem, kind of device and regime.
         """
-        of, problem = tables.champions.c, tables.problems.c
-        wanted = sa.select(of.data).where(rows.reigns())
-        if not history:
-            wanted = wanted.where(of.id.not_in(self.rulings.now().barred))
-        if operation is not None:
-            wanted = wanted.where(
-                of.problem.in_(sa.select(problem.number).where(problem.operation == operation))
-            )
-        if device is not None:
-            wanted = wanted.where(of.device.in_(rows.devices_like(device)))
-        if regime is not None:
-            wanted = wanted.where(of.regime == regime)
+        of = tables.champions.c
+        named = rows.fits(tables.champions, operation=operation, device=device, regime=regime)
+        barred = [] if history else [of.id.not_in(self.rulings.now().barred)]
         when = of.crowned_at if history else rows.rank_in_time(of.crowned_at)
-        champions = sorted(self.read(wanted.order_by(when, of.id)), key=lambda champion: champion.place)
+        wanted = sa.select(of.data).where(*named, rows.reigns(), *barred).order_by(when, of.id)
+        champions = sorted(self.read(wanted), key=lambda champion: champion.place)
         return champions if history else list({champion.place: champion for champion in champions}.values())
 
     def devices(self) -> list[DeviceInfo]:
@@ -336,13 +284,9 @@ class Reader:
             regime: How time was taken.
             study: Of this survey only.
         """
-        of, run = tables.surveys.c, tables.runs.c
-        wanted = sa.select(of.data).where(
-            of.operation == operation, of.regime == regime, of.device.in_(rows.devices_like(device)),
-            rows.stands(tables.surveys),
-        )  # fmt: skip
-        if study is not None:
-            wanted = wanted.where(of.run.in_(sa.select(run.number).where(run.study == study)))
+        of = tables.surveys.c
+        named = {"operation": operation, "device": device, "regime": regime, "study": study}
+        wanted = sa.select(of.data).where(*rows.fits(tables.surveys, **named), rows.stands(tables.surveys))
         return self.read(wanted.order_by(of.measured_at, of.id))
 
     def read(self, wanted: sa.Executable) -> list[Any]:

@@ -137,13 +137,11 @@ def _ids(store: Store, chosen: Chosen) -> list[str]:
     if chosen.ids:
         return list(dict.fromkeys(one for name in chosen.ids for one in _meant(store, name, chosen.alone)))
     ids: list[str] = []
-    for of in (tables.records.c, tables.surveys.c):
-        fits = [
-            *([of.measured_at < chosen.before] if chosen.before else []),
-            *([of.measured_at > chosen.after] if chosen.after else []),
-            *([of.device.in_(rows.devices_like(chosen.device))] if chosen.device else []),
-        ]
-        ids += store.read(sa.select(of.id).where(*fits).order_by(of.id))
+    for table in (tables.records, tables.surveys):
+        of, named = table.c, rows.fits(table, device=chosen.device)
+        named += [of.measured_at < chosen.before] if chosen.before else []
+        named += [of.measured_at > chosen.after] if chosen.after else []
+        ids += store.read(sa.select(of.id).where(*named).order_by(of.id))
     return ids
 
 
@@ -152,11 +150,10 @@ def _meant(store: Store, text: str, alone: bool) -> list[str]:
     named = checked_id(text)
     record = store.record(named)
     if record is None:
-        if store.read(sa.select(tables.surveys.c.id).where(tables.surveys.c.id == named)):
+        surveys, crowned = tables.surveys.c, tables.champions.c
+        if store.read(sa.select(surveys.id).where(surveys.id == named)):
             return [named]
-        champions: list[Champion] = store.read(
-            sa.select(tables.champions.c.data).where(tables.champions.c.id == named)
-        )
+        champions: list[Champion] = store.read(sa.select(crowned.data).where(crowned.id == named))
         if not champions:
             raise NothingFound(
                 f"no record or champion here has the id {named}; `tuner records list` shows some"
@@ -168,10 +165,9 @@ def _meant(store: Store, text: str, alone: bool) -> list[str]:
 def _of_config(store: Store, record: Record) -> list[str]:
     """Returns all measurements of a record's config, with its source, for its problem, device and regime."""
     of = tables.records.c
-    same = (
-        of.problem == rows.number_of(record.problem), of.device.in_(rows.devices_like(record.device)),
-        of.regime == record.regime, of.config == rows.config_text(record.config),
-        of.kernel.in_(rows.kernels_like({record.kernel: record.source_hash})),
+    same = rows.fits(
+        tables.records, problem=record.problem, device=record.device, regime=record.regime,
+        config=rows.config_text(record.config), kernels={record.kernel: record.source_hash},
     )  # fmt: skip
     return store.read(sa.select(of.id).where(*same).order_by(of.id))
 

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.codec import storable
-from tuner.results.crowns import Crown
 from tuner.results.record import (
     Champion,
     ProblemKey,
@@ -23,6 +22,7 @@ from tuner.results.record import (
     latest_credible,
 )
 from tuner.results.survey import Kept, SurveyPart
+from tuner.results.verdict import Crown
 from tuner.store import tables
 from tuner.store.lines import json_text
 
@@ -158,14 +158,37 @@ def rank_in_time(when: Any) -> Any:
     return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
 
 
-def is_problem(problem: ProblemKey) -> Any:
-    """Condition on problems: this one."""
-    return sa.and_(*(tables.problems.c[name] == value for name, value in problem_row(problem).items()))
+def fits(table: sa.Table, **wanted: Any) -> list[Any]:
+    """Conditions for rows of a table, by column; any value fits if None or an empty text is wanted.
+
+    What a row refers to is told by ``problem``, ``device``, ``operation``, ``study``, ``session``, and by
+    ``kernels``, which are names with source hashes.
+    """
+    of, conditions = table.c, list[Any]()
+    for name, value in wanted.items():
+        if value is None or value == "":
+            continue
+        if name == "problem":
+            conditions.append(of.problem == number_of(value))
+        elif name == "device":
+            conditions.append(of.device.in_(devices_like(value)))
+        elif name == "kernels":
+            conditions.append(of.kernel.in_(kernels_like(value)))
+        elif name in ("study", "session"):
+            conditions.append(of.run.in_(sa.select(tables.runs.c.number).where(tables.runs.c[name] == value)))
+        elif name == "operation" and name not in of:
+            problem = tables.problems.c
+            conditions.append(of.problem.in_(sa.select(problem.number).where(problem.operation == value)))
+        else:
+            conditions.append(of[name] == str(value))
+    return conditions
 
 
 def number_of(problem: ProblemKey) -> Any:
     """The number of a problem, for a condition on what refers to it."""
-    return sa.select(tables.problems.c.number).where(is_problem(problem)).scalar_subquery()
+    of = tables.problems.c
+    same = (of[name] == value for name, value in problem_row(problem).items())
+    return sa.select(of.number).where(*same).scalar_subquery()
 
 
 def boards(uuid: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -40,25 +41,32 @@ _NUMBER = BigInteger().with_variant(Integer, "sqlite")
 _UUID: Uuid[str] = Uuid(as_uuid=False)
 
 
-class ItemType(TypeDecorator[Kept]):
-    """What is kept for good; source hashes are those of today if equivalent ones were stored.
+def _coded(kind: Any, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Any:
+    """A type of columns whose values are written and read by functions."""
 
-    A damaged row raises ValueError.
+    class Coded(TypeDecorator[Any]):
+        impl, cache_ok = kind, True
+
+        def process_bind_param(self, value: Any, dialect: Any) -> Any:
+            return write(value)
+
+        def process_result_value(self, value: Any, dialect: Any) -> Any:
+            return read(value)
+
+    return Coded
+
+
+def _item_of(data: bytes) -> Kept:
+    """Reads what is kept for good; source hashes are those of today if equivalent ones were stored.
+
+    Raises:
+        ValueError: It is damaged.
     """
-
-    impl, cache_ok = LargeBinary, True
-
-    def process_bind_param(self, value: Any, dialect: Any) -> bytes:
-        """Packs what is kept."""
-        return lines.packed(value)
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Unpacks it."""
-        item = lines.unpacked(value)
-        if isinstance(item, Champion):
-            library = item.baseline and _as_of_today(item.baseline)
-            return replace(item, record=_as_of_today(item.record), baseline=library)
-        return _as_of_today(item) if isinstance(item, Record) else item
+    item = lines.unpacked(data)
+    if isinstance(item, Champion):
+        library = item.baseline and _as_of_today(item.baseline)
+        return replace(item, record=_as_of_today(item.record), baseline=library)
+    return _as_of_today(item) if isinstance(item, Record) else item
 
 
 def _as_of_today(record: Record) -> Record:
@@ -66,37 +74,24 @@ def _as_of_today(record: Record) -> Record:
     return record if now == record.source_hash else replace(record, source_hash=now)
 
 
-class JsonType(TypeDecorator[Any]):
-    """JSON in a text."""
-
-    impl, cache_ok = Text, True
-
-    def process_bind_param(self, value: Any, dialect: Any) -> str:
-        """Writes it."""
-        return json.dumps(value)
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Reads it."""
-        return json.loads(value)
+def _packed_json(value: Any) -> bytes:
+    """JSON, packed with a sum of its own."""
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)
 
 
-class PackedJsonType(TypeDecorator[Any]):
-    """JSON, packed with a sum of its own; None if it is damaged."""
+def _unpacked_json(data: bytes) -> Any:
+    """Reads it; None if it is damaged."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(data, lines.MOST_BYTES)
+        return json.loads(text) if unpacking.eof else None
+    except (zlib.error, TypeError):
+        return None
 
-    impl, cache_ok = LargeBinary, True
 
-    def process_bind_param(self, value: Any, dialect: Any) -> bytes:
-        """Packs it."""
-        return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        """Unpacks it."""
-        unpacking = zlib.decompressobj()
-        try:
-            text = unpacking.decompress(value, lines.MOST_BYTES)
-            return json.loads(text) if unpacking.eof else None
-        except (zlib.error, TypeError):
-            return None
+_ITEM = _coded(LargeBinary, lines.packed, _item_of)
+_JSON = _coded(Text, json.dumps, json.loads)
+_PACKED_JSON = _coded(LargeBinary, _packed_json, _unpacked_json)
 
 
 def _table(name: str, *columns: Any) -> Table:
@@ -121,10 +116,10 @@ def _refers(name: str, table: str, *, optional: bool = False) -> Column[int]:
 
 
 def _json(*names: str) -> list[Column[Any]]:
-    return [Column(name, JsonType, nullable=False) for name in names]
+    return [Column(name, _JSON, nullable=False) for name in names]
 
 
-def _data(kind: Any = ItemType) -> Column[Any]:
+def _data(kind: Any = _ITEM) -> Column[Any]:
     return Column("data", kind, nullable=False)
 
 
@@ -247,7 +242,7 @@ sentinels = _table(
     _refers("problem", "tuner_problems"),
     _refers("device", "tuner_devices"),
     *_texts("regime"),
-    _data(PackedJsonType),
+    _data(_PACKED_JSON),
     *_texts("measured_at"),
     Index("tuner_sentinels_by_problem", "problem", "regime", "measured_at"),
 )
@@ -258,7 +253,7 @@ nights = _table(
     _id(),
     Column("night", _UUID, nullable=False),
     *_texts("event"),
-    _data(PackedJsonType),
+    _data(_PACKED_JSON),
     *_texts("at"),
 )
 

@@ -93,12 +93,10 @@ def sentinels(
     from tuner.results.sentinel import Sentinel  # loads NumPy
 
     of = tables.sentinels.c
-    wanted = sa.select(of.data).where(
-        of.measured_at >= since,
-        *([of.problem == rows.number_of(problem)] if problem is not None else []),
-        *([of.night == checked_id(night)] if night else []),
-        *([of.regime == regime] if regime else []),
+    named = rows.fits(
+        tables.sentinels, problem=problem, regime=regime, night=checked_id(night) if night else None
     )
+    wanted = sa.select(of.data).where(of.measured_at >= since, *named)
     stored = store.read(wanted.order_by(of.measured_at, of.id))
     return [codec.from_json(Sentinel, data) for data in stored if data is not None]
 
@@ -123,11 +121,10 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
         limit: Of the latest, at most so many.
     """
     of = tables.nights.c
-    wanted = sa.select(of.night, of.event, of.data, of.id, of.at).order_by(of.at.desc(), of.number.desc())
-    if night:
-        wanted = wanted.where(of.night == checked_id(night))
+    named = rows.fits(tables.nights, night=checked_id(night) if night else None)
+    wanted = sa.select(of.night, of.event, of.data, of.id, of.at).where(*named)
     with store.reading() as connection:
-        latest = connection.execute(wanted.limit(limit)).all()
+        latest = connection.execute(wanted.order_by(of.at.desc(), of.number.desc()).limit(limit)).all()
     return [NightEvent(*row) for row in reversed(latest) if row.data is not None]
 
 
@@ -218,8 +215,8 @@ def demand(store: Reader, *, operation: str = "", device: str = "", kind: str = 
         kind: Only on devices of this kind.
     """
     of = tables.demand.c
-    named = {of.operation: operation, of.device: device, of.kind: kind}
-    wanted = sa.select(*of).where(*(column == value for column, value in named.items() if value))
+    chosen = {of.operation: operation, of.device: device, of.kind: kind}
+    wanted = sa.select(*of).where(*(column == value for column, value in chosen.items() if value))
     names = "kind", "device", "match", "calls", "saves_s", "first_at", "last_at"
     with store.reading() as connection:
         stored = connection.execute(wanted.order_by(of.saves_s.desc(), of.calls.desc(), of.number))

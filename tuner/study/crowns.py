@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
-from tuner.results.crowns import Act, Crown, CrownRules, rules_of
 from tuner.results.record import Champion, ProblemKey, rank_in_time
+from tuner.results.verdict import Act, Crown, CrownRules, rules_of
 from tuner.store import Store
 from tuner.store.listing import Selection
 

@@ -13,16 +13,14 @@ from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.machine_load import MachineWatch
 from tuner.results.measurement import (
     NOISE,
-    LibraryTime,
     Measurement,
     Outcome,
     compare,
     compare_apart,
-    contradictions,
     under,
 )
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Role, measured_as_now
-from tuner.results.verdict import judge, pairs_of, shortlist, threads_of
+from tuner.results.verdict import contradictions, judge, pairs_of, shortlist, threads_of
 from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
@@ -292,10 +290,9 @@ def known_baselines(recorder: Recorder) -> list[Record]:
 def _contradicted(libraries: Sequence[Record], known: Sequence[Record]) -> dict[str, float]:
     """By how much the library's times in the finals differ from others, as circumstances."""
     apart: dict[str, float] = {}
-    others = [_time_of(record) for record in known]
     for record in libraries:
         if record.measurement.time_s:
-            for name, ratio in contradictions(_time_of(record), others).items():
+            for name, ratio in contradictions(record, known).items():
                 apart[name] = max(ratio, apart.get(name, 0.0))
     return apart
 
@@ -325,14 +322,6 @@ def pair_apart(name: str, samples_s: Sequence[float], known: Sequence[Record], c
     threads = _threads(int(best.versions.get("blas_threads") or 0))
     other = f"{best.kernel}, {best.versions.get('blas_core_type', '')}{threads}, not in the finals"
     return Pair(name, other, best.measurement.time_s, compare_apart(samples_s, best.measurement.samples_s))
-
-
-def _time_of(record: Record) -> LibraryTime:
-    versions = record.versions
-    return LibraryTime(
-        record.kernel, versions.get("blas_core_type", ""), versions.get("blas_threads", ""), record.session,
-        record.measurement.time_s or 0.0,
-    )  # fmt: skip
 
 
 def _named(record: Record) -> str:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.results.crowns import Act, Crown, rules_of
 from tuner.results.record import ProblemKey
+from tuner.results.verdict import Act, Crown, rules_of
 
 PROBLEM = ProblemKey("gemm", (("m", 64), ("n", 64), ("k", 64)), "float32", "nn")
 #: Champions a to d, crowned on four days at noon.

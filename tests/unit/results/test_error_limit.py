@@ -76,13 +76,6 @@ def test_the_finals_are_wider_by_what_other_inputs_may_change(
     assert limit.complaint(None) == ""
 
 
-def test_a_complaint_has_both_errors() -> None:
-    limit = ErrorLimit(1.5, 2e-7)
-    assert limit.complaint(error(6e-7)) == (
-        "rms error 6e-07 of the result's rms, 3 times the library's of 2e-07; the limit is 1.5 times"
-    )
-
-
 @pytest.mark.parametrize(
     ("library", "n", "why"),
     [
@@ -117,12 +110,6 @@ def test_what_was_measured_before_is_judged_by_its_own_error(
     assert judged(before, None) == (None if outcome is Outcome.INACCURATE else before)
 
 
-def test_the_librarys_error_at_the_same_inputs_goes_before_todays() -> None:
-    before = Measurement(Outcome.MEASURED, "", (1e-3,), error(3e-7), circumstances={"library_rms_rel": 2.5e-7})
-    assert judged(before, ErrorLimit(1.5, 1e-7)) == before
-    assert judged(before, ErrorLimit(1.1, 1e-7)) != before
-
-
 # --- studies -------------------------------------------------------------------------------------------------
 
 
@@ -143,14 +130,6 @@ def test_a_study_crowns_the_fastest_within_the_limit(tmp_path: Path, board: str)
     assert result.champion.record.study.endswith(", error limit 1.5")
 
 
-def test_a_fresh_worker_keeps_the_limit(tmp_path: Path) -> None:
-    unwell = {"BLOCK": 64, "ITEMS": 2, "ORDER": "striped"}
-    rules = [rule(unwell, fault="unwell"), RULES[1], rule({}, latency_s=BEST_S, error_rel=3e-7)]
-    spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S, baseline_error_rel=1e-7)
-    outcomes = study(tmp_path, spec, error_limit=1.5).progress.outcomes
-    assert outcomes == {"MEASURED": 1, "LAUNCH_FAILED": 1, "INACCURATE": LEGAL - 2}
-
-
 def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path: Path, board: str) -> None:
     free = study(tmp_path, board)
     assert free.champion is not None
@@ -167,31 +146,6 @@ def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path:
     assert (dict(limited.champion.record.config), limited.champion.verdict) == (EXACT, "first")
     assert limited.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
     assert "the limit is 1.5 times" in limited.progress.reasons["INACCURATE"]
-    again = study(tmp_path, board)
-    assert again.champion is not None
-    assert (dict(again.champion.record.config), again.champion.verdict) == (BEST, "faster")
-    assert len(stored(tmp_path)) == LEGAL + len(stopped)
-
-
-def test_what_a_limit_kept_from_being_timed_is_timed_without_it(tmp_path: Path, board: str) -> None:
-    study(tmp_path, board, error_limit=1.5)
-    assert trial(tmp_path, BEST).outcome is Outcome.INACCURATE
-    wider = study(tmp_path, board, error_limit=5.0)
-    assert trial(tmp_path, BEST).outcome is Outcome.MEASURED
-    assert len(stored(tmp_path)) == LEGAL + 1
-    assert wider.champion is not None
-    assert dict(wider.champion.record.config) == BEST
-
-
-@pytest.mark.parametrize("more", [{}, {"baseline_s": BEST_S, "baseline_error_rel": 0.0}])
-def test_a_limit_that_says_nothing_refuses_nothing(tmp_path: Path, more: dict[str, Any]) -> None:
-    rules = [rule({}, latency_s=BEST_S, error_rel=3e-7)]
-    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules, **more), n=64, error_limit=1.0)
-    assert result.champion is not None
-    assert result.progress.totals["failed"] == 0
-    found = told(result.champion.record.measurement)
-    assert found is not None
-    assert "no library to compare with, or less output" in found["says_nothing"]
 
 
 # --- the command line ----------------------------------------------------------------------------------------
@@ -233,8 +187,3 @@ def test_a_limit_that_nothing_meets_is_told(tune: Callable[..., tuple[int, str, 
     assert (code, out) == (1, "")
     assert f"none of {LEGAL} trials can be champion:\n  INACCURATE: rms error" in err
     assert "the limit is 2 times" in err
-
-
-def test_a_limit_below_1_is_bad_input(tune: Callable[..., tuple[int, str, str]]) -> None:
-    assert tune("--error-limit", "0.5")[0] == 2
-    assert "got nan; give e.g. 1.5" in tune("--error-limit", "nan")[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from tuner.cli.formatting import answer_rows
-from tuner.results.units import answer_speed, duration, energy, speed
+from tuner.results.units import duration, energy, speed
 from tuner.service.pages import FILTERS
 
 #: Work of gemm 4 x 8192 x 8192 in float32, which memory limits.
@@ -33,10 +33,6 @@ def test_pages_and_commands_tell_the_same_speed() -> None:
         "busy": [], "measured_at": "2026-01-01T00:00:00+00:00", "record_id": "",
     }  # fmt: skip
     assert dict(answer_rows(answer))["speed"] == FILTERS["speed"](answer) == "3998 GB/s"
-
-
-def test_what_has_no_time_has_no_speed() -> None:
-    assert answer_speed({"time_s": None, "tflops": None, "gbps": None}) == "-"
 
 
 def test_times_and_energies_have_a_unit_that_suits() -> None:

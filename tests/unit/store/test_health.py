@@ -112,15 +112,16 @@ def test_damage_is_found_and_the_second_copy_makes_it_good(
     assert path.read_bytes() == bytes(data), "the damaged file is left as it is"
 
 
-def test_without_a_second_copy_the_damaged_rows_are_lost(path: Path, whole: set[str]) -> None:
+@pytest.mark.parametrize("harm", [truncated, flipped_bits, first_page_gone, pages_overwritten])
+def test_without_a_second_copy_what_was_not_hit_is_rescued(
+    path: Path, whole: set[str], harm: Callable[[bytearray], None]
+) -> None:
     ledger_file(path).unlink()
     data = bytearray(path.read_bytes())
-    one_letter_changed(data)
-    some = next(item for item in health._stored(f"sqlite:///{path}") if len(packed(item)) < PAGE_BYTES)
-    data[data.index(packed(some)) + 20] ^= 4
+    harm(data)
     path.write_bytes(data)
-    assert health.check(f"sqlite:///{path}").damaged == 2
-    assert 0 < len(whole - rescued(path)) <= 3, "a champion has its records"
+    # Each of these hits a few pages at most, or the last twentieth of the file; a row of many pages is lost.
+    assert len(rescued(path)) >= len(whole) / 2
 
 
 def test_a_changed_bit_in_what_is_stored_is_noticed() -> None:
@@ -331,6 +332,6 @@ def test_a_server_is_checked_as_well(postgresql: str, tmp_path: Path) -> None:
         store.crown(champion(full_record(), baseline=record(square(64))))
     found = health.check(url)
     assert (found.records, found.champions, found.sound, found.copied) == (2, 1, True, None)
-    assert health.rescue(url, tmp_path / "new.db") == health.Rescued(3, 0)
+    assert health.rescue(url, tmp_path / "new.db") == health.Rescued(3, 0, 0)
     with pytest.raises(StoreTrouble, match="its server does not answer"):
         health.check("postgresql://127.0.0.1:1/none")

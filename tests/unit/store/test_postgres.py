@@ -14,7 +14,7 @@ from fixtures.postgres import Databases
 from fixtures.records import record, square
 
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.store import Store, opening, tables
+from tuner.store import Store, tables
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,6 @@ with Store.open({url!r}) as store:
         assert len(store.records()) == 60
 
 
-def test_a_commit_is_on_the_disk(url: str) -> None:
-    with Store.open(url) as store, store._engine.connect() as connection:
-        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
-
-
 def test_a_reader_changes_nothing(url: str) -> None:
     with pytest.raises(NothingFound, match="holds no records yet"):
         Store.open(url, read_only=True)
@@ -125,17 +120,3 @@ def test_trouble_is_told_with_what_to_do(url: str, part: str, instead: str, told
     with pytest.raises(StoreTrouble, match=told) as caught:
         Store.open(url.replace(part, instead, 1))
     assert sa.make_url(url).password not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ('permission denied for schema public', "grant it the right to create tables"),
-        ("FATAL: sorry, too many clients already", "all of its connections are taken"),
-        ('could not extend file "x": No space left on device', "no space is left on its disk"),
-        ("server closed the connection unexpectedly", "its server went away"),
-    ],
-)  # fmt: skip
-def test_what_a_server_says_is_explained(said: str, told: str) -> None:
-    with pytest.raises(StoreTrouble, match=told), opening.explained("postgresql://x"):
-        raise sa.exc.OperationalError("SELECT 1", {}, Exception(said))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fixtures.records import BOARD, champion, record, square
 
-from tuner.results.record import ProblemKey
-from tuner.store import Store, lines
+from tuner.store import Store
 
 USUAL = square(64)
 EMULATED = replace(USUAL, precision="emulated")
@@ -37,14 +36,3 @@ def test_the_usual_precision_is_stored_as_before_there_was_another(tmp_path: Pat
     found = connection.execute("SELECT dtype FROM tuner_problems ORDER BY number").fetchall()
     connection.close()
     assert found == [("float32",), ("float32 emulated",)]
-
-
-def test_lines_are_read_back_equal() -> None:
-    stored = record(EMULATED)
-    assert lines.parsed(lines.line_of(stored)) == stored
-    assert '"dtype":"float32","layout"' in lines.line_of(record(USUAL))
-
-
-def test_a_key_says_its_precision_where_it_is_not_the_usual_one() -> None:
-    assert str(EMULATED) == f"{USUAL} emulated"
-    assert ProblemKey.stored("gemm", USUAL.shape, EMULATED.arithmetic, USUAL.layout) == EMULATED

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 from fixtures.records import BOARD, CPU, champion, record, square
 
-from tuner.cli import inspect as checks
-from tuner.cli.formatting import answer_rows
 from tuner.cli.main import run
 from tuner.errors import NothingFound
-from tuner.lookup import Answer
 from tuner.lookup.snapshot import Snapshot
-from tuner.python.tuning import warn_of_clocks
 from tuner.results.record import Champion, Record, Retraction, Role
-from tuner.store import Store, exchange, health, listing, matrix, published, publishing, retracting
-from tuner.store.lines import ledger_file
+from tuner.store import Store, exchange, listing, matrix, published, publishing, retracting
 from tuner.store.retracting import Chosen, give_back, take_back
 
 BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
@@ -79,12 +74,6 @@ def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: 
     assert configs(store) == [HONEST] * 5
 
 
-def test_one_record_alone(store: Store) -> None:
-    assert take_back(store, Chosen((reigning(store).record.id,), alone=True)) == 1
-    assert reigning(store).record.config == HONEST
-    assert len([each for each in store.records() if each.config == BOGUS]) == 1
-
-
 def test_a_champion_falls_with_the_library_that_it_was_held_against(store: Store) -> None:
     library = reigning(store).baseline
     assert library is not None
@@ -135,20 +124,6 @@ def test_what_is_taken_back_does_not_travel_and_that_it_is_does(
         give_back(store, Chosen((store.records()[0].id, *gone)))
         exchange.merge(there, store)
         assert configs(there) == [BOGUS] * 5
-
-
-def test_the_second_copy_and_a_rescue_keep_it(store: Store, tmp_path: Path) -> None:
-    take_back(store, Chosen((reigning(store).record.id,)))
-    url = f"sqlite:///{tmp_path}/studies.db"
-    found = health.check(url)
-    assert (found.sound, found.retractions, found.only_stored, found.only_copied) == (True, 2, 0, 0)
-    for number, gone in enumerate((ledger_file(tmp_path / "studies.db"), tmp_path / "studies.db")):
-        kept = gone.rename(tmp_path / "aside")
-        health.rescue(url, tmp_path / f"new{number}.db")
-        kept.rename(gone)
-        with Store.open(f"sqlite:///{tmp_path}/new{number}.db") as new:
-            assert configs(new) == [HONEST] * 5
-            assert listing.count(new) == listing.count(store)
 
 
 def test_published_results_obey(store: Store, tmp_path: Path) -> None:
@@ -235,16 +210,3 @@ def test_a_clock_that_stood_ahead_holds_no_champion_for_years(store: Store, tmp_
     take_back(store, Chosen(after=datetime.now(UTC).isoformat()))
     assert retracting.ahead(store) is None
     assert store.champion(square(32), BOARD, "cold") is None
-
-
-def test_a_clock_that_stood_ahead_is_told(store: Store) -> None:
-    store.crown(champion(record(square(32), measured_at=AHEAD), crowned_at=AHEAD))
-    found = checks._database(str(store._engine.url))
-    assert found.state == "note"
-    assert "1 records are dated in the future" in found.said
-    assert "`tuner records forget --after DATE`" in found.remedy
-    rows = answer_rows(Answer(store.champion(square(32), BOARD, "cold")).to_json())
-    assert any("a clock stood ahead" in text for _, text in rows)
-    warnings: list[str] = []
-    warn_of_clocks(store, warnings.append)
-    assert "1 records are dated in the future" in warnings[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +13,10 @@ from hypothesis import strategies as st
 
 from tuner.cli.main import run
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey, Retraction
-from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
+from tuner.results.record import Retraction
+from tuner.results.survey import SurveyPart, Timing
 from tuner.store import Store, exchange, lines, listing, retracting
-from tuner.store.lines import ledger_file
 from tuner.store.retracting import Chosen
-
-#: Stored bytes of a timing at the most.
-MOST_BYTES = 150
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -29,36 +24,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'studies.db'}"
     return Databases(request.getfixturevalue("postgresql")).fresh()
-
-
-def made_up(count: int, per_part: int = 600) -> list[SurveyPart]:
-    """Timings of 400 configs at drawn problems, of the size of real ones."""
-    rng = random.Random(1)
-    names = "BM", "BN", "BK", "TM", "TN", "VECTOR", "PAD", "SPLIT_K", "BLOCKS_PER_SM", "STAGES", "SWIZZLE"
-    configs = [
-        SurveyConfig(
-            f"kernel {at % 6}", {name: rng.choice((1, 2, 4, 8, 64, 128)) for name in names}, f"{at % 6:064x}"
-        )
-        for at in range(400)
-    ]
-    parts = []
-    for start in range(0, count, per_part):
-        problems = tuple(
-            ProblemKey("gemm", tuple((dim, rng.randrange(1, 16384)) for dim in "mnk"), "float32", "nn")
-            for _ in range(per_part // 40)
-        )
-        timings = tuple(
-            Timing(
-                at // 40, LIBRARY if at % 40 == 0 else rng.randrange(400), Outcome.MEASURED,
-                round(rng.lognormvariate(-9, 2), 12), round(rng.random() / 30, 4),
-            )
-            for at in range(min(per_part, count - start))
-        )  # fmt: skip
-        used = sorted({each.config for each in timings} - {LIBRARY})
-        place = {config: at for at, config in enumerate(used)} | {LIBRARY: LIBRARY}
-        kept = tuple(each._replace(config=place[each.config]) for each in timings)
-        parts.append(SurveyPart(BOARD, "gemm", "cold", problems, tuple(configs[at] for at in used), kept))
-    return parts
 
 
 def test_what_is_stored_is_read_back_equal_and_once(url: str) -> None:
@@ -92,18 +57,6 @@ def test_a_line_whose_numbers_are_of_nothing_is_refused() -> None:
     part = replace(survey_part(), timings=(Timing(99, 0, Outcome.MEASURED, 1.0),))
     with pytest.raises(ValueError, match="a problem and a config of its part"):
         lines.parsed(lines.line_of(part))
-
-
-def test_a_timing_takes_few_bytes(tmp_path: Path) -> None:
-    path, count = tmp_path / "studies.db", 20_000
-    with Store.open(f"sqlite:///{path}") as store:
-        empty = path.stat().st_size
-        for part in made_up(count):
-            store.add(part)
-        (tally,) = listing.survey_tallies(store)
-    assert tally.timings == count
-    assert (path.stat().st_size - empty) / count < MOST_BYTES / 2
-    assert ledger_file(path).stat().st_size / count < MOST_BYTES / 2
 
 
 def test_surveys_travel(tmp_path: Path, url: str) -> None:

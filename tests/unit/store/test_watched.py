@@ -1,4 +1,4 @@
-"""Demand in the database: merged by problem and device, bounded, on SQLite and PostgreSQL."""
+"""Demand and models in the database, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from fixtures.postgres import Databases
 
 from tuner.results.record import ProblemKey, Wanted
-from tuner.store import Store, watched
+from tuner.store import Store, tables, watched
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -61,3 +61,25 @@ def test_what_saves_the_least_goes_where_it_grows_too_long(monkeypatch: pytest.M
         assert len(watched.demand(store)) == 7
         watched.add_demand(store, [asked(8, saves_s=8.0)])
         assert [each.problem.dims["m"] for each in watched.demand(store)] == [8, 7, 6, 5, 4]
+
+
+def test_the_latest_model_of_a_device_is_kept(url: str) -> None:
+    with Store.open(url) as store:
+        for text in (b"one", b"two"):
+            watched.add_model(store, "gemm", "Board", "cold", text)
+        watched.add_model(store, "gemm", "Other board", "cold", b"three")
+        watched.add_model(store, "gemm", "Board", "hot", b"four")
+        found = watched.models(store, "gemm", "cold")
+        assert {device: text for device, (_, text) in found.items()} == {
+            "Board": b"two",
+            "Other board": b"three",
+        }
+        assert watched.models(store, "gemv", "cold") == {}
+
+
+def test_a_damaged_model_is_left_out(url: str) -> None:
+    with Store.open(url) as store:
+        watched.add_model(store, "gemm", "Board", "cold", b"one")
+        with store._engine.execution_options(writes=True).begin() as connection:
+            connection.execute(tables.models.update().values(data=b"nonsense"))
+        assert watched.models(store, "gemm", "cold") == {}
