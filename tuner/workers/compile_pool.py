@@ -63,7 +63,24 @@ class _Job:
     rendered: Rendered
     problem: Mapping[str, object]
     crashes: int = 0
-    abandoned: bool = False
+
+
+@dataclass
+class _Slot:
+    """A worker, or the place of one; a busy one without a job compiles what nobody waits for."""
+
+    worker: Worker | None
+    job: _Job | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self.worker is not None and self.worker.busy
+
+    def retire(self) -> None:
+        """Ends the worker; another one starts when there is a job."""
+        if self.worker is not None:
+            self.worker.close()
+        self.worker = self.job = None
 
 
 class CompilePool:
@@ -78,12 +95,12 @@ class CompilePool:
             problem: Names the problem (`tuner.workers.main.problem_from`).
             size: Number of workers; by default `workers_for` the available cores and one device.
         """
-        self._spec, self._architecture, self._problem = spec, architecture, dict(problem)
+        self._spec, self._architecture = spec, architecture
+        self.take_up(problem)
         self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
-        self._workers: list[Worker | None] = [self._start() for _ in range(self.size)]
-        self._jobs: dict[int, _Job] = {}
+        self._slots = [_Slot(self._start()) for _ in range(self.size)]
         self._waiting: deque[_Job] = deque()
-        self._ready: deque[Compiled] = deque()
+        self._ready: list[Compiled] = []
         self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
@@ -95,12 +112,12 @@ class CompilePool:
     @property
     def pending(self) -> int:
         """Number of unfinished compilations that somebody waits for."""
-        return sum(not each.abandoned for each in self._jobs.values()) + len(self._waiting)
+        return sum(slot.job is not None for slot in self._slots) + len(self._waiting)
 
     @property
     def channels(self) -> list[Worker]:
         """The workers to wait for."""
-        return [worker for worker in self._workers if worker is not None and worker.busy]
+        return [slot.worker for slot in self._slots if slot.worker is not None and slot.is_busy]
 
     def take_up(self, problem: Mapping[str, object]) -> None:
         """Compiles for this problem from now on, unless `submit` names another."""
@@ -123,81 +140,72 @@ class CompilePool:
         Raises:
             DeviceTrouble: The compiler is not there.
         """
-        for number, worker in enumerate(self._workers):
-            if worker is not None and worker.arrived():
-                self._collect(number, worker)
+        for slot in self._slots:
+            if slot.worker is not None and slot.worker.arrived():
+                self._collect(slot, slot.worker)
         self._dispatch()
-        done = list(self._ready)
-        self._ready.clear()
+        done, self._ready = self._ready, []
         return done
 
     def _dispatch(self) -> None:
-        for number in range(self.size):
-            while self._waiting and number not in self._jobs:
-                job = self._jobs[number] = self._waiting.popleft()
+        for slot in self._slots:
+            while self._waiting and not slot.is_busy:
+                slot.job = self._waiting.popleft()
+                slot.worker = slot.worker or self._start()
                 message = {
-                    "do": "compile", "problem": job.problem, "architecture": self._architecture,
-                    "rendered": asdict(job.rendered),
+                    "do": "compile", "problem": slot.job.problem, "architecture": self._architecture,
+                    "rendered": asdict(slot.job.rendered),
                 }  # fmt: skip
-                worker = self._workers[number] = self._workers[number] or self._start()
                 try:
-                    worker.request(message, compile_limit_s(self._took_s))
+                    slot.worker.request(message, compile_limit_s(self._took_s))
                 except WorkerFailed as failure:
-                    self._bury(number, failure)
+                    self._bury(slot, failure)
 
-    def _collect(self, number: int, worker: Worker) -> None:
+    def _collect(self, slot: _Slot, worker: Worker) -> None:
         try:
             answer = answered(worker.collect())
         except WorkerFailed as failure:
-            self._bury(number, failure)
+            self._bury(slot, failure)
             return
-        job, compile_s = self._jobs.pop(number), answer["compile_s"]
+        (job, slot.job), compile_s = (slot.job, None), answer["compile_s"]
         self._took_s.append(compile_s)
+        if answer.get("spent"):
+            slot.retire()
+        if job is None:
+            return
         if "failed" in answer:
             failed = Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
-            if answer["spent"]:
-                self._retire(number)
-            self._done(job, Compiled(job.ticket, None, failed))
+            self._ready.append(Compiled(job.ticket, None, failed))
             return
         report = replace(CompileReport(**answer["compiled"]), launch_hash=job.rendered.launch_hash)
         compiled_config = CompiledConfig(job.rendered, answer["code"], report, compile_s)
-        self._done(job, Compiled(job.ticket, compiled_config, None))
+        self._ready.append(Compiled(job.ticket, compiled_config, None))
 
-    def _done(self, job: _Job, result: Compiled) -> None:
-        if not job.abandoned:
-            self._ready.append(result)
-
-    def _bury(self, number: int, failure: WorkerFailed) -> None:
+    def _bury(self, slot: _Slot, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
-        self._retire(number)
-        job = self._jobs.pop(number)
-        if failure.timed_out or job.crashes or job.abandoned:
+        job = slot.job
+        slot.retire()
+        if job is not None and (failure.timed_out or job.crashes):
             outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
             reason = f"while compiling, {failure}"
-            self._done(job, Compiled(job.ticket, None, Measurement(outcome, reason)))
-        else:
+            self._ready.append(Compiled(job.ticket, None, Measurement(outcome, reason)))
+        elif job is not None:
             job.crashes += 1
             self._waiting.append(job)
-
-    def _retire(self, number: int) -> None:
-        worker, self._workers[number] = self._workers[number], None
-        if worker is not None:
-            worker.close()
 
     def abandon(self) -> None:
         """Drops all results and what waits; workers in the middle of a compilation end it for nobody."""
         self._waiting.clear()
         self._ready.clear()
-        for job in self._jobs.values():
-            job.abandoned = True
+        for slot in self._slots:
+            slot.job = None
 
     def cancel(self) -> None:
         """Drops all results and what is unfinished; workers in the middle of a compilation are killed."""
-        self._waiting.clear()
-        self._ready.clear()
-        for number in list(self._jobs):
-            self._retire(number)
-            del self._jobs[number]
+        for slot in self._slots:
+            if slot.job is not None:
+                slot.retire()
+        self.abandon()
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several configs and waits for all of them; those that fail are left out.
@@ -205,22 +213,22 @@ class CompilePool:
         Raises:
             DeviceTrouble: The compiler is not there.
         """
-        for ticket, each in rendered.items():
-            self.submit(ticket, each)
-        found: dict[int, CompiledConfig] = {}
+        for ticket, text in rendered.items():
+            self.submit(ticket, text)
+        configs: dict[int, CompiledConfig] = {}
         missing = set(rendered)
         while missing:
             for compiled in self.ready():
                 missing.discard(compiled.ticket)
                 if compiled.compiled_config is not None and compiled.ticket in rendered:
-                    found[compiled.ticket] = compiled.compiled_config
+                    configs[compiled.ticket] = compiled.compiled_config
             time.sleep(0.005)
-        return found
+        return configs
 
     def close(self) -> None:
         """Kills the workers."""
-        for number in range(self.size):
-            self._retire(number)
+        for slot in self._slots:
+            slot.retire()
 
 
 def workers_for(cores: int, devices: int) -> int:
