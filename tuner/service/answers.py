@@ -47,12 +47,8 @@ Text = Annotated[
 ]
 Dims = list[int] | dict[str, int] | str
 SnapshotNumber = Annotated[
-    int | None,
-    Field(
-        ge=1, le=LARGEST_NUMBER,
-        description="Number of a snapshot: repeats its answer, whatever was measured since.",
-    ),
-]  # fmt: skip
+    int | None, Field(ge=1, le=LARGEST_NUMBER, description="Number of a snapshot, whose answer is repeated.")
+]
 
 
 # --- questions -----------------------------------------
@@ -63,26 +59,17 @@ class RequestedProblem(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    problem: Text = Field(
-        default="", description="The problem in words; instead of operation, dims, dtype, layout and precision."
-    )
+    problem: Text = Field(default="", description="The problem in words, instead of the keys of its parts.")
     operation: Text = Field(default="", description="Name of an operation.", examples=["gemm"])
     dims: list[int] | Annotated[dict[str, int], Field(max_length=16)] | Text = Field(
-        default="", description="Sizes in the operation's order, or by name: m=4096,n=4096,k=4096.",
-        examples=["4096,4096,4096"],
+        default="", examples=["4096,4096,4096"],
+        description="Sizes in the operation's order, or by name: m=4096,n=4096,k=4096.",
     )  # fmt: skip
     dtype: Text = Field(default="", description="Element type; the operation's first by default.")
     layout: Text = Field(default="", description="Layout; the operation's first by default.")
-    precision: Text = Field(
-        default="", description="ieee, or emulated for any arithmetic that is as exact as the library's."
-    )
-    epilogue: Text = Field(
-        default="",
-        description="What is done to the result: parts joined by +, such as bias-col+gelu; none by default.",
-    )
-    regime: Text = Field(
-        default="", description="How time was taken: cold, hot, cold-graph or hot-graph; cold by default."
-    )
+    precision: Text = Field(default="", description="ieee, or emulated: any that is as exact as the library's.")
+    epilogue: Text = Field(default="", description="What is done to the result, such as bias-col+gelu.")
+    regime: Text = Field(default="", description="How time was taken: cold, hot, cold-graph or hot-graph.")
 
     def key(self, catalogue: Catalogue) -> ProblemKey:
         """The key of the problem; one of an operation that is not declared needs dims by name, and a dtype.
@@ -132,10 +119,7 @@ class Question(RequestedProblem):
         description="Name or uuid of a device in the records, or one of the server; its first by default.",
     )  # fmt: skip
     kernel: Text = Field(default="", description="Only this kernel.")
-    confirmed: bool | None = Field(
-        default=None,
-        description="true for champions only that won again in a fresh process, or were published.",
-    )
+    confirmed: bool | None = Field(default=None, description="Only what won again, or was published.")
 
     def read(self, device: str = "", regime: str = "") -> LookupRequest:
         """What a lookup is asked, with the device and regime of questions that name none.
@@ -175,7 +159,7 @@ class Questions(BaseModel):
     )
 
     problems: list[Question | Text] = Field(
-        max_length=MOST_PROBLEMS, min_length=1, description="Questions, or problems in words."
+        max_length=MOST_PROBLEMS, min_length=1, description="Or their words."
     )
     device: Text = Field("", description="Of questions that name none.")
     regime: Text = Field("", description="Of questions that name none.")

@@ -15,7 +15,7 @@ import sqlite3
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,34 +145,33 @@ class Client:
             InputError: The question is wrong.
             ServerAway: The server does not answer, and has not answered this before.
         """
-        asked = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
-        asked |= {
-            "confirmed": "true" if confirmed else "",
-            "snapshot": "" if snapshot is None else f"{snapshot}",
-        }
-        return self._answer(asked)
+        query = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
+        query |= {"confirmed": "true"} if confirmed else {}
+        return self._answer(query | ({} if snapshot is None else {"snapshot": f"{snapshot}"}))
 
-    def _answer(self, asked: Mapping[str, str]) -> RemoteAnswer:
+    def _answer(self, query: Mapping[str, str]) -> RemoteAnswer:
         """The answer to a question: the server's, or the one that it gave last."""
-        key = _query(dict(sorted(asked.items())))
-        kept = self._kept_answer(key)
+        key = _query(dict(sorted(query.items())))
+        kept: dict[str, Any] = {}
+        with contextlib.suppress(KeyError, OSError, ValueError, sqlite3.Error):
+            kept = json.loads(self._cache[key])
         headers = {"if-none-match": kept["etag"]} if kept else {}
         try:
             with self._open("GET", f"/v1/best?{key}", headers=headers) as response:
-                if kept is None or response.status != 304:
+                if response.status != 304:
                     kept = {"etag": response.headers.get("etag", ""), "at": utc_now()}
                     kept["answer"] = json.loads(response.read(MOST_BYTES))
                     with contextlib.suppress(OSError, sqlite3.Error):
                         self._cache[key] = json.dumps(kept)
         except ServerAway as error:
-            if kept is None:
+            if not kept:
                 raise
             _LOG.warning("%s; answering from snapshot %s of %s", error, kept["answer"]["snapshot"], kept["at"])
             return RemoteAnswer.of(kept["answer"], from_cache=True)
         return RemoteAnswer.of(kept["answer"])
 
     @functools.cached_property
-    def _cache(self) -> MutableMapping[str, str]:
+    def _cache(self) -> Any:
         """Question -> answer, in the user's cache; in memory where that cannot be written."""
         import diskcache
 
@@ -180,17 +179,9 @@ class Client:
 
         folder = self._folder or cache_root() / "client"
         try:
-            found: Any = diskcache.Cache(str(folder / hashlib.sha256(self.url.encode()).hexdigest()[:16]))
+            return diskcache.Cache(str(folder / hashlib.sha256(self.url.encode()).hexdigest()[:16]))
         except (OSError, sqlite3.Error):
             return {}
-        kept: MutableMapping[str, str] = found
-        return kept
-
-    def _kept_answer(self, key: str) -> dict[str, Any] | None:
-        with contextlib.suppress(KeyError, OSError, ValueError, sqlite3.Error):
-            found: dict[str, Any] = json.loads(self._cache[key])
-            return found
-        return None
 
     def best_of_many(
         self, problems: Sequence[Problem | ProblemKey | str], device: str = "", *, regime: str = "cold",
@@ -205,12 +196,11 @@ class Client:
         for start in range(0, len(problems), AT_ONCE):
             some = [question(problem) for problem in problems[start : start + AT_ONCE]]
             body = {"problems": some, "device": device, "regime": regime, "snapshot": snapshot}
-            told = self._json("POST", "/v1/best", body)
-            snapshot = told["snapshot"]
-            answers += [
-                _error_of(answer["refused"]) if "refused" in answer else RemoteAnswer.of(answer)
-                for answer in told["answers"]
-            ]
+            reply = self._json("POST", "/v1/best", body)
+            snapshot = reply["snapshot"]
+            for answer in reply["answers"]:
+                refused = answer.get("refused")
+                answers.append(_error_of(refused) if refused else RemoteAnswer.of(answer))
         return answers
 
     def keep(self, device: str = "", *, operation: str = "") -> int:
@@ -224,13 +214,13 @@ class Client:
             How many.
         """
         count, after = 0, 0
+        names = ("operation", "dtype", "layout", "precision", "epilogue", "device", "regime")
         while after is not None:
             page = self.get("/v1/champions", operation=operation, device=device, limit=500, after=after)
-            for tuned in page["champions"]:
-                names = ("operation", "dtype", "layout", "precision", "device", "regime")
-                dims = ",".join(f"{name}={size}" for name, size in tuned["shape"].items())
-                words = {name: tuned[name] for name in names}
-                self._answer(words | {"epilogue": tuned.get("epilogue", ""), "dims": dims})
+            for row in page["champions"]:
+                self._answer(
+                    {name: row.get(name, "") for name in names} | {"dims": _dims(row["shape"].items())}
+                )
             count, after = count + len(page["champions"]), page["next"]
         return count
 
@@ -270,17 +260,12 @@ class Client:
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
         """What happens to a job, until it ends; goes on where it was after a broken connection."""
         path, last = f"/v1/jobs/{quote(job_id, safe='')}/events", ""
-        while True:
+        while self.job(job_id)["state"] in ("queued", "running", "stopping") or not last:
             headers = {"last-event-id": last} if last else {}
-            with (
-                contextlib.suppress(OSError),
-                self._open("GET", path, headers=headers, timeout_s=60.0) as response,
-            ):
-                for number, event, data in _events(response):
-                    last = number or last
-                    yield {"event": event, **data}
-            if self.job(job_id)["state"] not in ("queued", "running", "stopping"):
-                return
+            with contextlib.suppress(OSError), self._open("GET", path, None, headers, 60.0) as response:
+                for event in _events(response):
+                    last = event.get("id", last)
+                    yield {"event": event.get("event", ""), **json.loads(event["data"])}
 
     # --- records -------------------------------------------
 
@@ -290,12 +275,10 @@ class Client:
         Returns:
             Counts of what is new, what was known, and what was refused, with reasons.
         """
+        length = str(Path(path).stat().st_size)
+        headers = {"content-type": "application/octet-stream", "content-length": length}
         with Path(path).open("rb") as file:
-            length = str(Path(path).stat().st_size)
-            headers = {"content-type": "application/octet-stream", "content-length": length}
-            with self._open("POST", "/v1/records", file, headers, 600.0) as response:
-                counts: dict[str, Any] = json.loads(response.read(MOST_BYTES))
-                return counts
+            return self._read("POST", "/v1/records", file, headers, 600.0)
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
         """Any other GET of the interface: ``client.get("/v1/champions", operation="gemm")``."""
@@ -305,9 +288,13 @@ class Client:
 
     def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        with self._open(method, path, data, {"content-type": "application/json"} if data else {}) as response:
-            told: dict[str, Any] = json.loads(response.read(MOST_BYTES))
-            return told
+        return self._read(method, path, data, {"content-type": "application/json"} if data else {})
+
+    def _read(self, *request: Any) -> dict[str, Any]:
+        """What the server tells as JSON; takes what `_open` does."""
+        with self._open(*request) as response:
+            keys: dict[str, Any] = json.loads(response.read(MOST_BYTES))
+            return keys
 
     def _open(
         self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None,
@@ -334,15 +321,17 @@ def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
     if isinstance(problem, str):
         return {"problem": problem}
     operation = problem.operation if isinstance(problem.operation, str) else problem.operation.name
-    dims = ",".join(f"{name}={size}" for name, size in problem.shape)
-    return {
-        "operation": operation, "dims": dims, "dtype": problem.dtype, "layout": problem.layout,
-        "precision": problem.precision, "epilogue": problem.epilogue,
-    }  # fmt: skip
+    names = ("dtype", "layout", "precision", "epilogue")
+    words = {name: getattr(problem, name) for name in names}
+    return {"operation": operation, "dims": _dims(problem.shape), **words}
 
 
-def _query(asked: Mapping[str, str]) -> str:
-    return urlencode({name: value for name, value in asked.items() if value})
+def _dims(shape: Iterable[tuple[str, int]]) -> str:
+    return ",".join(f"{name}={size}" for name, size in shape)
+
+
+def _query(values: Mapping[str, str]) -> str:
+    return urlencode({name: value for name, value in values.items() if value})
 
 
 def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
@@ -351,32 +340,30 @@ def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
         told = json.loads(error.read(1 << 20))["error"]
     except (ValueError, KeyError, TypeError, OSError):
         told = {"kind": "", "message": f"the server {url} answered {error.code} {error.reason}"}
-    if error.code in (500, 502, 503, 504) and told["kind"] in ("", "Trouble"):
+    if error.code >= 500 and told["kind"] in ("", "Trouble"):
         return ServerAway(told["message"])
     return _error_of(told)
 
 
 def _error_of(told: Mapping[str, Any]) -> TunerError:
     """An error of the kind that was told; names are those of `tuner.errors`."""
-    kind, message = told["kind"], str(told["message"])
-    if kind == "PlanError":
+    kind, message = getattr(errors, told["kind"], InputError), str(told["message"])
+    if kind is errors.PlanError:
         return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
-    found = getattr(errors, kind, InputError) if kind != "UnknownName" else InputError
-    if not (isinstance(found, type) and issubclass(found, TunerError)):
-        found = InputError
-    return found(message)
+    is_ours = isinstance(kind, type) and issubclass(kind, TunerError) and kind is not errors.UnknownName
+    return kind(message) if is_ours else InputError(message)
 
 
-def _events(lines: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Id, name and data of server-sent events."""
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, str]]:
+    """Server-sent events that have data."""
     event: dict[str, str] = {}
-    for raw in lines:
-        name, _, value = raw.decode().rstrip("\r\n").partition(":")
+    for line in lines:
+        name, _, value = line.decode().rstrip("\r\n").partition(":")
         if name or value:
             event[name] = value.removeprefix(" ")
             continue
         if "data" in event:
-            yield event.get("id", ""), event.get("event", ""), json.loads(event["data"])
+            yield event
         event = {}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,13 +23,14 @@ from tuner.declare.problem import Problem, check_sizes, worded
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import document_of, plan_of
-from tuner.service.answers import LARGEST_NUMBER, RequestedProblem, Text
+from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_file, node
+from tuner.service.records import After
 from tuner.service.responses import Reads, Submits, root_of, service_of, working
 from tuner.service.state import Service
 from tuner.service.supervisor import queue
 from tuner.service.tokens import Caller
-from tuner.store import Store, access, jobs
+from tuner.store import Store, jobs
 from tuner.store.jobs import Job, JobEvent
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -40,12 +40,14 @@ LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 LONGEST_PLAN, MOST_PROBLEMS = 1 << 20, 10_000
 #: Seconds and trials of a job.
 LONGEST_SECONDS, MOST_TRIALS = 7 * 86400.0, 1_000_000
-#: Priorities go from minus this to this.
-LARGEST_PRIORITY = 100
 #: Unfinished jobs, of one submitter and in all.
 MOST_OF_ONE, MOST_JOBS = 1000, 5000
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
+
+
+State = Annotated[Literal[jobs.STATES], Query(description="Only jobs of this state.")]  # type: ignore[valid-type]
+ManyJobs = Annotated[int, Query(ge=1, le=1000, description="Jobs of a page.")]
 
 
 class ProblemOfJob(RequestedProblem):
@@ -68,14 +70,9 @@ class NewJob(BaseModel):
     problem: ProblemOfJob | None = Field(None, description="A problem to tune.")
     plan: str = Field("", max_length=LONGEST_PLAN, description="A plan, as TOML text.")
     device: Text = Field("", description="A device of this node.")
-    seconds: float | None = Field(
-        None, gt=0, le=LONGEST_SECONDS, description="Budget; of a plan, of all of it."
-    )
+    seconds: float | None = Field(None, gt=0, le=LONGEST_SECONDS, description="Budget of all of it.")
     trials: int | None = Field(None, gt=0, le=MOST_TRIALS, description="Budget of a problem, in trials.")
-    priority: int = Field(
-        0, ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY,
-        description="The higher, the earlier among the jobs of one submitter.",
-    )  # fmt: skip
+    priority: Annotated[int, Field(ge=-100, le=100)] = Field(0, description="Among jobs of one submitter.")
     deadline: datetime | Literal[""] = Field("", description="When it must have ended, ISO 8601.")
 
 
@@ -155,7 +152,6 @@ def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str],
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     """A checked plan, and the device that it names."""
     document, complaints = document_of(text, PLAN)
-    count = 0
     for kind, index, table in _tables(document):
         if table.get("shapes") is not None and kind == "surveys":
             why = "shapes: a plan that is submitted names no other plan; give the problems in it"
@@ -163,16 +159,15 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
         if (file := table.get("file")) is not None:
             try:
                 path = str(allowed_file(store, str(file)))
+                if file != path:
+                    rule = "a plan that is submitted names a file by its whole path"
+                    raise InputError(f"{rule}, got {file!r}: {path}")
             except InputError as error:
                 raise complaints.about((kind, index, "file"), f"file: {error}") from None
-            if file != path:
-                why = f"file: a plan that is submitted names a file by its whole path, got {file!r}: {path}"
-                raise complaints.about((kind, index, "file"), why)
-        count += _count(table) if kind == "problems" else 0
-        if count > MOST_PROBLEMS:
-            rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
-            raise complaints.about((kind, index), f"{rule}, got {count}; use fewer sizes, or split it")
     plan = plan_of(document, Path("/nothing") / PLAN, complaints)
+    if len(plan.items) > MOST_PROBLEMS:
+        rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
+        raise complaints.about(("problems", 0), f"{rule}, got {len(plan.items)}; use fewer sizes, or split it")
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
     limits = {"plan_seconds": plan.seconds, "until": until}
     return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
@@ -185,14 +180,6 @@ def _tables(document: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, A
         for index, table in enumerate(tables if isinstance(tables, list) else []):
             if isinstance(table, dict):
                 yield kind, index, table
-
-
-def _count(table: Mapping[str, Any]) -> int:
-    """How many problems a table may stand for, without making them."""
-    sizes = table.get("set")
-    named = sizes if isinstance(sizes, dict) else {}
-    lists = {name: value for name, value in table.items() if name not in ("shape", "kernels", "objective")}
-    return math.prod(len(value) for value in (*lists.values(), *named.values()) if isinstance(value, list))
 
 
 def cancel(store: Store, job_id: str) -> Job:
@@ -229,25 +216,23 @@ def job_of(store: Store, job_id: str) -> Job:
 
 def jobs_page(store: Store, state: str | None, before: int, limit: int) -> dict[str, Any]:
     """A page of jobs, the latest first, with their places in the queue and counts by state."""
-    places = {job.id: place for place, job in enumerate(queue(store), 1)}
-    found = jobs.latest(store, [state] if state else [], limit + 1, before)
-    page = [job_json(job, places.get(job.id)) | {"report": None} for job in found[:limit]]
+    found, places = jobs.latest(store, [state] if state else [], limit + 1, before), places_of(store)
+    page = [job_json(job, places) | {"report": None} for job in found[:limit]]
     more = found[limit - 1].number if len(found) > limit else None
     return {"jobs": page, "counts": jobs.counts(store), "next": more}
 
 
-def placed_json(store: Store, job: Job) -> dict[str, Any]:
+def places_of(store: Store) -> dict[str, int]:
+    """Id of a job that waits -> its place in the queue, from 1."""
+    return {job.id: place for place, job in enumerate(queue(store), 1)}
+
+
+def job_json(job: Job, places: Mapping[str, int] = {}) -> dict[str, Any]:
     """A job as a JSON object, with its place in the queue."""
-    waiting = [other.id for other in queue(store)] if job.state == jobs.QUEUED else []
-    return job_json(job, waiting.index(job.id) + 1 if job.id in waiting else None)
-
-
-def job_json(job: Job, position: int | None = None) -> dict[str, Any]:
-    """A job as a JSON object; `position` is its place in the queue, from 1."""
     return {
         "id": job.id, "state": job.state, "why": job.why, "what": title(job), "asked": dict(job.asked),
         "device": job.device, "submitter": job.submitter, "priority": job.priority,
-        "deadline": job.deadline or None, "position": position, "starts": job.starts,
+        "deadline": job.deadline or None, "position": places.get(job.id), "starts": job.starts,
         "progress": dict(job.progress) or None, "report": job.report,
         "submitted_at": job.submitted_at, "started_at": job.started_at or None,
         "ended_at": job.ended_at or None,
@@ -295,14 +280,7 @@ async def cancelled(request: Request, job_id: str) -> Job:
 
 @router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
 async def listing(
-    request: Request,
-    caller: Reads,
-    state: Annotated[
-        Literal["queued", "running", "stopping", "done", "failed", "cancelled"] | None,
-        Query(description="Only jobs of this state."),
-    ] = None,
-    before: Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="`next` of the page before.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Jobs of a page.")] = 100,
+    request: Request, caller: Reads, state: State | None = None, before: After = 0, limit: ManyJobs = 100
 ) -> Response:
     """Queued jobs have their position. `next` is the `before` of the next page, null after the last."""
     store = service_of(request).store
@@ -313,7 +291,7 @@ async def listing(
 async def one(request: Request, caller: Reads, job_id: str) -> Response:
     """Everything about a job; the report is what the command printed."""
     store = service_of(request).store
-    return JSONResponse(await working(request, lambda: placed_json(store, job_of(store, job_id))))
+    return JSONResponse(await working(request, lambda: job_json(job_of(store, job_id), places_of(store))))
 
 
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
@@ -383,5 +361,5 @@ async def _events(request: Request, job: Job, after: int) -> AsyncIterator[Serve
 async def allowed_files(request: Request, caller: Submits) -> Response:
     """What the operator has allowed on this node."""
     store = service_of(request).store
-    files = await working(request, lambda: [file.to_json() for file in access.files(store, node())])
+    files = await working(request, lambda: [file.to_json() for file in jobs.allowed_files(store, node())])
     return JSONResponse({"allowed": files})

@@ -24,28 +24,11 @@ from tuner.declare.problem import worded
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, duration
+from tuner.service import job_queue
 from tuner.service.answers import AsQuery, Question, Text, view_of
-from tuner.service.job_queue import (
-    LONGEST_PLAN,
-    NewJob,
-    cancelled,
-    job_of,
-    jobs_page,
-    placed_json,
-    submitted,
-)
 from tuner.service.page_values import device_values, link_json, overview_values, problem_values
 from tuner.service.records import After, Selected, problems_page, wanted_json
-from tuner.service.responses import (
-    Reads,
-    Submits,
-    checked,
-    complaint,
-    root_of,
-    service_of,
-    status_of,
-    working,
-)
+from tuner.service.responses import Reads, Submits, checked, complaint, root_of, service_of, status_of, working
 from tuner.service.snapshots import json_bytes
 from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
 from tuner.store import jobs
@@ -304,7 +287,7 @@ async def _jobs(
     refused: str = "", status: int = 200,
 ) -> Response:  # fmt: skip
     service, chosen = service_of(request), state if state in jobs.STATES else ""
-    found = await working(request, lambda: jobs_page(service.store, chosen or None, before, ROWS))
+    found = await working(request, lambda: job_queue.jobs_page(service.store, chosen or None, before, ROWS))
     values = {"chosen": chosen, "refused": refused, "specs": service.pool.names, "form": form}
     return page(request, "jobs", caller, found | values, status)
 
@@ -312,13 +295,13 @@ async def _jobs(
 @router.post("/jobs/new")
 async def submit(request: Request, caller: Submits) -> Response:
     """Submits a job from a form, whose empty fields do not count."""
-    form = await request.form(max_fields=10, max_part_size=LONGEST_PLAN)
+    form = await request.form(max_fields=10, max_part_size=job_queue.LONGEST_PLAN)
     fields = {name: str(value).strip() for name, value in form.items() if isinstance(value, str)}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value and name != "problem"}
     try:
         if "plan" not in given:
             given["problem"] = {"problem": fields.get("problem", "")}
-        job, _ = await submitted(request, NewJob.model_validate(given), caller)
+        job, _ = await job_queue.submitted(request, job_queue.NewJob.model_validate(given), caller)
     except ValidationError as error:
         return await _jobs(request, caller, fields, refused=complaint(error.errors()), status=422)
     except TunerError as error:
@@ -332,13 +315,18 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
     store, devices = service_of(request).store, service_of(request).pool.devices
 
     def values() -> dict[str, Any]:
-        job = job_of(store, job_id)
+        job = job_queue.job_of(store, job_id)
         events = [event for event in jobs.events(store, job) if event.kind != jobs.PROGRESS]
         report = job.report if isinstance(job.report, dict) else {}
         is_linked = job.asked["kind"] == "problem" and job.device in devices
         link = job.asked["problem"] | {"device": devices[job.device][0].info.name} if is_linked else None
         rows = report.get("problems", [])[:PROBLEMS]
-        return {"job": placed_json(store, job), "events": events[-EVENTS:], "problems": rows, "link": link}
+        return {
+            "job": job_queue.job_json(job, job_queue.places_of(store)),
+            "events": events[-EVENTS:],
+            "problems": rows,
+            "link": link,
+        }
 
     return page(request, "job", caller, await working(request, values))
 
@@ -346,4 +334,4 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(request: Request, caller: Submits, job_id: str) -> Response:
     """Cancels a job from a form."""
-    return redirect(request, f"/jobs/{(await cancelled(request, job_id)).id}")
+    return redirect(request, f"/jobs/{(await job_queue.cancelled(request, job_id)).id}")

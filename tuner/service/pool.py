@@ -17,8 +17,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, UnknownName
 from tuner.night.plan_items import asks_for
-from tuner.store import Store, access
-from tuner.store.access import AllowedFile
+from tuner.store import Store, jobs
+from tuner.store.jobs import AllowedFile
 from tuner.store.reading import Reader
 
 #: Device of a job that any device of the fleet may tune, or that its plan names itself.
@@ -192,7 +192,7 @@ def allow(store: Store, path: Path) -> AllowedFile:
     modules = {module.resolve() for module in path.parent.glob("_*.py")}
     covers = [path, *sorted((sources | beside | modules) - {path})]
     file = AllowedFile(str(path), _digest(covers), tuple(map(str, covers)))
-    access.allow(store, node(), file)
+    jobs.allow(store, node(), file)
     return file
 
 
@@ -206,7 +206,7 @@ def allowed_file(store: Reader, text: str) -> Path:
     Raises:
         InputError: It is not allowed, or has changed.
     """
-    known = access.files(store, node())
+    known = jobs.allowed_files(store, node())
     named = [file for file in known if text == file.path] or [
         file for file in known if text == Path(file.path).name
     ]

@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from tuner.devices.detect import find, own_devices
-from tuner.errors import InputError, StoreTrouble, TunerError
+from tuner.errors import InputError, TunerError
 from tuner.service.pool import DevicePool, is_loopback
 from tuner.service.snapshots import PublishedCopies, SnapshotCache
 from tuner.service.supervisor import JobSupervisor
@@ -198,37 +198,26 @@ class Service:
             if supervisor is not None:
                 stack.callback(supervisor.close)
                 supervisor.start()
-            stack.enter_context(_watching(registry, cache))
+            ended = threading.Event()
+            thread = threading.Thread(target=_watch, args=(registry, cache, ended), name="watch", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(ended.set)
             yield cls(settings, store, cache, registry, pool, supervisor, Metrics(store, cache))
 
 
-@contextlib.contextmanager
-def _watching(registry: TokenRegistry, cache: SnapshotCache) -> Iterator[None]:
-    """Looks for new tokens and for changes of what answers rest on, in a thread, while a block runs."""
-    ended, complaint = threading.Event(), ""
-
-    def look() -> None:
-        nonlocal complaint
+def _watch(registry: TokenRegistry, cache: SnapshotCache, ended: threading.Event) -> None:
+    """Looks for new tokens and for changes of what answers rest on, until the server ends."""
+    cache.present.warm()
+    complaint = ""
+    while not ended.wait(LOOK_EVERY_S):
         try:
             registry.refresh()
             cache.refresh()
             complaint = ""
         except (TunerError, OSError) as error:
-            if not isinstance(error, StoreTrouble) or str(error) != complaint:
+            if str(error) != complaint:
                 complaint = str(error)
                 _LOG.warning("the last snapshot and the tokens known go on counting: %s", error)
-
-    def watch() -> None:
-        cache.present.warm()
-        while not ended.wait(LOOK_EVERY_S):
-            look()
-
-    thread = threading.Thread(target=watch, name="watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        with contextlib.suppress(TunerError):
-            registry.note_use()
+    with contextlib.suppress(TunerError):
+        registry.note_use()

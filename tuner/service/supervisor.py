@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import logging
@@ -33,7 +32,7 @@ from tuner.store import Store, jobs
 from tuner.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
 from tuner.store.reading import Reader
 from tuner.study.job_files import SPENT, VARIABLE
-from tuner.study.locks import Occupancy
+from tuner.study.locks import database_lock
 
 #: Largest file of a job that is read back, in bytes: the report of a plan of 10,000 problems has 20 MB.
 LARGEST_BYTES = 64 << 20
@@ -43,10 +42,8 @@ LEAST_S = 1.0
 LONGEST_WHY = 2000
 #: Seconds between two looks at processes and queue.
 LOOK_EVERY_S = 0.25
-#: A job that was interrupted is interrupted again, and killed, after so many seconds.
-AGAIN_S, KILL_S = 20.0, 60.0
-#: A job that runs so many seconds beyond its deadline is interrupted.
-GRACE_S = 60.0
+#: A job that was interrupted is killed after so many seconds.
+KILL_S = 60.0
 #: A job whose process was killed is started again, so often.
 MOST_STARTS = 20
 #: Seconds before a job whose device was taken is tried again; one whose fleet cannot be reached.
@@ -63,7 +60,7 @@ class JobProcess:
     def __init__(self, job_id: str, folder: Path) -> None:
         """Names the job, and the folder of all jobs."""
         self.folder = folder / job_id
-        self.interrupts, self._first_s = 0, 0.0
+        self._stopping_since_s = 0.0
         self._process: psutil.Process | None = None
 
     def start(self, job: Job, url: str, pool: DevicePool) -> None:
@@ -125,16 +122,14 @@ class JobProcess:
         return ""
 
     def stop(self) -> None:
-        """Asks it to end in an orderly way, which keeps what was measured; later asks again, then kills it."""
-        now_s = time.monotonic()
-        self._first_s = self._first_s or now_s
-        waited_s = now_s - self._first_s
-        with contextlib.suppress(OSError, psutil.Error):
-            if waited_s > KILL_S:
-                self.kill()
-            elif self.runs and self._process is not None and self.interrupts < (2 if waited_s > AGAIN_S else 1):
-                self.interrupts += 1
-                self._process.send_signal(signal.SIGINT)
+        """Asks it to end in an orderly way, which keeps what was measured; kills it if it does not."""
+        if not self._stopping_since_s:
+            self._stopping_since_s = time.monotonic()
+            with contextlib.suppress(psutil.Error):
+                if self.runs and self._process is not None:
+                    self._process.send_signal(signal.SIGINT)
+        elif time.monotonic() - self._stopping_since_s > KILL_S:
+            self.kill()
 
     def kill(self) -> None:
         """Ends it and the processes that it started, at once."""
@@ -296,7 +291,7 @@ class JobSupervisor:
             while not self._stopped.is_set():
                 try:
                     if not has_turn:
-                        stack.enter_context(Occupancy(self._url, turn, "tuner serve"))
+                        stack.enter_context(database_lock(self._url, turn, "tuner serve"))
                         has_turn = True
                     self.look()
                     complaint = ""
@@ -334,7 +329,7 @@ class JobSupervisor:
             jobs.progressed(self._store, job, progress)
         if not runs:
             self._ended(job, process)
-        elif job.state == STOPPING or _is_late(job):
+        elif job.state == STOPPING:
             process.stop()
 
     def _ended(self, job: Job, process: JobProcess) -> None:
@@ -345,8 +340,6 @@ class JobSupervisor:
             self._finish(job, DONE, "" if code == 0 else "its sentinels found something slower", report)
         elif code is None:
             self._again(job, "its process was killed")
-        elif process.interrupts:
-            self._finish(job, DONE, "it was ended at its deadline; what was measured is kept", report)
         elif code == EnvironmentTrouble.exit_code and (why := self._passing(job, process)):
             self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._pool.cluster else RETRY_S)
             self._again(job, why)
@@ -359,13 +352,13 @@ class JobSupervisor:
         """The trouble of a job, if it may pass: its device is taken, its scheduler away; else empty."""
         return process.last_words() if self._pool.cluster else self._holder(job)
 
-    def _finish(self, job: Job, state: str, why: str, report: Any) -> None:
-        jobs.change(self._store, job.id, [RUNNING, STOPPING], state, {"why": why}, why=why, report=report)
+    def _finish(self, job: Job, state: str, why: str, report: Any = None) -> None:
+        jobs.change(self._store, job.id, jobs.UNFINISHED, state, {"why": why}, why=why, report=report)
 
     def _again(self, job: Job, why: str) -> None:
         """Puts a job back into the queue; its study goes on where it stopped."""
         if job.starts >= MOST_STARTS:
-            self._finish(job, FAILED, f"{why}; it was started {job.starts} times", None)
+            self._finish(job, FAILED, f"{why}; it was started {job.starts} times")
             return
         why = f"{why}; it is started again and goes on where it stopped"
         jobs.change(self._store, job.id, [RUNNING], QUEUED, {"why": why}, why=why)
@@ -395,29 +388,21 @@ class JobSupervisor:
         return next((f"it waits for {holder}" for holder in holders if holder), "")
 
     def _start(self, job: Job) -> bool:
-        change = functools.partial(jobs.change, self._store, job.id, [QUEUED])
-        left_s = seconds_left(job)
-        if left_s is not None and left_s <= 0:
-            change(FAILED, why="it was not reached before its deadline")
-            return False
+        """Starts a job, unless it cannot run any more; returns whether it runs."""
+        process, left_s = JobProcess(job.id, self._folder), seconds_left(job)
         try:
+            if left_s is not None and left_s <= 0:
+                raise InputError("it was not reached before its deadline")
             check_files(self._store, job.asked)
-        except InputError as error:
-            change(FAILED, {"why": str(error)}, why=str(error))
-            return False
-        starts = {"starts": job.starts + 1}
-        if not change(RUNNING, starts, **starts, started_at=job.started_at or utc_now(), why=""):
-            return False
-        self._processes[job.id] = process = JobProcess(job.id, self._folder)
-        try:
+            new = {"starts": job.starts + 1, "started_at": job.started_at or utc_now(), "why": ""}
+            if not jobs.change(self._store, job.id, [QUEUED], RUNNING, {"starts": new["starts"]}, **new):
+                return False
             process.start(job, self._url, self._pool)
+        except InputError as error:
+            self._finish(job, FAILED, str(error))
         except OSError as error:
-            self._finish(job, FAILED, f"its process could not be started: {error}", None)
-            return False
-        return True
-
-
-def _is_late(job: Job) -> bool:
-    """True if a job runs on well after its deadline."""
-    left_s = seconds_left(job) if job.deadline else None
-    return left_s is not None and left_s < -GRACE_S
+            self._finish(job, FAILED, f"its process could not be started: {error}")
+        else:
+            self._processes[job.id] = process
+            return True
+        return False

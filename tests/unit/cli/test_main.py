@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -17,8 +16,7 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, stored, write_device
 
 import tuner
 from tuner.cli import inspect
-from tuner.cli.formatting import clock, duration, speed
-from tuner.cli.main import HEADINGS, commands
+from tuner.cli.main import commands
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
@@ -138,16 +136,6 @@ def test_help_names_every_command(told: Told) -> None:
         assert told(name, "--help")[0] == 0
 
 
-def test_help_groups_the_commands(told: Told) -> None:
-    _, out, _ = told("--help")
-    headings = re.findall(r"^(\w+):$", out, re.MULTILINE)
-    assert headings == ["Options", *HEADINGS]
-    for before, after in itertools.pairwise([*HEADINGS, ""]):
-        section = out.partition(f"{before}:\n")[2].partition(f"{after}:\n")[0]
-        listed = re.findall(r"^  ([a-z-]+) ", section, re.MULTILINE)
-        assert listed == [name for name, command in commands().items() if command.heading == before]
-
-
 def test_python_m_tuner_is_the_command() -> None:
     command = [sys.executable, "-m", "tuner"]
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
@@ -168,13 +156,3 @@ def test_a_shell_completes_commands_and_options(words: str, expected: str) -> No
         [sys.executable, "-m", "tuner"], env=os.environ | given, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [expected]
-
-
-def test_numbers_are_told_with_their_unit() -> None:
-    assert [duration(each) for each in (1.5, 2e-3, 3.25e-6, 4e-9, 999.4)] == [
-        "1.5 s", "2 ms", "3.25 us", "4 ns", "999 s",
-    ]  # fmt: skip
-    assert [clock(each) for each in (0, 59.6, 61, 3600)] == ["0:00", "1:00", "1:01", "60:00"]
-    assert speed(2e12, 1e9, 1.0) == "2 TFLOPS"
-    assert speed(2e9, 1e8, 1.0) == "2 GFLOPS"
-    assert speed(1e9, 1e9, 1e-3) == "1000 GB/s"

@@ -107,16 +107,8 @@ def test_many_problems_are_answered_from_one_snapshot(server: Server) -> None:
     assert {each["snapshot"] for each in told["answers"] if "snapshot" in each} == {told["snapshot"]}
     most = server.post("/v1/best", json={"problems": ["gemm 512 512 512"] * 1000, "device": "h200"})
     assert len(most.json()["answers"]) == 1000
-    assert server.post("/v1/best", json={"problems": ["gemm 1 1 1"] * 1001}).status_code == 422
-
-
-@pytest.mark.parametrize(
-    ("snapshot", "status"), [(0, 422), (99_999, 404), (2**62, 404), (2**63, 422), (2**70, 422)]
-)
-def test_a_snapshot_that_no_database_has_is_no_damage(server: Server, snapshot: int, status: int) -> None:
-    """A number beyond 64 bits was told as a damaged database."""
-    asked = {"problems": ["gemm 512 512 512"], "device": "h200", "snapshot": snapshot}
-    assert server.post("/v1/best", json=asked).status_code == status
+    for wrong in ({"problems": ["gemm 1 1 1"] * 1001}, body | {"snapshot": 2**70}):
+        assert server.post("/v1/best", json=wrong).status_code == 422
 
 
 @on_one_database

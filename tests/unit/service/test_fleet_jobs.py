@@ -10,9 +10,8 @@ from fixtures.server import Server, eventually, serving
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
-from tuner.errors import InputError
 from tuner.results.record import Role
-from tuner.service.pool import DevicePool, checked_cluster
+from tuner.service.pool import DevicePool
 from tuner.service.supervisor import arguments, plan_text
 from tuner.store import Store
 from tuner.store.jobs import Job
@@ -105,14 +104,6 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
     )
     assert refused.status_code == 422
     assert "the fleet of this machine has Fake board, Fake board" in refused.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("text", ["tcp://10.0.0.1:8786", "tls://head:8786"])
-def test_a_sqlite_file_and_several_machines_are_refused_with_the_reason(text: str) -> None:
-    with pytest.raises(InputError, match=r"written by one machine alone.*--db postgresql"):
-        checked_cluster(text, (), "sqlite:///studies.db")
-    assert checked_cluster(text, (), "postgresql://tuner@head/tuner") == (text, ())
-    assert checked_cluster("tcp://127.0.0.1:8786", (), "sqlite:///studies.db")
 
 
 def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
