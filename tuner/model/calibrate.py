@@ -8,7 +8,6 @@ residuals of the cases, each over what was expected of it (split conformal predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,15 +135,11 @@ class Calibration:
     doubt: float = 1.0
 
     @classmethod
-    def read(cls, kept: Mapping[str, Any]) -> Calibration:
+    def read(cls, held: tuple[float, float] = (1.0, 1.0), **kept: Any) -> Calibration:
         """One as it was stored: earlier versions kept apart by how much drawn problems changed intervals."""
-        found = dict(kept)
-        of_loss, of_time = found.pop("held", (1.0, 1.0))
-        low, high = found["spread"]
-        reach = found["reach"] * of_loss
-        return cls(**found | {
-            "reach": max(reach, 1.0) if found.get("drawn") else reach, "spread": (low * of_time, high * of_time)
-        })  # fmt: skip
+        (low, high), reach = kept["spread"], kept["reach"] * held[0]
+        kept["reach"] = max(reach, 1.0) if kept.get("drawn") else reach
+        return cls(**kept | {"spread": (low * held[1], high * held[1])})
 
     def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
         """What is said of an answer.

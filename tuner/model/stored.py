@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,10 @@ COLD = "cold"
 FORMAT = 1
 #: A model is at most so large, its data's provenance included.
 MOST_BYTES = 1 << 20
+#: Parts of a model that are arrays, and what makes them of these.
+PARTS: Mapping[str, Callable[..., Any]] = {
+    "forest": Forest, "library": Forest, "calibration": Calibration.read, "evidence": Evidence,
+}  # fmt: skip
 #: Values that need no more than single precision.
 SINGLE = (
     "leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind", "centre",
@@ -58,21 +62,14 @@ def to_bytes(model: Model) -> bytes:
     Raises:
         InputError: It would be larger than 1 MB.
     """
+    configs = json.dumps([[kernel, dict(config)] for kernel, config in model.configs])
     body = {
-        "format": FORMAT,
-        "operation": model.operation,
-        "device": model.device.to_json(),
-        "provenance": dict(model.provenance),
-        "limits": vars(model.limits),
-        "configs": _packed_text(json.dumps([[kernel, dict(config)] for kernel, config in model.configs])),
-        "parameters": _packed("parameters", model.parameters),
+        "format": FORMAT, "operation": model.operation, "device": model.device.to_json(),
+        "provenance": dict(model.provenance), "limits": vars(model.limits),
+        "configs": base64.b64encode(zlib.compress(configs.encode(), 9)).decode(),
         "traits": [[*key, _arrays(of)] for key, of in model.traits.items()],
-        "forest": _arrays(model.forest),
-        "library": _arrays(model.library),
-        "calibration": _arrays(model.calibration),
-        "evidence": _arrays(model.evidence),
-        "network": _arrays(model.network) if model.network is not None else None,
-    }
+        **{name: _packed(name, getattr(model, name)) for name in ("parameters", *PARTS, "network")},
+    }  # fmt: skip
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
     if len(text) > MOST_BYTES:
         raise InputError(
@@ -107,48 +104,34 @@ def from_bytes(text: bytes) -> Model:
 
 
 def _read(body: Mapping[str, Any]) -> Model:
+    configs = json.loads(_inflated(base64.b64decode(body["configs"]), 16 * MOST_BYTES))
+    network = _unpacked_all(body.get("network") or {})
+    if network:
+        network["encoding"] = Encoding(**_unpacked_all(network["encoding"]))
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), DeviceRates(**body["limits"]),
-        [(kernel, Config(config)) for kernel, config in json.loads(_inflated_text(body["configs"]))],
-        _unpacked(body["parameters"]),
+        [(kernel, Config(config)) for kernel, config in configs], _unpacked(body["parameters"]),
         {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
-        Forest(**_unpacked_all(body["forest"])), Forest(**_unpacked_all(body["library"])),
-        Calibration.read(_unpacked_all(body["calibration"])), Evidence(**_unpacked_all(body["evidence"])),
-        body["provenance"],
-        _network(body["network"]) if body.get("network") else None,
+        **{name: read(**_unpacked_all(body[name])) for name, read in PARTS.items()},
+        provenance=body["provenance"], network=Network(**network) if network else None,
     )  # fmt: skip
-
-
-def _network(kept: Mapping[str, Any]) -> Network:
-    others = {name: value for name, value in kept.items() if name != "encoding"}
-    return Network(Encoding(**_unpacked_all(kept["encoding"])), **_unpacked_all(others))
-
-
-def _packed_text(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _inflated_text(kept: str) -> bytes:
-    return _inflated(base64.b64decode(kept), 16 * MOST_BYTES)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _arrays(of: Forest | Traits | Calibration | Evidence | Network | Encoding) -> dict[str, Any]:
+def _arrays(of: Any) -> dict[str, Any]:
     return {name: _packed(name, getattr(of, name)) for name in of.__dataclass_fields__}
 
 
 def _packed(name: str, value: Any) -> Any:
-    """An array as dtype, shape and compressed bytes, columns one after the other; anything else as it is.
+    """An array as dtype, shape and compressed bytes, columns one after the other; a plain value as it is.
 
     Of numbers with a point all first bytes come first, then all second ones: they compress better.
     """
-    if isinstance(value, Encoding):
-        return _arrays(value)
     if not isinstance(value, np.ndarray):
-        return value
+        return _arrays(value) if hasattr(value, "__dataclass_fields__") else value
     if value.dtype.kind == "i":
         most = abs(value).max(initial=0)
         kept = np.dtype(f"i{1 if most < 2**7 else 2 if most < 2**15 else 4}")
@@ -162,21 +145,20 @@ def _packed(name: str, value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or "dtype" not in value:
         return tuple(value) if isinstance(value, list) else value
     dtype, shape = np.dtype(value["dtype"]), value["shape"]
     if dtype.kind not in "if":
         raise ValueError(f"an array of {dtype}")
     room = int(np.prod(shape)) * dtype.itemsize
     if "data" in value:  # as earlier versions kept it
-        found = np.frombuffer(_inflated(base64.b64decode(value["data"]), room), dtype)
+        data = _inflated(base64.b64decode(value["data"]), room)
     else:
         data = _inflated(_base85(value["text"]), room)
         if dtype.kind == "f":
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
-        found = np.frombuffer(data, dtype)
     wide = np.int32 if dtype.kind == "i" else np.float64
-    return np.ascontiguousarray(found.reshape(shape[::-1]).T.astype(wide))
+    return np.ascontiguousarray(np.frombuffer(data, dtype).reshape(shape[::-1]).T.astype(wide))
 
 
 #: What a character of base 85 counts, and a digit at each place of five.
@@ -281,10 +263,6 @@ def regime_of(model: Model) -> str:
 @functools.lru_cache(maxsize=16)
 def _of_file(path: Path, changed_ns: int, size_bytes: int) -> Model:
     """The model of a file in one state."""
-    if size_bytes > MOST_BYTES:
-        raise InputError(
-            f"{path}: a model takes {MOST_BYTES} bytes at the most, got {size_bytes}; fit it again"
-        )
     try:
         return from_bytes(path.read_bytes())
     except InputError as error:

@@ -256,10 +256,6 @@ class Survey:
         self._following: _Ready | None = None
         self._left = self._problems()
 
-    def stop_because(self, why: str) -> None:
-        """Ends it after the problem under way."""
-        self.stop = why
-
     @contextmanager
     def kept(self) -> Iterator[None]:
         """However the block ends, what was timed is stored."""
