@@ -166,7 +166,7 @@ class Catalogue:
 
         Args:
             operation: Name.
-            target: ``cuda`` or ``cpu``; all if empty.
+            target: Kind of device, ``cuda`` or ``cpu``; all if empty.
             only: Kernel names to keep; all if empty.
             precision: Only kernels that serve it; all if empty.
             dtype: Only kernels that compute in it; all if empty.
@@ -178,7 +178,7 @@ class Catalogue:
         declared = self.operation(operation)
         serving = [
             kernel for kernel in self.kernels
-            if kernel.operation == operation and target in ("", kernel.target)
+            if kernel.operation == operation and target in ("", kernel.kind)
             and (not precision or kernel.serves(precision))
             and (not dtype or dtype in computed_dtypes(kernel, declared))
             and (not epilogue or kernel.epilogues)
@@ -334,5 +334,5 @@ def kernels_json(catalogue: Catalogue, operation: str = "", target: str = "") ->
             "constraints": [constraint.sentence for constraint in kernel.constraints],
         }
         for kernel in chosen
-        if target in ("", kernel.target)
+        if target in ("", kernel.kind)
     ]  # fmt: skip

@@ -217,6 +217,11 @@ class Kernel:
         object.__setattr__(self, "epilogues", self.epilogues or self.finishing is not None)
         object.__setattr__(self, "entry", self.entry or self.operation)
 
+    @property
+    def kind(self) -> str:
+        """Name of the kind of device that it runs on."""
+        return source_language(self.target).kind
+
     def serves(self, precision: str) -> bool:
         """Whether the kernel may compute a problem of that precision."""
         return IEEE in self.precisions or precision in self.precisions

@@ -22,12 +22,14 @@ class SourceLanguage:
     Attributes:
         name: Name of the language: ``cuda``, ``numba``.
         target: What kernels declare as their ``target``, and their folder: ``kernels/OPERATION/TARGET``.
+        kind: Name of the kind of device that its kernels run on; several languages may share one.
         suffix: End of a source's file name.
         has_launch: True if a declaration gives a grid and blocks; False if the source starts its own threads.
     """
 
     name: str
     target: str
+    kind: str
     suffix: str
     has_launch: bool
 

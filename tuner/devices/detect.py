@@ -13,17 +13,8 @@ from pathlib import Path
 from tuner.devices.protocol import Compiler, DetectedDevice, Device, DeviceKind, language_of, not_a_spec
 from tuner.errors import DeviceTrouble
 
-__all__ = [
-    "DetectedDevice",
-    "find",
-    "find_all",
-    "find_each",
-    "gpus",
-    "kind_of",
-    "kinds",
-    "language_of",
-    "own_devices",
-]
+#: What comes from elsewhere, and is had here.
+__all__ = ["DetectedDevice", "language_of"]
 
 
 @cache

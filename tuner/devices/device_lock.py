@@ -58,11 +58,11 @@ def device_lock(
             break
         if time.monotonic() >= deadline_s:
             raise LockedByAnother(
-                f"one process at a time times on a device, whatever its database, and {_holder(blocked)} "
+                f"one process at a time times on a device, whatever its database, and {holder_of(blocked)} "
                 f"works with {info.name} ({blocked}); wait for it, or stop it"
             )
         if not is_waiting:
-            waiting(_holder(blocked))
+            waiting(holder_of(blocked))
             is_waiting = True
         time.sleep(RETRY_S)
     with locks:
@@ -75,9 +75,9 @@ def device_holder(info: DeviceInfo) -> str:
     Raises:
         EnvironmentTrouble: The lock file cannot be used.
     """
-    locks, blocked = _take_all(path for path in lock_files(info) if path.exists())
+    locks, blocked = _take_all([path for path in lock_files(info) if path.exists()])
     locks.close()
-    return "" if blocked is None else _holder(blocked)
+    return "" if blocked is None else holder_of(blocked)
 
 
 def lock_files(info: DeviceInfo) -> list[Path]:
@@ -127,9 +127,23 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _take_all(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitStack, Path | None]:
+    """`take_locks` of a device."""
+    try:
+        return take_locks(paths, what)
+    except OSError as error:
+        raise EnvironmentTrouble(
+            f"a device is locked by a file that this process can open, and {error.filename} is not ({error}); "
+            f"make it readable, or set {VARIABLE} to a folder that is the same for all users"
+        ) from error
+
+
+def take_locks(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitStack, Path | None]:
     """Takes all locks, which the stack holds, and signs them if this process says what it does.
 
     Or takes none and returns the one that another process holds.
+
+    Raises:
+        OSError: A lock file cannot be opened.
     """
     descriptors = []
     with contextlib.ExitStack() as locks:
@@ -141,11 +155,6 @@ def _take_all(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitSta
                 descriptors.append(descriptor)
             except BlockingIOError:
                 return contextlib.ExitStack(), path
-            except OSError as error:
-                raise EnvironmentTrouble(
-                    f"a device is locked by a file that this process can open, and {path} is not ({error}); "
-                    f"make it readable, or set {VARIABLE} to a folder that is the same for all users"
-                ) from error
         for descriptor in descriptors if what else ():
             _sign(descriptor, what)
         return locks.pop_all(), None
@@ -186,7 +195,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _holder(path: Path) -> str:
+def holder_of(path: Path) -> str:
     """Returns the holder that the lock file names."""
     try:
         holder = json.loads(path.read_text(encoding="utf-8"))

@@ -241,13 +241,11 @@ class Language(SourceLanguage):
     """A language of kernels: how sources are read, written, hashed, compiled and bound to arrays.
 
     Attributes:
-        kind: Name of the `DeviceKind` that its kernels run on.
         array_library: Library whose arrays its kernels take: ``NumPy``, ``CuPy``.
         compiler_packages: Packages whose version tells the compiler's, and the compiler's name in records. A
             compiler that did not come as one of them tells its version only to a process that loads it.
     """
 
-    kind: str
     array_library: str
     compiler_packages: tuple[tuple[str, str], ...] = ()
 
@@ -292,7 +290,7 @@ class DetectedDevice:
 
     @property
     def target(self) -> str:
-        """Target of the kernels that run on it."""
+        """Kind of device whose kernels it runs; a fake one stands for another kind."""
         return self.info.kind
 
     @property

@@ -46,23 +46,21 @@ def read() -> dict[tuple[str, str], Setting]:
     Raises:
         InputError: A file cannot be read, or is not TOML.
     """
-    found: dict[tuple[str, str], Setting] = {}
-    for file in reversed(files()):
-        if not file.is_file():
-            continue
+    settings: dict[tuple[str, str], Setting] = {}
+    for file in filter(Path.is_file, reversed(files())):
         for name, value in _parsed(file).items():
             if isinstance(value, Mapping):
-                found |= {(name, option): Setting(each, file) for option, each in value.items()}
+                settings |= {(name, option): Setting(own, file) for option, own in value.items()}
             else:
-                found["", name] = Setting(value, file)
-    return found
+                settings["", name] = Setting(value, file)
+    return settings
 
 
 def setting(option: str, command: str = "") -> Any:
     """A value that some file sets; None where none does."""
-    known = read()
-    told = known.get((command, option)) or known.get(("", option))
-    return told.value if told is not None else None
+    settings = read()
+    own = settings.get((command, option)) or settings.get(("", option))
+    return own.value if own is not None else None
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -103,11 +101,12 @@ def check_cache() -> Path:
     return root
 
 
-def cache_trouble(error: OSError) -> EnvironmentTrouble:
+def cache_trouble(error: Exception) -> EnvironmentTrouble:
     """Returns the error for caches that cannot be written."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "free some room there, or set" if full else "set"
+    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some room there, or set" if is_full else "set"
+    reason = getattr(error, "strerror", None) or error
     return EnvironmentTrouble(
-        f"compiled kernels are kept in {cache_root()}, which cannot be written ({error.strerror or error}); "
+        f"compiled kernels are kept in {cache_root()}, which cannot be written ({reason}); "
         f"{remedy} TUNER_CACHE to a folder that can be"
     )

@@ -154,7 +154,7 @@ class _Gathered:
         self._names = {
             kernel.name: [parameter.name for parameter in kernel.parameters]
             for kernel in catalogue.kernels
-            if (kernel.operation, kernel.target) == (subject.operation, subject.kind)
+            if (kernel.operation, kernel.kind) == (subject.operation, subject.kind)
         }
         #: Rows of equal configs have equal texts.
         self._of_text = functools.cache(lambda kernel, text: self.column(kernel, json.loads(text)))

@@ -77,7 +77,7 @@ def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None
         return None, f"kernel {record.kernel!r} is declared in {record.origin}, which was not read"
     declared, place = catalogue or builtin_now(), (record.problem.operation, record.device.kind, record.kernel)
     for kernel in declared.kernels:
-        if (kernel.operation, kernel.target, kernel.name) != place:
+        if (kernel.operation, kernel.kind, kernel.name) != place:
             continue
         if kernel.source_hash != record.source_hash:
             return True, (

@@ -49,7 +49,7 @@ class Case:
         return [
             kernel
             for kernel in self.catalogue.kernels
-            if (kernel.operation, kernel.target) == of and only in ("", kernel.name)
+            if (kernel.operation, kernel.kind) == of and only in ("", kernel.name)
         ]
 
     def models(self) -> Sequence[Any]:

@@ -252,7 +252,7 @@ class Climb:
             except TunerError:  # this dtype has no such limit: integers are not multiplied and added
                 yield 0.0
                 continue
-            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.target == info.kind])
+            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.kind == info.kind])
             work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
             yield work / time_s if time_s else 0.0
 

@@ -296,7 +296,7 @@ def ladder_of(
     published: dict[str, list[Mapping[str, Any]]] = {}
     for path in [] if operation.origin else sorted(configs_folder().glob("ladder-*.toml")):
         for step in read_ladder_plan(path, catalogue).steps:
-            if (step.kernel.operation, step.kernel.target) == (operation.name, target):
+            if (step.kernel.operation, step.kernel.kind) == (operation.name, target):
                 published.setdefault(step.kernel.name, []).extend(step.published)
     steps = [
         LadderStep(kernel, kernel.name, published=tuple(published.get(kernel.name, ()))) for kernel in kernels
@@ -311,7 +311,7 @@ def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[st
     shown = [
         kernel
         for kernel in catalogue.shown
-        if (kernel.operation, kernel.target) == (name, target)
+        if (kernel.operation, kernel.kind) == (name, target)
         and kernel.serves(precision)
         and (not only or kernel.name in only)
     ]

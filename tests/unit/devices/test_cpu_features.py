@@ -3,23 +3,15 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fixtures.lookup_records import crown, gemm, library, record, source_hash
 
-from tuner.declare.hardware import DeviceInfo
-from tuner.declare.space import Space
 from tuner.devices import detect
 from tuner.devices.cpu import kind as cpu_kind
 from tuner.devices.cpu.kind import FEATURES_VARIABLE as VARIABLE
 from tuner.devices.cpu.kind import vectors_in_use as used
 from tuner.errors import DeviceTrouble, InputError
-from tuner.lookup import answer
-from tuner.results.record import Role
-from tuner.store import Store
-from tuner.store.publishing import publish
 
 WIDE = {"avx", "avx2", "avx512f"}
 
@@ -83,28 +75,3 @@ print(device.circumstances(lambda: None)["restricted_to_vector_bytes"])
     assert done.stdout.splitlines() == [
         "haswell False True restricted to AVX2, by TUNER_CPU_FEATURES", "32.0"
     ], done.stderr  # fmt: skip
-
-
-def test_what_was_published_of_a_restricted_cpu_answers_on_a_real_one(tmp_path: Path) -> None:
-    from tuner.declare.catalogue import builtin
-
-    held = DeviceInfo(
-        "AMD EPYC (2 cores, restricted to AVX2)", "cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10
-    )
-    real = replace(held, name="Intel Xeon E5-2690 (2 cores, AVX2)")
-    problem = builtin().operations["gemm"].problem({"m": 512, "n": 512, "k": 512})
-    kernel = builtin().of("gemm", "cpu")[-1]
-    config = Space.build(kernel.parameters, kernel.constraints, problem, held, limit=100_000)[0]
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
-        more = {"device": held, "regime": "hot"}
-        best = record(
-            gemm(512, 512, 512), 1e-3, role=Role.FINAL, kernel=kernel.name, config=dict(config),
-            source_hash=source_hash(kernel.name, "cpu"), **more,
-        )  # fmt: skip
-        crown(store, best, library(gemm(512, 512, 512), 2e-3, **more), 2.0)
-        publish(store, tmp_path / "tuned")
-    found = answer(None, gemm(512, 512, 512), real, published=tmp_path / "tuned")
-    assert (found.match, found.kernel, found.config) == ("similar-device", kernel.name, config)
-    assert found.reasons[0] == "nothing was timed cold on such a device; this was timed hot"
-    wider = replace(real, vector_bytes=64)
-    assert answer(None, gemm(512, 512, 512), wider, published=tmp_path / "tuned").match == "default"

@@ -12,7 +12,6 @@ from tuner.declare import catalogue
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Config
 from tuner.devices.fake.device import FakeDevice, read_info
-from tuner.devices.protocol import LaunchFailed
 from tuner.errors import DeviceTrouble
 from tuner.workers.workload import Workload
 
@@ -53,23 +52,6 @@ def test_a_landscape_gives_every_config_a_latency_of_its_own() -> None:
     again = {"landscape_seed": 1, "base_s": 1e-3}
     assert latency(again, of("cuda", BLOCK=32, ITEMS=1, ORDER="striped")) == times[0]
     assert latency({**again, "landscape_seed": 2}, of("cuda", BLOCK=32, ITEMS=1, ORDER="striped")) != times[0]
-
-
-def test_without_a_rule_nothing_runs() -> None:
-    with pytest.raises(LaunchFailed, match="injected by the fake device"):
-        latency({}, of("cpu", CHUNK=64, FUSED=True))
-
-
-def test_a_binary_of_another_compiler_is_refused() -> None:
-    device = FakeDevice({"info": BOARD, "landscape_seed": 1})
-    with pytest.raises(LaunchFailed, match="not a binary of the fake compiler"):
-        device.load(of("cpu", CHUNK=64, FUSED=True), b"other", Workload(device, PROBLEM, 1))
-
-
-def test_a_dead_device_fails_its_canary() -> None:
-    with pytest.raises(LaunchFailed, match="unwell") as caught:
-        FakeDevice({"info": BOARD, "dead": True}).canary()
-    assert caught.value.device_unwell
 
 
 @pytest.mark.parametrize(

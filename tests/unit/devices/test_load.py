@@ -22,7 +22,7 @@ from tuner.devices.cuda import load as gpu
 from tuner.devices.cuda.load import GpuReading, gpu_load
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import MachineWatch, described
-from tuner.devices.protocol import Load
+from tuner.devices.protocol import Load, keep_busy
 from tuner.results.measurement import (
     HEAT,
     OTHERS_CORES,
@@ -91,11 +91,6 @@ def test_whatever_is_read_the_load_is_a_number_of_cores(
     assert all(isinstance(value, float) for value in circumstances.values())
 
 
-@pytest.mark.parametrize(("cores", "others", "busy"), [(2, 0.2, 0), (2, 0.3, 1), (128, 1.0, 0), (128, 1.5, 1)])
-def test_the_services_of_a_large_machine_are_no_load(cores: int, others: float, busy: int) -> None:
-    assert len(complaints({OTHERS_CORES: others}, cores)) == busy
-
-
 def test_this_machine_is_read() -> None:
     now = CpuReading.now()
     assert now.cores == len(os.sched_getaffinity(0))
@@ -121,15 +116,6 @@ def test_in_a_container_this_studys_own_workers_are_no_others() -> None:
     both = gpu_load(GpuReading({4711: ""}, 0.0), GpuReading({4711: "", 4712: ""}, 1.0), [OWN])
     assert both.circumstances[OTHERS_PROCESSES] == 1
     assert both.who == ("process 4711 of another namespace",)
-
-
-@pytest.mark.parametrize(
-    ("bits", "words"),
-    [(0x04, None), (0x64, "heat"), (0x88, "hardware slowdown, power brake")],
-    ids=["the power limit of normal work", "heat", "power"],
-)
-def test_throttled_clocks_are_told(bits: int, words: str | None) -> None:
-    assert complaints({"throttle_reasons": bits}) == ((f"clocks are throttled: {words}",) if words else ())
 
 
 def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +235,11 @@ def test_counters_that_are_missing_are_said(tmp_path: Path) -> None:
     assert "no energy counters of this CPU" in EnergyCounters(tmp_path).trouble
     package(tmp_path, "intel-rapl:0", 1).write_text("")
     assert "chmod a+r" in EnergyCounters(tmp_path).trouble
+
+
+def test_a_device_is_kept_busy_in_batches() -> None:
+    runs, waits = [], []
+    batch = keep_busy(lambda: runs.append(1), lambda: waits.append(len(runs)), seconds=0.05)
+    assert waits[-1] == len(runs)
+    assert waits[-1] - waits[-2] in (batch, batch // 2)
+    assert batch > 1

@@ -18,10 +18,6 @@ PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
     "SHARE": "B", "SLABS": 1,
 }  # fmt: skip
-DIRECT = {
-    "WIDTH": 8, "MR": 6, "NR": 16, "KC": 64, "PACK_A": False, "PACK_B": False, "STREAM": False, "UNROLL": 1,
-    "PREFETCH": 0, "THREADS": 2, "SPLIT": "both",
-}  # fmt: skip
 BUILTIN = builtin()
 
 
@@ -53,14 +49,6 @@ def test_sixty_configs_of_packed_have_few_functions_to_compile() -> None:
     assert {name: len(found) for name, found in parts.items()} == {
         "_take_part": 1, "pack_a": 1, "pack_b": 1, "multiply_block": 2
     }  # fmt: skip
-
-
-def test_configs_of_direct_that_differ_in_depth_and_split_share_what_is_compiled() -> None:
-    texts = [
-        rendered("direct", DIRECT | more).text for more in ({}, {"KC": 256, "SPLIT": "rows", "THREADS": 3})
-    ]
-    for name in ("_take_part", "multiply_apart"):
-        assert len({SourceParts(text).of(name) for text in texts}) == 1, name
 
 
 def test_what_configs_share_is_one_function_in_a_process() -> None:
@@ -98,10 +86,6 @@ def test_a_part_has_what_it_refers_to_and_all_that_may_have_an_effect() -> None:
     assert part.splitlines() == [
         line for line in SOURCE.splitlines() if line and line not in ("def unused():", "    return UNUSED")
     ]
-
-
-def test_what_nothing_refers_to_is_no_part() -> None:
-    assert SourceParts("A = 1\nB = 2\ndef f():\n    return A\n").of("f") == "A = 1\ndef f():\n    return A\n"
 
 
 HIDDEN = """

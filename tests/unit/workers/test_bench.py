@@ -99,10 +99,6 @@ def test_the_library_is_verified_and_timed_by_the_same_code(room: Room) -> None:
     assert list(found.stages_s) == ["verify", "time"]
 
 
-def test_no_library_is_no_baseline(tmp_path: Path) -> None:
-    assert Room(tmp_path).bench.measure_baseline() is None
-
-
 def test_the_finals_give_one_measurement_each_and_the_library_last(room: Room) -> None:
     wrong = fault_configs()["wrong_result"]
     failing = fault_configs()["launch_failed"]
@@ -115,14 +111,6 @@ def test_the_finals_give_one_measurement_each_and_the_library_last(room: Room) -
     ]  # fmt: skip
     rounds = {len(each.samples_s) for each in found if each.samples_s}
     assert len(rounds) == 1
-
-
-def test_each_finalist_has_its_own_occupancy_and_the_library_none(room: Room) -> None:
-    found = room.bench.finals([room.compiled_config(each) for each in (BEST, SLOW)], 0.0)
-    assert [each.circumstances.get("occupancy") for each in found] == [0.5, 0.25, None]
-    library = room.bench.measure_baseline()
-    assert library is not None
-    assert "occupancy" not in library.circumstances
 
 
 @pytest.mark.parametrize(("over", "finals"), [(1.05, "MEASURED"), (1.4, "INACCURATE")])
@@ -156,10 +144,6 @@ def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_fin
     assert alone.circumstances["threads"] == 8
 
 
-def test_a_library_without_threads_plays_once(room: Room) -> None:
-    assert len(room.bench.finals([room.compiled_config(BEST)], 0.0, (1, 2))) == 2
-
-
 @pytest.mark.parametrize("regime", ["cold", "hot", "cold-graph", "hot-graph"])
 @pytest.mark.parametrize("runs", [1, 2, 5, 11])
 @pytest.mark.parametrize(
@@ -184,20 +168,6 @@ def test_a_config_that_cheats_once_it_is_timed_is_wrong(
     assert found.outcome is Outcome.WRONG_RESULT
     assert reason.removeprefix("in a timed run: ") in found.reason
     assert found.samples_s == ()
-
-
-def test_inputs_are_restored_before_each_config(room: Room) -> None:
-    found = [
-        room.bench.measure(room.compiled_config(config), None)
-        for config in (fault_configs()["writes_input"], BEST, fault_configs()["writes_input"], SLOW)
-    ]
-    assert [each.outcome.value for each in found] == ["WRONG_RESULT", "MEASURED", "WRONG_RESULT", "MEASURED"]
-    assert not room.bench.unwell
-
-
-def test_finals_of_none_that_is_right_cost_no_rounds_with_the_library(room: Room) -> None:
-    wrong = [room.compiled_config(fault_configs()[each]) for each in ("wrong_result", "stale", "writes_input")]
-    assert [each.outcome for each in room.bench.finals(wrong, 60.0)] == [Outcome.WRONG_RESULT] * 3
 
 
 def test_a_verification_says_what_is_wrong(room: Room) -> None:
@@ -259,3 +229,26 @@ def test_a_sentinel_times_champion_and_library_in_turns_and_leaves_out_what_is_w
     assert len({len(times) for times in turns.rounds_s.values()}) == 1
     assert turns.wrong.keys() == {"before"}
     assert set(turns.circumstances["sm_clock_hz"]) == {1e9}
+
+
+@pytest.mark.parametrize(
+    ("energy", "of_device", "joules"),
+    [
+        (True, {"power_w": 100.0}, [300.0 * BEST_S, 200.0 * BEST_S, 400.0 * BEST_S]),
+        (True, {}, [300.0 * BEST_S, None, None]),
+        (False, {"power_w": 100.0}, [None, None, None]),
+    ],
+    ids=["all", "the device is silent", "nobody asks"],
+)
+def test_energy_is_power_times_time_where_it_is_asked_for(
+    tmp_path: Path, energy: bool, of_device: dict[str, float], joules: list[float | None]
+) -> None:
+    rules = [rule(BEST, latency_s=BEST_S, power_w=300.0), rule(SLOW, latency_s=2 * BEST_S)]
+    room = Room(tmp_path, rules=rules, noise=0.0, baseline_s=4 * BEST_S, **of_device)
+    room.bench.energy = energy
+    found = [room.bench.measure(room.compiled_config(config), None) for config in (BEST, SLOW)]
+    library = room.bench.measure_baseline()
+    assert library is not None
+    assert [each.circumstances.get("energy_j") for each in (*found, library)] == [
+        each and pytest.approx(each) for each in joules
+    ]

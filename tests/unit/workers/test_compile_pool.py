@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -100,11 +99,6 @@ def test_the_time_limit_follows_past_compilations_and_has_a_floor(took_s: list[f
     assert limit_s in (compile_pool.LIMIT_FLOOR_S, *(compile_pool.LIMIT_FACTOR * each for each in took_s))
 
 
-def pool_workers() -> list[psutil.Process]:
-    """The workers of this process that live."""
-    return [psutil.Process(pid) for pid in own_workers()]
-
-
 def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:
     pool = make(1)
     pool.compile_all({1: rendered(BEST, tmp_path)})
@@ -118,7 +112,7 @@ def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) 
     assert set(pool.compile_all({4: rendered(BEST, tmp_path)})) == {4}
     pool.submit(5, rendered(BEST, tmp_path))
     drained(pool, 1)
-    (idle,) = pool_workers()
+    (idle,) = (psutil.Process(pid) for pid in own_workers())
     idle.kill()
     idle.wait()
     assert set(pool.compile_all({6: rendered(BEST, tmp_path)})) == {6}
@@ -130,41 +124,28 @@ def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) 
 DEVICE = DeviceInfo.from_json(BOARD)
 
 
-def compiled_config(block: tuple[int, ...], **report: int) -> CompiledConfig:
-    source = Rendered("", "toy", "cuda", Launch((1,), block))
-    return CompiledConfig(source, b"", CompileReport(**report), 0.25)
-
-
-@pytest.mark.parametrize(("block", "registers"), [((1024,), 64), ((32, 32), 64), ((256,), 255), ((512,), 128)])
-def test_what_fits_into_the_registers_is_tried(block: tuple[int, ...], registers: int) -> None:
-    assert ruled_out(compiled_config(block, registers=registers), DEVICE) is None
-
-
-@pytest.mark.parametrize(("block", "registers"), [((1024,), 65), ((32, 32), 72), ((512,), 129)])
-def test_a_block_that_needs_more_registers_than_there_are_is_not_launched(
-    block: tuple[int, ...], registers: int
+@pytest.mark.parametrize(
+    ("block", "report", "outcome", "reason"),
+    [
+        ((1024,), {"registers": 64}, None, ""),
+        ((32, 32), {"registers": 64}, None, ""),
+        ((512,), {"registers": 128}, None, ""),
+        ((1024,), {"registers": 65}, Outcome.LAUNCH_FAILED, "a block has at most 65536 registers"),
+        ((32, 32), {"registers": 72}, Outcome.LAUNCH_FAILED, "a block has at most 65536 registers"),
+        ((64,), {"spill_bytes": compile_pool.MAX_SPILL_BYTES}, None, ""),
+        ((64,), {"spill_bytes": 516}, Outcome.PRUNED, "spills 516 bytes a thread"),
+        (None, {"spill_bytes": 10**6, "registers": 10**6}, None, ""),
+    ],
+)
+def test_the_compilers_report_rules_out_what_cannot_launch_or_win(
+    block: tuple[int, ...] | None, report: dict[str, int], outcome: Outcome | None, reason: str
 ) -> None:
-    found = ruled_out(compiled_config(block, registers=registers), DEVICE)
-    assert found is not None
-    assert found.outcome is Outcome.LAUNCH_FAILED
-    assert "a block has at most 65536 registers" in found.reason
-    assert found.stages_s == {"compile": 0.25}
-    assert found.compiled is not None
-    assert found.compiled.registers == registers
-
-
-def test_a_kernel_that_spills_badly_is_pruned() -> None:
-    assert ruled_out(compiled_config((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES), DEVICE) is None
-    found = ruled_out(compiled_config((64,), spill_bytes=compile_pool.MAX_SPILL_BYTES + 4), DEVICE)
-    assert found is not None
-    assert found.outcome is Outcome.PRUNED
-    assert "spills 516 bytes a thread" in found.reason
-
-
-def test_nothing_is_ruled_out_on_a_cpu() -> None:
-    whole = compiled_config((1,), spill_bytes=10**6, registers=10**6)
-    cpu = replace(whole, rendered=Rendered("", "toy", "cpu"))
-    assert ruled_out(cpu, DeviceInfo("cpu", "cpu")) is None
+    source = Rendered("", "toy", "cuda", Launch((1,), block) if block else None)
+    refused = ruled_out(CompiledConfig(source, b"", CompileReport(**report), 0.25), DEVICE)
+    assert (refused and refused.outcome) == outcome
+    if refused is not None:
+        assert reason in refused.reason
+        assert refused.stages_s == {"compile": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,3 @@ def test_a_compilation_that_takes_all_memory_fails_alone(make: Make, monkeypatch
         assert each.failure is not None
         assert each.failure.outcome.value == "COMPILE_FAILED"
         assert OUT_OF_MEMORY in each.failure.reason
-
-
-def test_a_compilation_that_does_not_end_is_timed_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = make(1)
-    with monkeypatch.context() as hasty:
-        hasty.setattr(compile_pool, "LIMIT_FLOOR_S", 1.0)
-        hasty.setattr(compile_pool, "LIMIT_FACTOR", 0.0)
-        (endless,) = done(pool, [ENDLESS])
-    assert endless.failure is not None
-    assert endless.failure.outcome.value == "TIMED_OUT"
-    assert "while compiling, the worker did not answer in time" in endless.failure.reason
-    (after,) = done(pool, [SOUND])
-    assert after.compiled_config is not None

@@ -60,15 +60,6 @@ def test_the_same_processes_work_on_one_problem_after_the_other(crew: Crew, spec
     assert own_workers() == before
 
 
-def test_a_resting_device_has_no_arrays(crew: Crew, spec: str) -> None:
-    worker = crew.devices[0]
-    worker.prepare(named(spec), "cold")
-    assert worker.baseline() is not None
-    crew.rest()
-    with pytest.raises(DeviceTrouble, match="prepare comes first"):
-        worker.baseline()
-
-
 def test_what_was_asked_for_one_problem_does_not_come_at_the_next(crew: Crew, spec: str) -> None:
     asked = request(spec)
     text = render(asked.kernels[0], asked.problem, Config(BEST))

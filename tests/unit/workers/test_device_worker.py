@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
-from tuner.workers.process import WorkerFailed
 
 Make = Callable[..., DeviceWorker]
 
@@ -75,11 +73,6 @@ def test_a_worker_is_replaced_after_each_failure_that_it_does_not_survive(
     found = measured(worker, compiled_config(tmp_path, fault_configs()["wrong_result"]))
     assert found.outcome is Outcome.WRONG_RESULT
     assert worker.restarts == restarts
-
-
-@pytest.mark.parametrize(("best_s", "limit_s"), [(None, 30.0), (1e-6, 10.0), (0.05, 15.0), (1.0, 300.0)])
-def test_the_time_limit_follows_the_best_config_and_has_a_floor(best_s: float | None, limit_s: float) -> None:
-    assert device_worker.run_limit_s(best_s) == pytest.approx(limit_s)
 
 
 def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path: Path) -> None:
@@ -144,26 +137,6 @@ def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: 
     assert worker.restarts == 0
 
 
-def test_what_was_sent_ahead_is_lost_with_its_worker(make: Make, tmp_path: Path) -> None:
-    worker = make()
-    spec = f"fake:{tmp_path}/device.json"
-    worker.send(surveyed(spec, 1000), b"")
-    assert worker.send_ahead(surveyed(spec, 500), b"")
-    assert len(list(worker.answers(10.0))) == 3
-    process = psutil.Process(worker.channel.pid)
-    process.kill()
-    process.wait()
-    assert not worker.send_ahead(surveyed(spec, 400), b"")
-    with contextlib.suppress(WorkerFailed):  # it may have answered the second one before
-        list(worker.answers(10.0))
-    if not worker.restarts:
-        with pytest.raises(WorkerFailed, match="the worker died"):
-            list(worker.answers(10.0))
-    assert worker.restarts == 1
-    worker.send(surveyed(spec, 300), b"")
-    assert len(list(worker.answers(10.0))) == 3
-
-
 def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> None:
     worker = make(dead=True)
     worker.begin(compiled_config(tmp_path, fault_configs()["unwell"]), None)
@@ -218,6 +191,11 @@ def test_a_first_run_far_above_the_best_is_stopped(
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
 
 
-@pytest.mark.parametrize(("best_s", "limit_s"), [(None, None), (1e-3, 2.0), (1.0, 10.0)])
-def test_a_first_run_may_take_a_small_multiple_of_the_best(best_s: float | None, limit_s: float | None) -> None:
-    assert device_worker.first_limit_s(best_s) == limit_s
+def test_limits_follow_the_best_config_and_have_a_floor() -> None:
+    assert [device_worker.run_limit_s(best_s) for best_s in (None, 1e-6, 0.05, 1.0)] == [
+        30.0,
+        10.0,
+        15.0,
+        300.0,
+    ]
+    assert [device_worker.first_limit_s(best_s) for best_s in (None, 1e-3, 1.0)] == [None, 2.0, 10.0]

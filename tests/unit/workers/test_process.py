@@ -6,19 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from fixtures.fake_device import BEST, TOY, request, write_device
+from fixtures.fake_device import write_device
 
-from tuner.declare.kernel import render
-from tuner.declare.space import Config
 from tuner.errors import DeviceTrouble, InputError
-from tuner.workers.bench import rendered_from
-from tuner.workers.main import problem_from
 from tuner.workers.process import Worker, WorkerFailed
 
 Start = Callable[[str, str], Worker]
@@ -101,12 +95,3 @@ def test_what_a_dying_worker_wrote_is_part_of_the_reason(start: Start, spec: str
     worker = start("compile", spec)
     with pytest.raises(WorkerFailed, match=r"(?s)the worker died with exit code 1: .*KeyError: 'do'"):
         worker.ask({"no": "request"})
-
-
-def test_rendered_kernels_and_problems_travel_whole(spec: str) -> None:
-    asked = request(spec)
-    rendered = render(asked.kernels[0], asked.problem, Config(BEST))
-    assert rendered_from(asdict(rendered)) == rendered
-    named: dict[str, Any] = {**asked.problem.to_json(), "origin": str(TOY)}
-    assert problem_from(named) == asked.problem
-    assert problem_from(named).memory_bytes == asked.problem.memory_bytes

@@ -7,11 +7,9 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.devices.protocol import LaunchFailed
 from tuner.workers import sampling
 from tuner.workers.sampling import interleave, screen_by
 
@@ -54,18 +52,6 @@ def test_a_noisy_config_takes_more_but_not_without_end() -> None:
     assert found.pruned == ""
 
 
-def test_a_long_run_is_sampled_less() -> None:
-    found = screened(steady(1.0), None)
-    assert len(found.samples_s) < sampling.MIN_SAMPLES
-
-
-def test_a_hopeless_config_costs_two_samples() -> None:
-    run = steady(2e-3)
-    found = screened(run, 1e-3)
-    assert run.taken == len(found.samples_s) == 2
-    assert found.pruned == "cannot win: its fastest sample takes 2 times the best config's median"
-
-
 def test_one_slow_sample_does_not_prune_the_best() -> None:
     found = screened(Scripted(itertools.chain([9e-3], itertools.repeat(0.9e-3))), 1e-3)
     assert found.pruned == ""
@@ -101,14 +87,6 @@ def test_samples_are_those_taken_in_their_order(script: list[float], incumbent_s
     assert 1 < run.taken <= sampling.MAX_SAMPLES
 
 
-def test_a_failed_run_is_passed_on() -> None:
-    def failing(count: int) -> list[float]:
-        raise LaunchFailed("illegal address", device_unwell=True)
-
-    with pytest.raises(LaunchFailed, match="illegal address"):
-        screen_by(failing, None)
-
-
 # --- finals ---------------------------------------------------------------------------------------------------
 
 
@@ -137,21 +115,6 @@ def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
     assert len(times[0]) == run.taken == sampling.LEAST_ROUNDS
 
 
-def test_times_belong_to_their_configs() -> None:
-    times = played([steady(1e-3), steady(2e-3)], 0.0)
-    assert set(times[0]) == {1e-3}
-    assert set(times[1]) == {2e-3}
-
-
-def test_a_large_budget_does_not_mean_rounds_without_end() -> None:
-    times = played([steady(1e-3)], 1e9)
-    assert len(times[0]) == sampling.MAX_ROUNDS
-
-
 def test_one_outlier_in_a_round_does_not_count() -> None:
     script = itertools.cycle([1e-3, 1e-3, 5e-3])
     assert set(played([Scripted(script)], 1e9)[0]) == {1e-3}
-
-
-def test_nobody_has_no_times() -> None:
-    assert played([], 0.0) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -58,13 +57,6 @@ def test_nothing_written_is_found() -> None:
     assert math.isnan(error.bound_ratio)
 
 
-def test_poison_makes_an_old_answer_worthless() -> None:
-    workload = toy()
-    right(workload)
-    workload.poison()
-    assert "unwritten" in workload.check()[1]
-
-
 @settings(max_examples=30)
 @given(st.integers(0, 999), st.sampled_from(["nan", "inf", "off", "zero", "skip"]))
 def test_a_single_wrong_element_is_found(place: int, how: str) -> None:
@@ -81,12 +73,6 @@ def test_a_byte_outside_is_found(place: int) -> None:
     right(workload)
     whole(workload, "y")[place] = 0
     assert workload.check()[1] == "wrote outside of y"
-
-
-def test_guards_lie_around_the_output_and_nothing_else() -> None:
-    workload = toy(n=3)
-    assert whole(workload, "y").nbytes == 2 * GUARD_BYTES + 3 * 4
-    assert workload.arrays["x"].base is None
 
 
 def test_inputs_are_drawn_by_the_seed() -> None:
@@ -167,12 +153,6 @@ def test_outputs_of_other_inputs_are_called_stale() -> None:
     assert workload.check()[1].startswith("returned a stale result")
 
 
-def test_another_second_draw_is_new_to_all() -> None:
-    workload = toy()
-    before = workload.second.references["y"].copy()
-    assert not (workload.draw_anew().references["y"] == before).any()
-
-
 def test_a_reference_that_is_a_view_of_its_input_stays_what_it_was() -> None:
     transposed = replace(
         TOYS,
@@ -224,18 +204,6 @@ def split(a: Any, b: Any, order: Any, parts: int) -> Any:
     return total
 
 
-def compensated(a: Any, b: Any) -> Any:
-    """Kahan's sum."""
-    total = numpy.zeros((a.shape[0], b.shape[1]), numpy.float32)
-    lost = numpy.zeros_like(total)
-    for p in range(a.shape[1]):
-        term = numpy.multiply.outer(a[:, p], b[p]) - lost
-        longer = total + term
-        lost = (longer - total) - term
-        total = longer
-    return total
-
-
 @settings(max_examples=25)
 @given(st.integers(1, 400), st.integers(1, 16), st.integers(0, 2**32 - 1))
 def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: int, seed: int) -> None:
@@ -245,37 +213,15 @@ def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: i
     assert workload.check()[1] == ""
 
 
-@settings(max_examples=10)
-@given(st.integers(1, 2000), st.integers(0, 2**32 - 1))
-def test_compensated_sums_pass(k: int, seed: int) -> None:
-    workload = gemm(5, 4, k, seed)
-    workload.arrays["c"][...] = compensated(workload.arrays["a"], workload.arrays["b"])
-    assert workload.check()[1] == ""
-
-
-def half(x: Any) -> Any:
-    """Ten bits of fraction in float16."""
-    return x.astype(numpy.float16).astype(numpy.float32)
-
-
 def tf32(x: Any) -> Any:
     """Ten bits of fraction, as tensor cores take float32."""
     return (x.view(numpy.uint32) & numpy.uint32(0xFFFFE000)).view(numpy.float32)
 
 
 @pytest.mark.parametrize("k", [1, 16, 300, 4096])
-@pytest.mark.parametrize("less", [half, tf32])
-def test_products_of_less_precision_are_wrong(less: Callable[[Any], Any], k: int) -> None:
+def test_products_of_less_precision_are_wrong(k: int) -> None:
     workload = gemm(32, 32, k, seed=k)
-    workload.arrays["c"][...] = less(workload.arrays["a"]) @ less(workload.arrays["b"])
-    assert "times what rounding explains" in workload.check()[1]
-
-
-def test_a_float64_output_is_held_to_float64() -> None:
-    workload = toy(dtype="float64")
-    right(workload)
-    assert workload.check()[1] == ""
-    workload.arrays["y"][...] = workload.references["y"].astype(numpy.float32)
+    workload.arrays["c"][...] = tf32(workload.arrays["a"]) @ tf32(workload.arrays["b"])
     assert "times what rounding explains" in workload.check()[1]
 
 
@@ -305,15 +251,11 @@ def test_several_outputs_are_all_checked() -> None:
     workload.arrays["halved"][7] += 1
     assert "rounding" in workload.check()[1]
     right(workload)
+    workload.arrays["doubled"][0] += 1
+    assert workload.check()[1] != "", "whole numbers are exact"
+    right(workload)
     whole(workload, "doubled")[0] = 1
     assert workload.check()[1] == "wrote outside of doubled"
-
-
-def test_whole_numbers_are_exact() -> None:
-    workload = Workload(DEVICE, two_outputs(), 3)
-    right(workload)
-    workload.arrays["doubled"][0] += 1
-    assert workload.check()[1] != ""
 
 
 def test_a_reference_of_zeros_can_be_met() -> None:
@@ -323,17 +265,6 @@ def test_a_reference_of_zeros_can_be_met() -> None:
     assert workload.check()[1] == ""
     workload.arrays["y"][3] = 1e-30
     assert workload.check()[1] != ""
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
-def test_inputs_of_every_dtype_are_drawn(dtype: str) -> None:
-    def tensors(p: Problem) -> tuple[Tensor, ...]:
-        return Tensor("x", (p.n,), dtype), Tensor("y", (p.n,), "float64", output=True)
-
-    operation = replace(TOYS, tensors=tensors, reference=lambda xp, p, arrays: arrays["x"].astype("float64"))
-    workload = Workload(DEVICE, operation.problem({"n": 200}), 1)
-    assert workload.arrays["x"].dtype == dtype
-    assert len(set(workload.arrays["x"].tolist())) > 20
 
 
 def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import re
@@ -37,17 +36,15 @@ class CubinCache:
             self._cache: Any = diskcache.Cache(
                 str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
             )
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             raise cache_trouble(error) from error
-        except sqlite3.Error as error:
-            raise cache_trouble(OSError(errno.EIO, str(error))) from error
 
     def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
         """Returns the binary stored for the same source, options, architecture and compiler, or None."""
-        found = self._cache.get(_key(rendered, architecture, compiler))
-        if not isinstance(found, bytes):
+        value = self._cache.get(_key(rendered, architecture, compiler))
+        if not isinstance(value, bytes):
             return None
-        report, _, code = found.partition(b"\n")
+        report, _, code = value.partition(b"\n")
         return Binary(code, CompileReport(**json.loads(report)))
 
     def put(self, rendered: Rendered, architecture: str, compiler: str, binary: Binary) -> None:
@@ -120,8 +117,8 @@ def read_report(log: str, cubin: bytes, entry: str = "") -> CompileReport:
         cubin: The machine code.
         entry: Of this kernel; of the one that uses most of each if it is empty or not named in the log.
     """
-    told = re.split(r"(?=Compiling entry function ')", log)
-    log = next((each for each in told if each.startswith(f"Compiling entry function '{entry}'")), log)
+    parts = re.split(r"(?=Compiling entry function ')", log)
+    log = next((part for part in parts if part.startswith(f"Compiling entry function '{entry}'")), log)
 
     def largest(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
@@ -141,26 +138,18 @@ def target_architecture(compute_capability: int) -> str:
     return f"sm_{compute_capability}{'a' if compute_capability >= 90 else ''}"
 
 
-class NvrtcCompiler:
+class NvrtcCompiler(CubinCache):
     """`tuner.devices.protocol.Compiler` for CUDA kernels, with a cache on disk."""
-
-    def __init__(self) -> None:
-        self._cache = CubinCache()
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem | None = None) -> Binary:
         """Compiles to a cubin for the architecture, or finds it in the cache; see the protocol."""
         compiler = nvrtc_version()
-        known = self._cache.get(rendered, architecture, compiler)
-        if known is not None:
-            return known
-        cubin, log = compile_cubin(rendered.text, architecture, rendered.options)
-        binary = Binary(cubin, read_report(log, cubin, rendered.entry))
-        self._cache.put(rendered, architecture, compiler, binary)
+        binary = self.get(rendered, architecture, compiler)
+        if binary is None:
+            cubin, log = compile_cubin(rendered.text, architecture, rendered.options)
+            binary = Binary(cubin, read_report(log, cubin, rendered.entry))
+            self.put(rendered, architecture, compiler, binary)
         return binary
-
-    def close(self) -> None:
-        """Closes the cache's files."""
-        self._cache.close()
 
 
 def compiled_code(rendered: Rendered, architecture: str) -> bytes:
@@ -169,8 +158,5 @@ def compiled_code(rendered: Rendered, architecture: str) -> bytes:
     Raises:
         CompileFailed: The source does not compile.
     """
-    compiler = NvrtcCompiler()
-    try:
+    with contextlib.closing(NvrtcCompiler()) as compiler:
         return compiler.compile(rendered, architecture).code
-    finally:
-        compiler.close()
