@@ -144,43 +144,6 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
     np.testing.assert_allclose(got, expected, rtol=2.0**-8, atol=2.0**-9)
 
 
-#: A warpgroup whose threads have the sums of 64 x BN elements as wgmma leaves them; C is 61 x n.
-STORED = """
-constexpr int PARTS = 1, WIDTH = 32, SUMS = WIDTH / 2;
-struct Item {
-    int row, column;
-};
-STORE
-extern "C" __global__ void stored(const float* sums, EPILOGUE_OPERANDS float* c, int n EPILOGUE_FACTORS)
-{
-    float s[PARTS][SUMS];
-    const int lane = threadIdx.x % 32, m = 61;
-    for (int i = 0; i < SUMS; ++i) {
-        const int row = threadIdx.x / 32 * 16 + i / 2 % 2 * 8 + lane / 4;
-        const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        s[0][i] = row < m && column < n ? sums[row * n + column] : 0.0f;
-    }
-    const Item item = {0, 0};
-    store(s, c, item, 0, m, n EPILOGUE_OF_KERNEL);
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("n", "epilogue"),
-    [(28, ALL), (30, ALL), (29, ALL), (31, "beta+gelu-tanh"), (28, "")],
-)
-def test_emulated_products_are_finished_as_they_are_stored(n: int, epilogue: str, folder: Path) -> None:
-    """What `emulated` adds to its plain form, which runs on no CPU: four neighbours, two, or one at a time."""
-    of_gemm = problem(61, n, 1, epilogue, precision="emulated")
-    source = Path(str(kernel_of("cuda", "emulated").source)).read_text()
-    own = source[source.index("__device__ __forceinline__ void store_two") :].partition("#if SPLIT_K")[0]
-    text = source_of(of_gemm, ("epilogue.cuh",), STORED.replace("STORE\n", own))
-    sums = np.random.default_rng(4).standard_normal((61, n)).astype("float32")
-    got, expected = finished("stored", text, of_gemm, sums, 128, folder)
-    np.testing.assert_allclose(got, expected, rtol=2.0**-21, atol=2.0**-21)
-
-
 @pytest.mark.parametrize("epilogue", [ALL, "bias-row+silu"])
 def test_the_exact_kernel_behind_emulated_products_finishes_them(epilogue: str, folder: Path) -> None:
     kernel = kernel_of("cuda", "double_sums")

@@ -12,7 +12,6 @@ from test_cuda_kernels import assert_right
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.launch import Padded
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 
@@ -48,14 +47,6 @@ def test_padded_rows_and_borders_change_no_result(name: str, layout: str, chosen
     for shape in ((1, 1, 1), (37, 45, 53), (32, 64, 128)):
         problem = gemm(*shape, layout, "float64" if layout == "tt" else "float32")
         assert_right(kernel, problem, config(kernel, **chosen), folder, "random")
-
-
-def test_padded_arrays_hold_whole_tiles_and_aligned_rows() -> None:
-    launch = render(KERNELS["tiled"], gemm(37, 45, 53, "tn"), config(KERNELS["tiled"], BORDER="pad")).launch
-    assert launch.padded == (Padded("a", (64, 48)), Padded("b", (64, 48)), Padded("c", (48, 48)))
-    launch = render(KERNELS["naive"], gemm(37, 45, 53), config(KERNELS["naive"], PITCH=32)).launch
-    assert launch.padded == (Padded("a", (37, 64)), Padded("b", (53, 64)), Padded("c", (37, 64)))
-    assert render(KERNELS["naive"], gemm(37, 45, 53), config(KERNELS["naive"])).launch.padded == ()
 
 
 @pytest.mark.parametrize(

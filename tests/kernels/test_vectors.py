@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from types import ModuleType
 
@@ -58,41 +57,6 @@ def test_every_operation(vectors: ModuleType, register_bytes: int, dtype: type) 
         np.testing.assert_array_equal(part[1 : count + 1], left[:count])
         assert np.isnan(np.append(part[count + 1 :], part[0])).all()
         assert summed == pytest.approx(left.sum(dtype=np.float64), rel=1e-5, abs=1e-5)
-
-
-AT_THE_EDGE = """
-import ctypes, importlib.util, mmap, sys
-import numba
-import numpy as np
-
-spec = importlib.util.spec_from_file_location("vectors", sys.argv[1])
-vectors = sys.modules["vectors"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(vectors)
-pointer, load_first, store_first = vectors.pointer, vectors.load_first, vectors.store_first
-
-@numba.njit
-def run(x, count):
-    at = x.size - count
-    store_first(pointer(x, at), load_first(pointer(x, at), count, 16), count)
-
-memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-page = np.frombuffer(memory, np.float32, mmap.PAGESIZE // 4)
-page[:] = 1
-address = ctypes.c_void_p(page.ctypes.data + mmap.PAGESIZE)
-assert ctypes.CDLL(None).mprotect(address, mmap.PAGESIZE, 0) == 0
-for count in range(17):
-    run(page, count)
-assert (page == 1).all()
-print("survived")
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects memory by mprotect")
-def test_unused_lanes_touch_no_memory() -> None:
-    """Before a page that may not be touched: one element more would end the process."""
-    command = [sys.executable, "-c", AT_THE_EDGE, kernels_folder() / "vectors.numba.py"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.strip() == "survived", done.stderr
 
 
 def test_what_must_be_constant_is_told(vectors: ModuleType) -> None:

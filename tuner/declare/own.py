@@ -7,11 +7,11 @@ named by what is in it, so that the same kernel has the same file, and a study g
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import operator
+import math
 import os
+import shutil
 import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Mapping
@@ -122,11 +122,6 @@ class OwnKernel:
         return tuple(argument.name for argument in self.tensors if argument.output)
 
     @property
-    def kept_inputs(self) -> tuple[str, ...]:
-        """Names of the inputs whose numbers are kept."""
-        return tuple(name for name in self.arrays if ":" not in name)
-
-    @property
     def fixed(self) -> bool:
         """True if the answer is known for the author's own inputs alone."""
         return not self.reference.name
@@ -134,38 +129,38 @@ class OwnKernel:
     @property
     def dtype(self) -> str:
         """The dtype that names the problem: that of the first floating-point output, or of the first array."""
-        dtypes = [tensor.dtype for tensor in self.tensors]
         floats = [tensor.dtype for tensor in self.tensors if tensor.output and tensor.dtype.startswith("float")]
-        return (floats or dtypes)[0]
-
-    @property
-    def suffix(self) -> str:
-        """End of the source's file name."""
-        return source_language(self.target).suffix
+        return (floats or [self.tensors[0].dtype])[0]
 
     def to_json(self) -> dict[str, Any]:
         """The data of the declaration, without sources and numbers."""
         data = asdict(replace(self, arrays=dict.fromkeys(self.arrays), checked_by=_checked_by(self)))
         for reference in (data["reference"], data["library"] or {}):
             reference.pop("module", None)
-        del data["source"]
-        return data
+        return {name: value for name, value in data.items() if name != "source"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OwnKernel:
         """Reads the output of `to_json`."""
-        arguments = tuple(KernelArgument(**argument) for argument in data["arguments"])
-        library = Reference(**data["library"]) if data["library"] else None
-        reference = Reference(**data["reference"])
-        return cls(**{**data, "source": "", "arguments": arguments, "reference": reference, "library": library})
+        parts = {
+            "arguments": tuple(KernelArgument(**argument) for argument in data["arguments"]),
+            "reference": Reference(**data["reference"]),
+            "library": Reference(**data["library"]) if data["library"] else None,
+        }
+        return cls(**{**data, **parts, "source": ""})
 
 
 def _checked_by(own: OwnKernel) -> str:
     reference = own.reference
-    digest = hashlib.sha256("\0".join([reference.module, reference.name, *reference.takes, own.terms]).encode())
-    for name, array in sorted(own.arrays.items()):
-        if name.startswith("answer:"):
-            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    text = "\0".join([reference.module, reference.name, *reference.takes, own.terms])
+    return _digest(text, {name: array for name, array in own.arrays.items() if name.startswith("answer:")})
+
+
+def _digest(text: str, arrays: Mapping[str, Any]) -> str:
+    """Names a text and some arrays."""
+    digest = hashlib.sha256(text.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -181,14 +176,11 @@ def write(own: OwnKernel, root: Path) -> Path:
     _operation(own, root, {}), _kernel(own)
     functions = "\n".join(code.module for code in (own.reference, own.library) if code is not None)
     texts = {
-        f"{own.name}{own.suffix}": own.source,
+        _source_file(own): own.source,
         f"{own.name}.json": json.dumps(own.to_json(), indent=2, default=lambda value: value.item()) + "\n",
         f"{own.name}.py": _FILE.format(name=own.name, functions=functions),
     }
-    digest = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
-    for name, array in sorted(own.arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    folder = root / f"{own.name}-{digest.hexdigest()[:16]}"
+    folder = root / f"{own.name}-{_digest(json.dumps(texts, sort_keys=True), own.arrays)}"
     if not (folder / f"{own.name}.py").is_file():
         _make(folder, texts, own.arrays)
     return folder / f"{own.name}.py"
@@ -206,13 +198,15 @@ def _make(folder: Path, texts: Mapping[str, str], arrays: Mapping[str, Any]) -> 
     try:
         os.rename(beside, folder)  # noqa: PTH104 - fails where the other process was first
     except OSError:
-        for path in beside.iterdir():
-            path.unlink()
-        beside.rmdir()
+        shutil.rmtree(beside)
 
 
 def _array_file(name: str) -> str:
     return f"{name.replace(':', '_')}.npy"
+
+
+def _source_file(own: OwnKernel) -> str:
+    return own.name + source_language(own.target).suffix
 
 
 def declared(file: str, functions: Mapping[str, Callable[..., Any]]) -> tuple[Operation, Kernel]:
@@ -236,6 +230,8 @@ def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..
         name: [expression(extent, own.sizes, f"the shape of {name}") for extent in extents]
         for name, extents in own.shapes.items()
     }
+
+    keeps_inputs = any(":" not in name for name in own.arrays)
 
     def tensors(p: Problem) -> tuple[Tensor, ...]:
         return tuple(
@@ -269,7 +265,7 @@ def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..
         return {name: xp.asarray(result, dtype="float64") for name, result in results.items()}
 
     def draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
-        if tensor.name not in own.kept_inputs:
+        if tensor.name not in own.arrays:
             return None
         numbers = numpy.load(folder / _array_file(tensor.name)).reshape(-1)
         return numpy.resize(numbers, count) if own.inputs == "given" else generator.choice(numbers, count)
@@ -290,8 +286,8 @@ def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..
         reference=reference,
         terms=lambda p: terms(p.dims),
         constants=lambda p, target: {"CHECKED_BY": own.checked_by},
-        draws=draws if own.kept_inputs else None,
-        fixed=own.fixed and bool(own.kept_inputs),
+        draws=draws if keeps_inputs else None,
+        fixed=own.fixed and keeps_inputs,
         baselines={own.target: Baseline(own.library_name, library)} if own.library else {},
     )
 
@@ -311,7 +307,7 @@ def _kernel(own: OwnKernel) -> Kernel:
         return tuple(size(ChainMap(c, p.dims)) for size in parts.get(part, ()))
 
     def threads(p: Problem, c: Any) -> Any:
-        return functools.reduce(operator.mul, sizes("block", p, c))
+        return math.prod(sizes("block", p, c))
 
     def launch(p: Problem, c: Config) -> Launch:
         grid, block, shared = (tuple(map(int, sizes(part, p, c))) for part in ("grid", "block", "shared_bytes"))
@@ -321,24 +317,20 @@ def _kernel(own: OwnKernel) -> Kernel:
             return Launch(step.grid, step.block, step.shared_bytes)
         return Launch.of(own.name, [step])
 
-    if own.launch:
-        sentence = "a block has no more threads than the device allows"
-        constraints.append(Constraint(sentence, lambda p, d, c: threads(p, c) <= d.max_threads_per_block))
-    if "shared_bytes" in own.launch:
-        sentence = "a block has no more shared memory than the device allows"
-        fits = lambda p, d, c: sizes("shared_bytes", p, c)[0] <= d.shared_bytes_per_block
-        constraints.append(Constraint(sentence, fits))
-    if own.threads:
-        rule = lambda p, d, c: c[own.threads] <= max(d.cores, 1)
-        constraints.append(Constraint("no more threads than cores", rule))
-    if own.arrays:
-        sentence = "the sizes are those that numbers were given for"
-        constraints.append(Constraint(sentence, lambda p, d, c: p.dims == dict(own.sizes)))
+    limits: list[tuple[object, str, Callable[[Problem, Any, Any], Any]]] = [
+        (own.launch, "a block has no more threads than the device allows",
+         lambda p, d, c: threads(p, c) <= d.max_threads_per_block),
+        ("shared_bytes" in own.launch, "a block has no more shared memory than the device allows",
+         lambda p, d, c: sizes("shared_bytes", p, c)[0] <= d.shared_bytes_per_block),
+        (own.threads, "no more threads than cores", lambda p, d, c: c[own.threads] <= max(d.cores, 1)),
+        (own.arrays, "the sizes are those that numbers were given for", lambda p, d, c: p.dims == own.sizes),
+    ]  # fmt: skip
+    constraints += [Constraint(sentence, rule) for applies, sentence, rule in limits if applies]
     return Kernel(
         operation=own.name,
         name=own.name,
         target=own.target,
-        source=Path(own.name + own.suffix),
+        source=Path(_source_file(own)),
         parameters=tuple(choice(name, *values) for name, values in own.parameters.items()),
         constraints=tuple(constraints),
         launch=launch if own.launch else None,

@@ -134,7 +134,8 @@ class Module:
         for used in sorted(_free_names(node) - self.without - {node.name}):
             if used in reachable:
                 self._put(used, reachable[used], _name(function))
-        _drop_docstring(node)
+        if ast.get_docstring(node) is not None and len(node.body) > 1:
+            del node.body[0]
         self.lines += ["", "", *([decorator] if decorator else []), ast.unparse(node)]
 
     def _put(self, name: str, value: Any, user: str) -> None:
@@ -148,22 +149,18 @@ class Module:
         self._known[name] = value
         inner, options = unwrapped(value)
         if isinstance(value, ModuleType):
-            self._first(f"import {value.__name__} as {name}")
+            self.lines.insert(0, f"import {value.__name__} as {name}")
         elif isinstance(value, _PLAIN) or _is_plain_tuple(value):
             self.lines.append(f"{name} = {value!r}")
         elif isinstance(inner, FunctionType) and _is_authors(inner):
             self.add(value, name, "" if options is None else njit(options))
         elif (found := _importable(value)) is not None:
-            self._first(f"from {found[0]} import {found[1]} as {name}")
+            self.lines.insert(0, f"from {found[0]} import {found[1]} as {name}")
         else:
             raise DeclarationError(
                 f"what a function uses is modules, functions and plain values; {user} uses {name!r}, "
                 f"{type(value).__name__}; pass it as an argument, or declare the kernel in a file"
             )
-
-    def _first(self, line: str) -> None:
-        """Imports stand first."""
-        self.lines.insert(0, line)
 
     @property
     def text(self) -> str:
@@ -175,12 +172,6 @@ def njit(options: Mapping[str, Any]) -> str:
     """The decorator that compiles a function with these options, and caches the machine code."""
     told = {**options, "cache": True}
     return f"@numba.njit({', '.join(f'{name}={value!r}' for name, value in told.items())})"
-
-
-def _drop_docstring(node: ast.FunctionDef) -> None:
-    first = node.body[0]
-    if len(node.body) > 1 and isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        node.body = node.body[1:]
 
 
 def _free_names(node: ast.FunctionDef) -> set[str]:
@@ -211,31 +202,29 @@ def _is_plain_tuple(value: Any) -> bool:
 
 def _is_authors(function: FunctionType) -> bool:
     """True for a function that no installed library has."""
-    file = function.__code__.co_filename
-    return not any(Path(file).is_relative_to(folder) for folder in _library_folders())
-
-
-def _library_folders() -> Iterable[str]:
     paths = sysconfig.get_paths()
-    return {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    libraries = {
+        paths["stdlib"],
+        paths["platstdlib"],
+        paths["purelib"],
+        paths["platlib"],
+        *site.getsitepackages(),
+    }
+    return not any(Path(function.__code__.co_filename).is_relative_to(folder) for folder in libraries)
 
 
 def _importable(value: Any) -> tuple[str, str] | None:
-    """Module and name from which a member of a library can be imported; the public ones if there are any."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    found = _public(value)
-    if found is None and isinstance(module, str) and isinstance(name, str) and module != "__main__":
-        found = (module, name) if getattr(sys.modules.get(module), name, None) is value else None
-    return found
+    """Module and name from which a member of a library can be imported.
 
-
-def _public(value: Any) -> tuple[str, str] | None:
-    """Where NumPy, Numba or math has a value under a name of its own: ``numpy.add``, ``numba.prange``."""
+    NumPy, Numba and math come first, by their public names: ``numpy.add``, ``numba.prange``.
+    """
     for module in ("numpy", "numba", "math"):
-        for name, each in vars(sys.modules.get(module) or ModuleType(module)).items():
-            if each is value and not name.startswith("_"):
+        for name, member in vars(sys.modules.get(module) or ModuleType(module)).items():
+            if member is value and not name.startswith("_"):
                 return module, name
-    return None
+    module, name = str(getattr(value, "__module__", "")), str(getattr(value, "__name__", ""))
+    known = module != "__main__" and getattr(sys.modules.get(module), name, None) is value
+    return (module, name) if known else None
 
 
 def reference_of(function: Callable[..., Any], module: Module, name: str) -> None:

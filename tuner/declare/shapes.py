@@ -251,12 +251,7 @@ def _found(array: KernelArgument, sizes: dict[str, int]) -> tuple[str, ...]:
                 "sizes that differ"
             )
         else:
-            name = _fresh(sizes)
+            name = next(name for name in ("n", *(f"n{number}" for number in range(2, 99))) if name not in sizes)
             sizes[name] = size
             extents.append(name)
     return tuple(extents)
-
-
-def _fresh(taken: Mapping[str, int]) -> str:
-    """A name for a size that has none."""
-    return next(name for name in ("n", *(f"n{number}" for number in range(2, 99))) if name not in taken)

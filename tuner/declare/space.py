@@ -143,6 +143,7 @@ class Space(Sequence[Config]):
         parameters: The tunable choices.
         raw_size: Combinations of values before any constraint.
         rejected: (sentence, raw combinations that this constraint was the first to reject).
+        codes: Shape (configs, parameters): the position of each value among its parameter's values.
         sampled: True if there were too many combinations and the space is a uniform sample of the legal ones.
             `locate` then adds further legal configs when it meets them.
     """
@@ -168,7 +169,7 @@ class Space(Sequence[Config]):
         self.rejected = tuple(rejected)
         self.sampled = rules is not None
         self._rules = rules or ()
-        self._codes = codes
+        self.codes = codes
         self._arrays = [value_array(each.values) for each in self.parameters]
         self._code_of = [{value: code for code, value in enumerate(each.values)} for each in self.parameters]
         self._added: dict[bytes, int] = {}
@@ -240,7 +241,7 @@ class Space(Sequence[Config]):
         return cls(parameters, alone.codes, rules=rules)
 
     def __len__(self) -> int:
-        return len(self._codes)
+        return len(self.codes)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -248,12 +249,12 @@ class Space(Sequence[Config]):
         return Config(
             {
                 each.name: each.values[code]
-                for each, code in zip(self.parameters, self._codes[index].tolist(), strict=True)
+                for each, code in zip(self.parameters, self.codes[index].tolist(), strict=True)
             }
         )
 
     def __contains__(self, config: object) -> bool:
-        return isinstance(config, Mapping) and self._find(config) >= 0
+        return isinstance(config, Mapping) and int(self.find([config])[0]) >= 0
 
     def index_of(self, config: Mapping[str, Value]) -> int:
         """Returns the position of a legal config.
@@ -261,17 +262,14 @@ class Space(Sequence[Config]):
         Raises:
             InputError: The config is not legal here.
         """
-        index = self._find(config)
+        index = int(self.find([config])[0])
         if index < 0:
             raise InputError(f"a config must be legal in this space, got {dict(config)}; choose another")
         return index
 
-    def _find(self, config: Mapping[str, Value]) -> int:
-        return int(self.find([config])[0])
-
     def find(self, configs: Sequence[Mapping[str, Value]]) -> NDArray[np.intp]:
         """Returns the positions of configs; -1 for those that are not legal here."""
-        rows = np.zeros((len(configs), len(self.parameters)), self._codes.dtype)
+        rows = np.zeros((len(configs), len(self.parameters)), self.codes.dtype)
         known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
         for column, (each, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
             name = each.name
@@ -284,9 +282,9 @@ class Space(Sequence[Config]):
 
     @cached_property
     def _sorted_keys(self) -> tuple[NDArray[np.uint64], NDArray[np.intp] | None]:
-        keys = np.empty(len(self._codes), np.uint64)
+        keys = np.empty(len(self.codes), np.uint64)
         for start in range(0, len(keys), BLOCK_ROWS):
-            keys[start : start + BLOCK_ROWS] = self._keys(self._codes[start : start + BLOCK_ROWS])
+            keys[start : start + BLOCK_ROWS] = self._keys(self.codes[start : start + BLOCK_ROWS])
         if len(keys) < 2 or bool(np.all(keys[1:] > keys[:-1])):
             return keys, None
         order = np.argsort(keys)
@@ -298,11 +296,6 @@ class Space(Sequence[Config]):
             total += codes[:, column].astype(np.uint64) * weight
         return total
 
-    @property
-    def codes(self) -> Codes:
-        """Shape (configs, parameters): the position of each value among its parameter's values."""
-        return self._codes
-
     def locate(self, codes: Codes) -> NDArray[np.intp]:
         """Returns the positions of rows of codes; -1 for illegal rows. A sampled space adds new legal rows."""
         keys, order = self._sorted_keys
@@ -310,10 +303,10 @@ class Space(Sequence[Config]):
             return np.full(len(codes), -1, np.intp)
         places = np.minimum(np.searchsorted(keys, self._keys(codes)), len(keys) - 1)
         found = (places if order is None else order[places]).astype(np.intp)
-        found[np.any(self._codes[found] != codes, axis=1)] = -1
+        found[np.any(self.codes[found] != codes, axis=1)] = -1
         missing = np.flatnonzero(found < 0)
         if self.sampled and len(missing):
-            found[missing] = self._add_rows(codes[missing].astype(self._codes.dtype))
+            found[missing] = self._add_rows(codes[missing].astype(self.codes.dtype))
         return found
 
     def _add_rows(self, rows: Codes) -> list[int]:
@@ -325,8 +318,8 @@ class Space(Sequence[Config]):
             arrays = {each.name: self._arrays[at][fresh[:, at]] for at, each in enumerate(self.parameters)}
             for sentence, rule in self._rules:
                 legal &= holds(rule, sentence, Columns(arrays), len(fresh))
-            places = np.where(legal, len(self._codes) + np.cumsum(legal) - 1, -1)
-            self._codes = np.concatenate([self._codes, fresh[legal]])
+            places = np.where(legal, len(self.codes) + np.cumsum(legal) - 1, -1)
+            self.codes = np.concatenate([self.codes, fresh[legal]])
             self._added |= {row.tobytes(): int(at) for row, at in zip(fresh, places, strict=True)}
         return [self._added[row.tobytes()] for row in rows]
 
@@ -335,23 +328,29 @@ class Space(Sequence[Config]):
         """For each parameter the positions of its values between 0 and 1; None if they have no order."""
         return tuple(_positions(each) for each in self.parameters)
 
+    def _steps(self, index: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Every change of one parameter of a config: columns, and codes."""
+        own = self.codes[index].tolist()
+        steps = [
+            (column, code)
+            for column, parameter in enumerate(self.parameters)
+            for code in range(len(parameter.values))
+            if code != own[column]
+        ]
+        columns, codes = np.array(steps, np.intp).reshape(-1, 2).T
+        return columns, codes
+
     def neighbours(self, index: int) -> NDArray[np.intp]:
         """Returns positions of the legal configs that differ from a config in one parameter, nearest first."""
-        own = self._codes[index]
-        rows, distances = [], []
-        for column, (each, positions) in enumerate(zip(self.parameters, self.positions, strict=True)):
-            for code in range(len(each.values)):
-                if code != own[column]:
-                    row = own.copy()
-                    row[column] = code
-                    rows.append(row)
-                    step = 1.0 if positions is None else abs(positions[code] - positions[own[column]])
-                    distances.append(float(step))
-        if not rows:
-            return np.zeros(0, np.intp)
-        order = np.argsort(distances, kind="stable")
-        found = self.locate(np.stack(rows)[order])
-        return found[found >= 0]
+        own, (columns, codes) = self.codes[index], self._steps(index)
+        apart = [
+            1.0 if (places := self.positions[column]) is None else abs(places[code] - places[own[column]])
+            for column, code in zip(columns, codes, strict=True)
+        ]
+        rows = np.repeat(own[None], len(columns), axis=0)
+        rows[np.arange(len(columns)), columns] = codes
+        located = self.locate(rows[np.argsort(apart, kind="stable")])
+        return located[located >= 0]
 
     def beside(self, index: int, most: int, seed: int = 0) -> NDArray[np.intp]:
         """Returns positions of the legal configs that differ from a config in one parameter or in two.
@@ -361,24 +360,17 @@ class Space(Sequence[Config]):
             most: Of more pairs of changes than this, so many are drawn.
             seed: Of that draw.
         """
-        own = self._codes[index]
-        codes = [
-            (column, code) for column, each in enumerate(self.parameters) for code in range(len(each.values))
-        ]
-        steps = np.array([each for each in codes if each[1] != own[each[0]]], np.intp).reshape(-1, 2)
-        if not len(steps):
-            return np.zeros(0, np.intp)
-        one, two = np.triu_indices(len(steps), 1)
-        apart = np.flatnonzero(steps[one, 0] != steps[two, 0])
-        if len(apart) > most:
-            apart = np.sort(np.random.default_rng(seed).choice(apart, most, replace=False))
-        rows = np.repeat(own[None], len(steps) + len(apart), axis=0)
-        singles, pairs = np.arange(len(steps)), len(steps) + np.arange(len(apart))
-        rows[singles, steps[:, 0]] = steps[:, 1]
-        for which in (one[apart], two[apart]):
-            rows[pairs, steps[which, 0]] = steps[which, 1]
-        found = self.locate(rows)
-        return found[found >= 0]
+        columns, codes = self._steps(index)
+        one, two = np.triu_indices(len(columns), 1)
+        pairs = np.flatnonzero(columns[one] != columns[two])
+        if len(pairs) > most:
+            pairs = np.sort(np.random.default_rng(seed).choice(pairs, most, replace=False))
+        single = np.arange(len(columns))
+        rows = np.repeat(self.codes[index][None], len(columns) + len(pairs), axis=0)
+        for changed in (np.r_[single, one[pairs]], np.r_[single, two[pairs]]):
+            rows[np.arange(len(rows)), columns[changed]] = codes[changed]
+        located = self.locate(rows)
+        return located[located >= 0]
 
     def nearest(self, configs: Iterable[Mapping[str, Value]]) -> list[Config]:
         """For each config the legal one that differs in the fewest parameters, and least in those; once each.
@@ -392,7 +384,7 @@ class Space(Sequence[Config]):
         """The positions of what `nearest` gives, one for each config; none if nothing is legal."""
         if not len(self):
             return []
-        every = self._codes.astype(np.int16)
+        every = self.codes.astype(np.int16)
         shares = 1 / (np.array([len(each.values) for each in self.parameters]) * len(self.parameters))
         found = []
         for config in configs:
@@ -414,7 +406,7 @@ class Space(Sequence[Config]):
         free = np.flatnonzero(sizes > 1)
         if len(free) < 2:
             return np.zeros(0, np.intp)
-        rows = np.repeat(self._codes[index][None], tries, axis=0)
+        rows = np.repeat(self.codes[index][None], tries, axis=0)
         columns = free[np.argsort(rng.random((tries, len(free))), axis=1)[:, :radius]]
         changes = rng.integers(2, radius + 1, tries)
         for nth, column in enumerate(columns.T):

@@ -8,28 +8,19 @@ kept as an assumption. An export checks its assumptions, so that it is right or 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tuner.declare.problem import Problem
 
 _COMPUTE: Mapping[str, Callable[..., Any]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
-    "//": lambda left, right: left // right,
-    "%": lambda left, right: left % right,
-    "ceil": lambda left, right: -(-left // right),
-    "<": lambda left, right: left < right,
-    "<=": lambda left, right: left <= right,
-    "==": lambda left, right: left == right,
-    "!=": lambda left, right: left != right,
-    "&": lambda left, right: left & right,
-    "|": lambda left, right: left | right,
-    "neg": lambda value: -value,
-    "not": lambda value: not value,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "ceil": lambda left, right: -(-left // right), "<": operator.lt, "<=": operator.le, "==": operator.eq,
+    "!=": operator.ne, "&": operator.and_, "|": operator.or_, "neg": operator.neg, "not": operator.not_,
+}  # fmt: skip
 #: not a < b is b <= a, and not a == b is a != b.
 _OPPOSITES = {"<": "<=", "<=": "<", "==": "!=", "!=": "=="}
 _IN_C = {"//": "/", "&": "&&", "|": "||", "not": "!"}
@@ -65,16 +56,6 @@ class Assumption:
     sentence: str = ""
 
 
-def _operator(write: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A method of `Expression` for an operator of two operands."""
-    return lambda self, other: write(self, other)
-
-
-def _as_plain(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A method that computes with the value itself, at the price of an assumption."""
-    return lambda self, other: compute(self.plain(), other)
-
-
 class Expression:
     """A dim, or what is computed from dims: an operator, its operands and its value for the traced shape."""
 
@@ -86,32 +67,12 @@ class Expression:
         self.operands = operands
         self.value = value
 
-    __add__ = _operator(lambda a, b: a if _is_plain(b, 0) else _node("+", a, b))
-    __radd__ = _operator(lambda a, b: a if _is_plain(b, 0) else _node("+", b, a))
-    __sub__ = _operator(lambda a, b: _node("-", a, b))
-    __rsub__ = _operator(lambda a, b: _node("-", b, a))
-    __mul__ = _operator(lambda a, b: a if _is_plain(b, 1) else _node("*", a, b))
-    __rmul__ = _operator(lambda a, b: a if _is_plain(b, 1) else _node("*", b, a))
-    __floordiv__ = _operator(lambda a, b: _divide("//", a, b))
-    __rfloordiv__ = _operator(lambda a, b: _divide("//", b, a))
-    __mod__ = _operator(lambda a, b: _divide("%", a, b))
-    __rmod__ = _operator(lambda a, b: _divide("%", b, a))
-    __lt__ = _operator(lambda a, b: _node("<", a, b))
-    __le__ = _operator(lambda a, b: _node("<=", a, b))
-    __gt__ = _operator(lambda a, b: _node("<", b, a))
-    __ge__ = _operator(lambda a, b: _node("<=", b, a))
-    __eq__: Any = _operator(lambda a, b: _node("==", a, b))
-    __ne__: Any = _operator(lambda a, b: _node("!=", a, b))
-    __and__ = __rand__ = _operator(lambda a, b: _joined("&", a, b))
-    __or__ = __ror__ = _operator(lambda a, b: _joined("|", a, b))
-    __truediv__ = _as_plain(lambda value, other: value / other)
-    __rtruediv__ = _as_plain(lambda value, other: other / value)
-    __pow__ = _as_plain(lambda value, other: value**other)
-    __rpow__ = _as_plain(lambda value, other: other**value)
-    __lshift__ = _as_plain(lambda value, other: value << other)
-    __rlshift__ = _as_plain(lambda value, other: other << value)
-    __rshift__ = _as_plain(lambda value, other: value >> other)
-    __rrshift__ = _as_plain(lambda value, other: other >> value)
+    if TYPE_CHECKING:  # operators are added below
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    __eq__: Any = lambda self, other: _node("==", self, other)
+    __ne__: Any = lambda self, other: _node("!=", self, other)
 
     def __neg__(self) -> Any:
         return self.operands[0] if self.operator == "neg" else _node("neg", self)
@@ -152,6 +113,42 @@ class Expression:
         return format(self.plain(), form)
 
 
+def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    return compute(_plain(left), _plain(right))
+
+
+def _plain(value: Any) -> Any:
+    return value.plain() if isinstance(value, Expression) else value
+
+
+def _add_operators() -> None:
+    """Gives `Expression` the operators of two operands.
+
+    Some are followed; the others compute with the value itself, at the price of an assumption.
+    """
+    followed: dict[str, Callable[[Any, Any], Any]] = {
+        "add": lambda a, b: a if _is_plain(b, 0) else b if _is_plain(a, 0) else _node("+", a, b),
+        "sub": lambda a, b: _node("-", a, b),
+        "mul": lambda a, b: a if _is_plain(b, 1) else b if _is_plain(a, 1) else _node("*", a, b),
+        "floordiv": lambda a, b: _divide("//", a, b),
+        "mod": lambda a, b: _divide("%", a, b),
+        "and": lambda a, b: _joined("&", a, b),
+        "or": lambda a, b: _joined("|", a, b),
+        "lt": lambda a, b: _node("<", a, b),
+        "le": lambda a, b: _node("<=", a, b),
+        "gt": lambda a, b: _node("<", b, a),
+        "ge": lambda a, b: _node("<=", b, a),
+    }
+    for name in ("truediv", "pow", "lshift", "rshift"):
+        followed[name] = partial(_computed, getattr(operator, name))
+    for name, write in followed.items():
+        setattr(Expression, f"__{name}__", lambda a, b, write=write: write(a, b))
+        setattr(Expression, f"__r{name}__", lambda a, b, write=write: write(b, a))
+
+
+_add_operators()
+
+
 def _node(operator: str, *operands: Any) -> Expression:
     trace = next(operand.trace for operand in operands if isinstance(operand, Expression))
     if operator == "not" and operands[0].operator in _OPPOSITES:
@@ -171,9 +168,7 @@ def _divide(operator: str, left: Any, right: Any) -> Any:
         return -_node("ceil", left.operands[0], right)
     if _not_negative(left) and _positive(right):
         return _node(operator, left, right)
-    return _COMPUTE[operator](
-        *(side.plain() if isinstance(side, Expression) else side for side in (left, right))
-    )
+    return _computed(_COMPUTE[operator], left, right)
 
 
 def _not_negative(value: Any) -> bool:
@@ -194,8 +189,10 @@ def _positive(value: Any) -> bool:
     return value.operator == "dim"
 
 
-def _joined(operator: str, left: Expression, other: Any) -> Any:
+def _joined(operator: str, left: Any, other: Any) -> Any:
     """``&`` or ``|``; with a plain truth value it is that, or the expression alone."""
+    if not isinstance(left, Expression):
+        left, other = other, left
     if isinstance(other, Expression):
         return _node(operator, left, other)
     return left if bool(other) == (operator == "&") else bool(other)

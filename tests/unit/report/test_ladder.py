@@ -18,7 +18,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.report.ladder import array_bytes, declared_config
-from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lesson_of, lessons, read_ladder_plan
+from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lesson_of, read_ladder_plan
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.measurement import Error, Measurement, Outcome
 
@@ -40,15 +40,18 @@ def problem(operation: str, *sizes: int, dtype: str = "", layout: str = "") -> P
 # ---- what is climbed
 
 
-def test_kernels_come_in_ladder_order() -> None:
-    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cuda", ()).steps]
-    assert names[:4] == ["naive", "row_shared", "tiled", "register_tiled"]
-    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemv", 9, 9), "cuda", ()).steps]
-    assert names == ["row_per_thread", "coalesced", "constant", "shared", "shuffle", "streaming"]
-    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("transpose", 9, 9), "cuda", ()).steps]
-    assert names == ["naive", "shared_tile", "padded_tile", "unrolled", "swizzled"]
-    names = [step.kernel.name for step in ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ()).steps]
-    assert names[:3] == ["naive", "vectorised", "blocked"]
+@pytest.mark.parametrize(
+    ("operation", "target", "first"),
+    [
+        ("gemm", "cuda", "naive row_shared tiled register_tiled"), ("gemm", "cpu", "naive vectorised blocked"),
+        ("gemv", "cuda", "row_per_thread coalesced constant shared shuffle streaming"),
+        ("transpose", "cuda", "naive shared_tile padded_tile unrolled swizzled"),
+    ],
+)  # fmt: skip
+def test_kernels_come_in_ladder_order(operation: str, target: str, first: str) -> None:
+    of = CATALOGUE.operation(operation).problem(dict.fromkeys(CATALOGUE.operation(operation).dims, 9))
+    names = [step.kernel.name for step in ladder_of(CATALOGUE, of, target, ()).steps]
+    assert " ".join(names).startswith(first)
 
 
 def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() -> None:
@@ -90,9 +93,8 @@ def test_sweeps_are_of_the_parameters_that_lessons_name() -> None:
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_shipped_plans_are_legal_step_by_step(path: Path) -> None:
     plan = read_ladder_plan(path, CATALOGUE)
-    device = (
-        H200 if plan.target == "cuda" else DeviceInfo("c", "cpu", cores=2, vector_bytes=64, l2_bytes=1 << 25)
-    )
+    cpu = DeviceInfo("c", "cpu", cores=2, vector_bytes=64, l2_bytes=1 << 25)
+    device = H200 if plan.target == "cuda" else cpu
     assert plan.classic
     first = plan.problems[0]
     steps = [
@@ -106,18 +108,8 @@ def test_shipped_plans_are_legal_step_by_step(path: Path) -> None:
         config = declared_config(kernel, pins, asked, device)
         assert config is not None
         assert config.items() >= pins.items()
-
-
-def test_every_lesson_is_of_a_kernel_and_every_kernel_has_one() -> None:
-    told = {
-        (operation, target, name)
-        for operation, targets in lessons().items()
-        for target, kernels in targets.items()
-        for name, said in kernels.items()
-        if isinstance(said, dict)
-    }
-    kernels = (*CATALOGUE.kernels, *CATALOGUE.shown)
-    assert told == {(each.operation, each.target, each.name) for each in kernels}
+    # Compilers unroll published loops without a pragma.
+    assert all(step.pins.get("UNROLL", 4) >= 4 for step in plan.steps if step.published)
 
 
 MISTAKES = [
@@ -171,14 +163,12 @@ def measured(*samples_s: float) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=samples_s, error=Error(1e-6, 2e-7, 0.1, 1e-7))
 
 
-def climbed(*times_s: float, limits: DeviceLimits | None = None) -> Ladder:
+def climbed(*times_s: float) -> Ladder:
     """A ladder of transpose on these times, with a library of 2 ms."""
     asked = problem("transpose", 1000, 1000)
     kernels = CATALOGUE.of("transpose", "cuda")
     steps = tuple(LadderStep(kernel, kernel.name) for kernel in kernels[: len(times_s)])
-    ladder = Ladder(
-        LadderPlan("T", (asked,), steps), H200, {}, "cold", limits or DeviceLimits(1000.0, 800.0, 0.0)
-    )
+    ladder = Ladder(LadderPlan("T", (asked,), steps), H200, {}, "cold", DeviceLimits(1000.0, 800.0, 0.0))
     for step, time_s in zip(steps, times_s, strict=True):
         found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
         ladder.rungs.append(Rung(step, asked, Config(step.kernel.defaults), found))
@@ -195,8 +185,6 @@ def test_rows_compare_with_the_step_before_the_first_the_library_and_the_limit()
     assert (third["step_speedup"], third["total_speedup"], third["of_library"]) == (4.0, 4.0, 1.0)
     assert third["error"] == {"max_rel": 1e-6, "mean_rel": 1e-7, "rms_rel": 2e-7}
 
-
-def test_a_slower_step_is_found() -> None:
     ladder = climbed(4e-3, 5e-3, 4.99e-3)
     (text,) = ladder.slower_texts(ladder.problems[0])
     assert text.startswith("shared_tile is slower than the step before: ")
@@ -298,13 +286,6 @@ def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None
     assert (code, "says itself what to measure" in err) == (2, True)
     code, _, err = told("ladder", "gemv.toml", "--device", "cpu")
     assert (code, "is for cuda, got --device cpu" in err) == (2, True)
-
-
-@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_published_loops_without_a_pragma_are_unrolled_as_compilers_do(path: Path) -> None:
-    steps = read_ladder_plan(path, CATALOGUE).steps
-    published = [step for step in steps if step.published and "UNROLL" in step.pins]
-    assert all(step.pins["UNROLL"] >= 4 for step in published)
 
 
 def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
