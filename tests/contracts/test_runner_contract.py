@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tuner.devices.detect import find
 from tuner.fleet.clusters import ClusterRequest, connected
 from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
-from tuner.night.night import LocalRunner, Stage
+from tuner.night.night import LocalRunner
 from tuner.night.plan import read_plan
 from tuner.night.standing import kernels_of
 from tuner.night.work import Done, Place, Runner, Work
@@ -43,9 +43,9 @@ def made(
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(f"sqlite:///{folder}/studies.db"))
         if request.param == "here":
-            stage = Stage(store, (found,), lambda item: nullcontext(lambda progress: None))
-            stack.callback(stage.close)
-            yield LocalRunner(stage, found.info), work, store
+            here = LocalRunner(store, (found,))
+            stack.callback(here.stop, "the test is over")
+            yield here, work, store
             return
         cluster = stack.enter_context(connected(ClusterRequest("local", (found,), folder=folder / "workers")))
         runner = ClusterRunner(
@@ -53,7 +53,7 @@ def made(
             ClaimLedger(store, f"sqlite:///{folder}/studies.db"),
             Admission(identity_of([str(item.file)])),
         )
-        stack.callback(runner.close)
+        stack.callback(runner.stop, "the test is over")
         yield runner, work, store
 
 

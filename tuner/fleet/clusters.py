@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -55,20 +56,18 @@ def seconds_of(walltime: str) -> float | None:
     return float(((days * 24 + hours) * 60 + middle) * 60 + last)
 
 
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Leaves Ctrl-C as it is: importing dask-jobqueue would make it end the process, and fail in a thread."""
+def _jobqueue(name: str) -> Any:
+    """A module of dask-jobqueue.
+
+    Importing it would make Ctrl-C end the process, and fail in a thread: signals stay as they are.
+    """
     with mock.patch("signal.signal"):
-        yield
+        return importlib.import_module(f"dask_jobqueue.{name}")
 
 
 def job_class(kind: str, options: Mapping[str, Any]) -> Any:
     """Returns dask-jobqueue's class of a job, with our command in place of Dask's."""
-    with _own_signals():
-        from dask_jobqueue.pbs import PBSJob
-        from dask_jobqueue.slurm import SLURMJob
-
-    base: Any = {"slurm": SLURMJob, "pbs": PBSJob}[kind]
+    base: Any = getattr(_jobqueue(kind), f"{kind.upper()}Job")
 
     class OurJob(base):  # type: ignore[misc]
         """A job whose command is ``tuner worker``."""
@@ -85,31 +84,7 @@ def job_class(kind: str, options: Mapping[str, Any]) -> Any:
 
 def queue_class(kind: str, options: Mapping[str, Any]) -> Any:
     """Returns dask-jobqueue's class of a cluster, whose jobs run ``tuner worker``."""
-    with _own_signals():
-        from dask_jobqueue.core import JobQueueCluster
-
-    base: Any = JobQueueCluster
-
-    class OurQueue(base):  # type: ignore[misc]
-        """A cluster of our jobs."""
-
-        job_cls = job_class(kind, options)
-
-    return OurQueue
-
-
-def script_of(kind: str, job: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
-    """Returns the script of a job, with a placeholder for the scheduler's address.
-
-    Raises:
-        InputError: dask-jobqueue refuses the settings.
-    """
-    given = {name: value for name, value in job.items() if name not in ("scheduler_options", "n_workers")}
-    try:
-        made = job_class(kind, worker)("tcp://SCHEDULER:8786", "worker", **given)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"dask-jobqueue refuses the settings under [job]: {error}; correct them") from error
-    return str(made.job_script())
+    return type("OurQueue", (_jobqueue("core").JobQueueCluster,), {"job_cls": job_class(kind, options)})
 
 
 @dataclass(frozen=True)
@@ -302,7 +277,8 @@ def local_devices(text: str) -> tuple[DetectedDevice, ...]:
 def _queued(kind: str, path: Path) -> Iterator[Cluster]:
     """Jobs of a batch system, each with the workers of a node; they end with the block."""
     settings = site(kind, path)
-    cluster = _queue(kind, settings)
+    with _refusals():
+        cluster = queue_class(kind, settings.worker)(silence_logs=logging.CRITICAL, **settings.job)
     try:
         cluster.scale(jobs=settings.jobs)
         with _client(cluster) as client:
@@ -345,19 +321,23 @@ def site(kind: str, path: Path) -> Site:
 
 
 def job_script(kind: str, path: Path) -> str:
-    """Returns the script of each job, without submitting any.
+    """Returns the script of each job, with a placeholder for the scheduler's address; none is submitted.
 
     Raises:
         InputError: The site's settings are wrong.
     """
     check_installed()
     settings = site(kind, path)
-    return script_of(kind, settings.job, settings.worker)
+    of_queue = ("scheduler_options", "n_workers")
+    job = {name: value for name, value in settings.job.items() if name not in of_queue}
+    with _refusals():
+        made = job_class(kind, settings.worker)("tcp://SCHEDULER:8786", "worker", **job)
+    return str(made.job_script())
 
 
-def _queue(kind: str, settings: Site) -> Any:
-    options: dict[str, Any] = {"silence_logs": logging.CRITICAL, **settings.job}
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
     try:
-        return queue_class(kind, settings.worker)(**options)
+        yield
     except (ValueError, TypeError) as error:
         raise InputError(f"dask-jobqueue refuses the settings under [job]: {error}; correct them") from error

@@ -5,23 +5,23 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tuner.cli.formatting import duration
-from tuner.errors import EnvironmentTrouble, Interrupted
-from tuner.night.plan import Plan, PlanItem
-from tuner.night.result import NightResult
+from tuner.declare.hardware import DeviceInfo
+from tuner.night.plan import Plan
 from tuner.study import job_files
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tuner.fleet.clusters import Certificates, Cluster
-    from tuner.fleet.night import FleetNight
-    from tuner.night.scheduler import NightItem
+    from tuner.night.command import NightResult, Printer
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -100,95 +100,80 @@ def print_job(cluster: str) -> None:
 
 
 def run_fleet(
-    plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None,
-    ended: Callable[[NightItem], None] = lambda item: None,
-) -> NightResult:  # fmt: skip
+    plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None, printer: Printer
+) -> NightResult:
     """Runs a night on a cluster.
 
     Args:
         plan: The plan.
         db: URL of the database.
-        options: The command's: ``cluster``, ``device``, ``tls_...``, ``again``, ``quiet``.
+        options: The command's: ``cluster``, ``device``, ``tls_...``, ``again``.
         seed: Seed of the searches.
         deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        ended: Called with each problem's result.
+        printer: Tells people what goes on.
 
     Raises:
         InputError: The cluster or an option is wrong.
         EnvironmentTrouble: The cluster or the database cannot be used.
+        LockedByAnother: Another coordinator works with the database.
     """
-    from tuner.fleet.clusters import ClusterRequest, check_installed, local_devices, quiet
-    from tuner.night.reporting import night_report
-    from tuner.night.watch_command import night_watch
+    from tuner.fleet.clusters import ClusterRequest, check_installed, connected, local_devices, quiet
 
     check_installed()
     quiet()
-    from tuner.fleet.night import of_models, opened
+    from tuner.fleet.runner import of_models, runner_of
+    from tuner.night.command import conducted
+    from tuner.night.installing import absolute_url
+    from tuner.night.scheduler import Night
+    from tuner.night.watching import NightWatch
+    from tuner.store import Store
+    from tuner.store.claims import Claims
+    from tuner.study.locks import database_lock
 
     if plan.surveys:
-        click.echo("tuner: the plan's surveys run on one machine; give them to `tuner survey` there", err=True)
+        printer.warn("the plan's surveys run on one machine; give them to `tuner survey` there")
     if plan.wanted:
-        click.echo("tuner: what is wanted is tuned on one machine; a cluster leaves it out", err=True)
-    is_local, device, is_quiet = options["cluster"] == "local", options["device"], options["quiet"]
-    names = tuple(name for name in device.split(",") if name and not is_local)
-    request = ClusterRequest(
-        options["cluster"], local_devices(device or plan.device) if is_local else (), _certificates(options)
-    )
-    with opened(db, request) as fleet:
-        watch = night_watch(fleet.store, (), plan, is_quiet)
-        watch.note()
-        watch.why_none = "no worker came"
-
-        def time_sentinels(night: FleetNight) -> None:
-            """Has each worker time the sentinels of its board, before any slice."""
-            watch.begin(plan, night.left_s(), of_models(night))
-
-        night = fleet.night(
-            plan, seed, deadline_s,
-            devices=() if any(name.startswith("fake:") for name in names) else names,
-            again=options["again"], greeted=time_sentinels,
-            warned=lambda text: click.echo(f"tuner: {text}", err=True),
-            said=_nothing if is_quiet else _print_slice,
+        printer.warn("what is wanted is tuned on one machine; a cluster leaves it out")
+    device, is_local = options["device"], options["cluster"] == "local"
+    devices = local_devices(device or plan.device) if is_local else ()
+    plan = plan if is_local else _on_devices(plan, tuple(filter(None, device.split(","))))
+    request = ClusterRequest(options["cluster"], devices, _certificates(options))
+    with (
+        Store.open(db) as store, database_lock(db, DeviceInfo("a fleet", "fleet", uuid="fleet"), "a fleet"),
+        Claims(store).coordinating() as hold, connected(request) as cluster,
+    ):  # fmt: skip
+        on_server = db.startswith("postgresql")
+        night = Night(
+            plan, store, seed, deadline_s, db if on_server else None, options["again"], printer.slice,
+            printer.warn,
         )  # fmt: skip
-        with _shown(night, fleet.cluster, is_quiet), job_files.telling_of_fleet(night.snapshot):
-            result = _tuned(night, ended)
-        result.snapshot = night.snapshot()
-        numbers = {item.key: number for number, item in enumerate(plan.items)}
-        result.items.sort(key=lambda item: numbers[item.item.key])
-        result.report = night_report(
-            watch, [item.to_json() for item in result.items], str(result.stopped or "")
-        )
+        watch = NightWatch(store, (), plan, printer.say, why_none="no worker came")
+        runner = runner_of(night, cluster.client, absolute_url(db), hold, anywhere=on_server)
+
+        def begin() -> None:
+            """Has each worker time the sentinels of its board, before any slice."""
+            runner.gather(night.left_s)
+            watch.begin(night.left_s(), of_models(runner))
+
+        def snapshot() -> dict[str, Any]:
+            return runner.snapshot(night.left_s(), night.left)
+
+        with _shown(snapshot, cluster, printer.quiet), job_files.telling_of_fleet(snapshot):
+            result = conducted(night, runner, watch, printer, begin)
+        result.snapshot = snapshot()
     return result
 
 
-def _tuned(night: FleetNight, ended: Callable[[NightItem], None]) -> NightResult:
-    """The night's problems, until it ends or is stopped."""
-    from tuner.study.progress import INTERRUPTED
-
-    result = NightResult()
-    try:
-        for item in night.run():
-            result.items.append(item)
-            ended(item)
-    except (Interrupted, EnvironmentTrouble) as error:
-        result.stopped = error
-    except KeyboardInterrupt:
-        result.stopped = Interrupted(INTERRUPTED)
-    result.items += night.unfinished(str(result.stopped))
-    return result
-
-
-def _print_slice(item: PlanItem, slices: int, gain: float | None) -> None:
-    gained = "" if gain is None else f", {gain:.1%} gained"
-    click.echo(f"{item.problem}: slice {slices}{gained}", err=True)
-
-
-def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
-    """Prints nothing."""
+def _on_devices(plan: Plan, names: tuple[str, ...]) -> Plan:
+    """The plan for named devices; without names each problem is for its own, or else for the plan's."""
+    usual = tuple(filter(None, [plan.device]))
+    return replace(
+        plan, items=tuple(replace(item, devices=names or item.devices or usual) for item in plan.items)
+    )
 
 
 @contextlib.contextmanager
-def _shown(night: FleetNight, cluster: Cluster, quiet: bool) -> Iterator[None]:
+def _shown(snapshot: Callable[[], dict[str, Any]], cluster: Cluster, quiet: bool) -> Iterator[None]:
     """Shows all workers on a terminal, as long as the block runs."""
     from rich.console import Console
     from rich.live import Live
@@ -200,46 +185,41 @@ def _shown(night: FleetNight, cluster: Cluster, quiet: bool) -> Iterator[None]:
     if quiet or not console.is_terminal:
         yield
         return
-    with Live(console=console, get_renderable=lambda: workers_table(night.snapshot()), refresh_per_second=2):
+    with Live(console=console, get_renderable=lambda: workers_table(snapshot()), refresh_per_second=2):
         yield
 
 
-def workers_table(told: dict[str, Any]) -> Table:
+def workers_table(snapshot: dict[str, Any]) -> Table:
     """The workers of a night as a table.
 
     Args:
-        told: `tuner.fleet.night.FleetNight.snapshot`.
+        snapshot: `tuner.fleet.runner.ClusterRunner.snapshot`.
     """
     from rich.table import Table
 
-    left = "no deadline" if told["left_s"] is None else f"{_clock(told['left_s'])} left"
+    left_s = snapshot["left_s"]
+    left = "no deadline" if left_s is None else f"{timedelta(seconds=math.ceil(left_s))} left"
     title = (
-        f"{told['problems_left']} problems to go, {told['slices']} slices, "
-        f"{told['trials_per_minute']:.0f} trials a minute, {left}"
+        f"{snapshot['problems_left']} problems to go, {snapshot['slices']} slices, "
+        f"{snapshot['trials_per_minute']:.0f} trials a minute, {left}"
     )
-    shown = Table(title=title, title_justify="left")
-    for name in ("worker", "device", "doing", "trials/min", "slices", "best"):
-        shown.add_column(name)
-    for worker in told["workers"]:
-        best = duration(worker["best_s"]) if worker["best_s"] else "-"
+    shown = Table(
+        "worker", "device", "doing", "trials/min", "slices", "best", title=title, title_justify="left"
+    )
+    for worker in snapshot["workers"]:
         shown.add_row(
             worker["name"], worker["device"] or "-", worker["doing"], f"{worker['trials_per_minute']:.0f}",
-            str(worker["slices"]), best,
+            str(worker["slices"]), duration(worker["best_s"]) if worker["best_s"] else "-",
         )  # fmt: skip
     return shown
 
 
-def _clock(seconds: float) -> str:
-    whole = math.ceil(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
 def cluster_options(command: F) -> F:
     """``--cluster``, ``--job-script`` and ``--tls-...``."""
-    told = "Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md)."
+    text = "Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md)."
     script = "Print the job script of slurm: or pbs:, and end."
     command = click.option("--job-script", is_flag=True, help=script)(tls_options(command))
-    return click.option("--cluster", default="", metavar="CLUSTER", help=told)(command)
+    return click.option("--cluster", default="", metavar="CLUSTER", help=text)(command)
 
 
 class ClusterExtension:

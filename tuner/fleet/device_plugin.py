@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,8 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import device_lock
 from tuner.devices.machine_load import MachineWatch, described, slowed
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
-from tuner.fleet.orders import (
-    Database,
-    Greeting,
-    Order,
-    SentinelOrder,
-    WorkAnswer,
-    WorkerReport,
-    identity_of,
-)
+from tuner.fleet import orders
 from tuner.night.night import Stage
-from tuner.night.plan_items import PlanItem
 from tuner.night.sentinels import SentinelCode
 from tuner.night.standing import kernels_of, study_of
 from tuner.night.work import Work
@@ -46,7 +37,7 @@ from tuner.results.sentinel import Sentinel
 from tuner.store import Store
 from tuner.store.claims import PatientStore, patiently
 from tuner.study.progress import Progress
-from tuner.workers.process import Worker, WorkerFailed, answered
+from tuner.workers.process import Worker, WorkerFailed
 
 #: Topic of the messages about progress.
 PROGRESS = "tile-tuner-progress"
@@ -66,22 +57,7 @@ WORKED = ("opening", "baseline", "compile", "load", "verify", "time", "power", "
 TOLD_TO_END, LIFETIME_OVER, WAS_IDLE = "its worker was told to end", "its lifetime is over", "it was idle"
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A device and its state.
-
-    Attributes:
-        info: The device as the process knows it that opened it.
-        versions: Versions of compiler, driver and libraries.
-        complaints: What is wrong; empty if it is fit.
-    """
-
-    info: DeviceInfo
-    versions: Mapping[str, str]
-    complaints: tuple[str, ...] = ()
-
-
-def condition_of(device: DetectedDevice) -> Condition:
+def condition_of(device: DetectedDevice) -> orders.WorkerReport:
     """Opens a device, computes something small on it, and looks at its clocks and at who else uses it.
 
     A CPU that others use is no reason: a night on this machine warns of that, too, and its champions are
@@ -91,15 +67,17 @@ def condition_of(device: DetectedDevice) -> Condition:
     complaints = list(described(load)) if load.circumstances.get(OTHERS_PROCESSES) else []
     complaints += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
     worker = Worker("device", device.opening, dict(device.environment))
+    info, versions = device.info, dict[str, str]()
     try:
-        hello = answered(worker.ask({"do": "hello"}))
+        hello = worker.ask({"do": "hello"})
         info, versions = DeviceInfo.from_json(hello["info"]), hello["versions"]
-        unwell = answered(worker.ask({"do": "canary"}))["unwell"]
+        unwell = worker.ask({"do": "canary"})["unwell"]
     except (WorkerFailed, TunerError) as error:
-        info, versions, unwell = device.info, {}, str(error)
+        unwell = str(error)
     finally:
         worker.close()
-    return Condition(info, versions, (*complaints, *([f"its canary fails: {unwell}"] if unwell else [])))
+    complaints += [f"its canary fails: {unwell}"] if unwell else []
+    return orders.WorkerReport(info, versions, tuple(complaints))
 
 
 @dataclass
@@ -116,7 +94,7 @@ class _Task:
     """
 
     limit_s: float
-    order: Order | None = None
+    order: orders.Order | None = None
     stage: str = "opening"
     progress: dict[str, Any] = field(default_factory=dict)
     progressed_s: float = field(default_factory=time.monotonic)
@@ -129,6 +107,15 @@ class _Task:
         if time.monotonic() - self.progressed_s < limit_s:
             return ""
         return f"it got no further for {limit_s:.0f} s while {self.stage}, and was killed"
+
+
+@contextlib.contextmanager
+def _own_files() -> Iterator[None]:
+    """Whatever this machine's files lack is its own trouble, and no fault of the problem."""
+    try:
+        yield
+    except InputError as error:
+        raise EnvironmentTrouble(f"a worker's kernels are the coordinator's: {error}") from error
 
 
 class DevicePlugin(WorkerPlugin):
@@ -146,14 +133,9 @@ class DevicePlugin(WorkerPlugin):
     lock_wait_s = LOCK_WAIT_S
 
     def __init__(
-        self,
-        spec: str,
-        url: str = "",
-        stall_s: float = STALL_S,
-        idle_exit_s: float | None = None,
-        ends_at: float | None = None,
-        cores: set[int] | None = None,
-    ) -> None:
+        self, spec: str, url: str = "", stall_s: float = STALL_S, idle_exit_s: float | None = None,
+        ends_at: float | None = None, cores: set[int] | None = None,
+    ) -> None:  # fmt: skip
         """Keeps what the worker process needs, and touches no device.
 
         Args:
@@ -178,14 +160,14 @@ class DevicePlugin(WorkerPlugin):
             os.sched_setaffinity(0, self.cores)
         self.device = find(self.spec)
         self._worker, self._busy = worker, threading.Lock()
-        self._held, self._holds = contextlib.ExitStack(), False
+        self._lock: contextlib.ExitStack | None = None
         self._task: _Task | None = None
         self._idle_since_s = time.monotonic()
         self._told_s = self._stopped_s = 0.0
         self._stopping = self._ending = ""
         self._code: SentinelCode | None = None
         self._store: PatientStore | None = None
-        self._database: Database | None = None
+        self._database: orders.Database | None = None
         self.stage: Any = None
         self._catalogues: dict[Path | None, Catalogue] = {}
         # Ctrl-C reaches the coordinator, which stops its workers in an orderly way.
@@ -193,7 +175,7 @@ class DevicePlugin(WorkerPlugin):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._end, TOLD_TO_END)
         self._watching = asyncio.create_task(self._watch())
 
-    def greet(self, greeting: Greeting) -> WorkerReport:
+    def greet(self, greeting: orders.Greeting) -> orders.WorkerReport:
         """Looks at the device, and says what this machine is.
 
         Raises:
@@ -201,17 +183,14 @@ class DevicePlugin(WorkerPlugin):
         """
         with self._at_work(_Task(START_LIMIT_S)):
             self._open(greeting.database)
-            condition = self.condition()
-            return WorkerReport(
-                socket.gethostname(), condition.info, condition.versions,
-                identity_of(path for path, _ in greeting.identity.files), condition.complaints,
-            )  # fmt: skip
+            identity = orders.identity_of(path for path, _ in greeting.identity.files)
+            return replace(self.condition(), host=socket.gethostname(), identity=identity)
 
-    def condition(self) -> Condition:
+    def condition(self) -> orders.WorkerReport:
         """Looks at the device."""
         return condition_of(self.device)
 
-    def time(self, order: SentinelOrder) -> list[list[Sentinel]]:
+    def time(self, order: orders.SentinelOrder) -> list[list[Sentinel]]:
         """Times sentinels, a list for each pass.
 
         Raises:
@@ -219,10 +198,11 @@ class DevicePlugin(WorkerPlugin):
         """
         with self._at_work(_Task(order.limit_s)):
             self._code = self._code or SentinelCode(self.device.opening)
-            problems = order.resolve(self.device.target)
+            with _own_files():
+                problems = order.resolve(self.device.target, self._catalogues)
             return [one.over(self.device, self._code, problems) for one in order.passes]
 
-    def work(self, order: Order) -> WorkAnswer:
+    def work(self, order: orders.Order) -> orders.WorkAnswer:
         """Does a piece of work; a study or device that fails is an answer.
 
         Raises:
@@ -241,7 +221,7 @@ class DevicePlugin(WorkerPlugin):
             except TunerError as error:
                 done, trouble = replace(self.stage.done, lost=str(error)), str(error)
                 self.stage.close()
-        return WorkAnswer(order.claim, done, trouble, time.monotonic() - begun_s)
+        return orders.WorkAnswer(order.claim, done, trouble, time.monotonic() - begun_s)
 
     def stop(self, why: str) -> None:
         """Ends the present work in an orderly way."""
@@ -255,14 +235,15 @@ class DevicePlugin(WorkerPlugin):
             self._stopping, self._task = "", task
             task.progressed_s = time.monotonic()
             try:
-                if not self._holds:
-                    self._held.enter_context(device_lock(self.device.info, "worker", self.lock_wait_s))
-                    self._holds = True
+                if self._lock is None:
+                    lock = contextlib.ExitStack()
+                    lock.enter_context(device_lock(self.device.info, "worker", self.lock_wait_s))
+                    self._lock = lock
                 yield
             finally:
                 self._task, self._idle_since_s = None, time.monotonic()
 
-    def _open(self, database: Database) -> None:
+    def _open(self, database: orders.Database) -> None:
         """Opens a database, unless it is open.
 
         Raises:
@@ -285,19 +266,17 @@ class DevicePlugin(WorkerPlugin):
 
     def stage_of(self, store: Store) -> Stage:
         """What runs the work."""
-        return Stage(store, (self.device,), self._view)
+        return Stage(store, (self.device,), lambda item: contextlib.nullcontext(self._report))
 
-    def _work_of(self, order: Order) -> Work:
+    def _work_of(self, order: orders.Order) -> Work:
         """The work by this machine's own files.
 
         Raises:
             EnvironmentTrouble: Something is not here, or is another than the coordinator's.
         """
-        try:
+        with _own_files():
             item = order.item.resolve(self._catalogues)
             kernels = kernels_of(item, self.device.target)
-        except InputError as error:
-            raise EnvironmentTrouble(f"a worker's kernels are the coordinator's: {error}") from error
         study = study_of(item, self.device.info, kernels)
         if study != order.study:
             self._catalogues.clear()
@@ -314,10 +293,6 @@ class DevicePlugin(WorkerPlugin):
         if self._store is not None:
             self._store.close()
         self.stage = self._store = self._database = None
-
-    @contextlib.contextmanager
-    def _view(self, item: PlanItem) -> Iterator[Any]:
-        yield self._report
 
     def _report(self, progress: Progress) -> None:
         """Takes how far the study is. Seconds that grow while nothing is done do not count."""
@@ -407,7 +382,8 @@ class DevicePlugin(WorkerPlugin):
         while self._task is not None and time.monotonic() < until_s:
             await asyncio.sleep(LOOK_S)
         self._close()
-        self._held.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def perform(what: str, message: Any) -> Any:

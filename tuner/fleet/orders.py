@@ -17,8 +17,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.errors import EnvironmentTrouble
-from tuner.night.plan.items import PlanItem
+from tuner.night.plan_items import PlanItem
 from tuner.night.sentinels import Contender, Pass, Watched
 from tuner.night.work import Done, Work
 from tuner.version import __version__
@@ -54,7 +53,8 @@ def identity_of(files: Iterable[str] = ()) -> Identity:
     code = [path for path in package.rglob("*.py") if "kernels" not in path.relative_to(package).parts[:1]]
     kernels = kernels_folder()
     own = tuple((file, _hash(Path(file).parent, _beside(Path(file)))) for file in sorted(set(files)))
-    return Identity(__version__, _hash(package, code), _hash(kernels, _sources(kernels)), own)
+    sources = (path for path in kernels.rglob("*") if path.suffix in SOURCES)
+    return Identity(__version__, _hash(package, code), _hash(kernels, sources), own)
 
 
 def difference(ours: Identity, theirs: Identity) -> str:
@@ -79,10 +79,6 @@ def difference(ours: Identity, theirs: Identity) -> str:
     return ""
 
 
-def _sources(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.suffix in SOURCES]
-
-
 def _beside(file: Path) -> list[Path]:
     """A kernel file, sources that begin with its name, and those that files of its folder share."""
     if not file.is_file():
@@ -93,14 +89,12 @@ def _beside(file: Path) -> list[Path]:
 
 def _hash(folder: Path, files: Iterable[Path]) -> str:
     """Hash of names and contents; empty if there are none."""
-    found = sorted(files)
-    if not found:
-        return ""
+    sources = sorted(files)
     digest = hashlib.sha256()
-    for path in found:
+    for path in sources:
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         digest.update(f"{path.relative_to(folder)} {content}\n".encode())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16] if sources else ""
 
 
 @dataclass(frozen=True)
@@ -169,18 +163,18 @@ class WorkerReport:
     """A worker's answer to a greeting.
 
     Attributes:
-        host: Name of its machine.
-        info: The device.
+        info: The device as the process knows it that opened it.
         versions: Versions of compiler, driver and libraries there.
-        identity: Its code, kernels and files.
         complaints: What is wrong with its device or machine; empty if it is well.
+        host: Name of its machine.
+        identity: Its code, kernels and files.
     """
 
-    host: str
     info: DeviceInfo
     versions: Mapping[str, str]
-    identity: Identity
     complaints: tuple[str, ...] = ()
+    host: str = ""
+    identity: Identity = Identity("", "", "")
 
 
 @dataclass(frozen=True)
@@ -236,27 +230,21 @@ class SentinelOrder:
             named.append((NamedItem.of(item), contenders))
         return cls(tuple(named), tuple(passes), limit_s)
 
-    def resolve(self, target: str) -> list[Watched]:
+    def resolve(self, target: str, catalogues: dict[Path | None, Catalogue]) -> list[Watched]:
         """Finds the problems in this machine's files.
 
         Args:
             target: Kind of the device.
+            catalogues: As of `NamedItem.resolve`.
 
         Raises:
-            EnvironmentTrouble: A problem or kernel is not here.
+            InputError: A problem or kernel is not here.
         """
-        catalogues: dict[Path | None, Catalogue] = {}
         resolved = []
         for named, contenders in self.problems:
             item = named.resolve(catalogues)
-            operation = item.problem.operation.name
-            kernels = {kernel.name: kernel for kernel in item.catalogue.of(operation, target)}
-            missing = sorted({kernel for _, kernel, _ in contenders} - kernels.keys())
-            if missing:
-                raise EnvironmentTrouble(
-                    f"a worker's kernels are the coordinator's: here {operation} has no kernel "
-                    f"{', '.join(missing)}; use the same files"
-                )
+            operation, names = item.problem.operation.name, tuple(kernel for _, kernel, _ in contenders)
+            kernels = {kernel.name: kernel for kernel in item.catalogue.of(operation, target, names)}
             known = (Contender(name, kernels[kernel], Config(config)) for name, kernel, config in contenders)
             resolved.append(Watched(item.problem, item.regime, tuple(known)))
         return resolved

@@ -1,8 +1,8 @@
 """Runs a night's work on the workers of a Dask cluster. Dask starts and watches; the database is the truth.
 
-Work is pinned to its worker and never tried again by Dask: the lane decides who goes on. A worker counts as
-lost if Dask lost it, or if it gets no further for long. It may come back: then its records are stored, and its
-champion is not.
+Work is pinned to its worker and never tried again by Dask: the scheduler of the night decides who goes on. A
+worker counts as lost if Dask lost it, or if it gets no further for long. It may come back: then its records are
+stored, and its champion is not.
 """
 
 from __future__ import annotations
@@ -11,30 +11,42 @@ import asyncio
 import contextlib
 import enum
 import queue
+import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
-from tuner.fleet import device_plugin
-from tuner.fleet.orders import (
-    Database,
-    Greeting,
-    Identity,
-    Order,
-    SentinelOrder,
-    WorkAnswer,
-    WorkerReport,
-    difference,
-)
+from tuner.fleet import device_plugin, orders
+from tuner.night.scheduler import Night
+from tuner.night.sentinels import Pass, Timed, Watched
 from tuner.night.standing import study_of
 from tuner.night.work import Done, Place, Work
 from tuner.results.record import new_id
 from tuner.store import Store
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
+
+#: Seconds without a word of progress after which a worker counts as lost. A worker itself ends a study that
+#: gets no further (`tuner.fleet.device_plugin.STALL_S`), and is given time to say so.
+SILENT_S = 900.0
+#: Seconds after which a refused worker is looked at again.
+RECHECK_S = 60.0
+#: Seconds within which all workers have stopped after Ctrl-C, and after which they are told again to stop.
+STOP_WITHIN_S, STOP_AGAIN_S = 8.0, 0.5
+#: Seconds between two looks at which workers there are.
+LOOK_S = 0.5
+#: Seconds for which the workers that are there at the start are waited for, and for which a better worker is
+#: waited for if all are refused.
+GREET_WITHIN_S, REFUSED_S = 30.0, 5.0
+#: Seconds that a pass over sentinels may take: to begin, for each problem beside its rounds, and as a multiple.
+BEGIN_S, BESIDE_S, SLACK = 60.0, 10.0, 3.0
+#: Seconds beyond these for which a worker that says nothing is waited for.
+START_LIMIT_S = 180.0
+#: Why a night ends whose scheduler ended.
+GONE = "the scheduler is gone; what was measured is kept. Start it again, and the same command goes on"
 
 
 class ClaimLedger:
@@ -46,7 +58,6 @@ class ClaimLedger:
         night: Id of the run of the plan.
         database: What workers are told of the database.
         slices: Orders so far.
-        refused: Answers that did not count, for their claim was lost.
     """
 
     def __init__(self, store: Store, url: str, hold: Callable[[], None] = lambda: None) -> None:
@@ -61,12 +72,12 @@ class ClaimLedger:
             StoreTrouble: The database stays away.
         """
         self.night = new_id()
-        self.database = Database(store.identity, url)
-        self.slices, self.refused = 0, 0
+        self.database = orders.Database(store.identity, url)
+        self.slices = 0
         self._claims, self._hold = Claims(store), hold
         patiently(lambda: self._claims.abandon("its coordinator is gone"))
 
-    def order(self, place: Place, work: Work) -> Order:
+    def order(self, place: Place, work: Work) -> orders.Order:
         """Claims a study for a worker, and says what the worker is to do.
 
         Raises:
@@ -78,9 +89,9 @@ class ClaimLedger:
         info, what = place.info, "slice" if work.parts else "finals"
         study = study_of(work.item, info, work.kernels)
         claim = patiently(lambda: self._claims.take(self.night, study, what, place.name, info.name, info.uuid))
-        return Order.of(work, self.night, claim, study, self.database)
+        return orders.Order.of(work, self.night, claim, study, self.database)
 
-    def accept(self, answer: WorkAnswer) -> Done | None:
+    def accept(self, answer: orders.WorkAnswer) -> Done | None:
         """Ends the claim of an answer; None if it was lost before, so that only its records count.
 
         Raises:
@@ -90,10 +101,8 @@ class ClaimLedger:
         state, why = FAILED if done.failed or done.lost else DONE, done.lost or done.failed
         if done.lost and done.cut:
             state = STOPPED
-        if patiently(lambda: self._claims.end(answer.claim, state, why, done.trials.get("total"))):
-            return done
-        self.refused += done.finished is not None
-        return None
+        ended = patiently(lambda: self._claims.end(answer.claim, state, why, done.trials.get("total")))
+        return done if ended else None
 
     def lost(self, claim: int, why: str) -> None:
         """Declares the worker of a claim dead: its records will count, its champion will not."""
@@ -126,7 +135,7 @@ class Member:
         state: What it does.
         why: Why it was refused, or is silent or gone.
         place: Where slices run; None before it was greeted.
-        report: What it said of itself.
+        host: Name of its machine.
         work: Its present work.
         claim: Number of the claim of its present work.
         future: Dask's future of its latest task.
@@ -144,7 +153,7 @@ class Member:
     state: State = State.CHECKED
     why: str = ""
     place: Place | None = None
-    report: WorkerReport | None = None
+    host: str = ""
     work: Work | None = None
     claim: int = 0
     future: Any = None
@@ -167,23 +176,14 @@ class Member:
         Args:
             minutes: Since the night began.
         """
-        info = self.place.info if self.place else None
+        info, progress = self.place.info if self.place else None, self.progress
         return {
-            "name": self.name,
-            "host": self.report.host if self.report else "",
-            "device": info.name if info else "",
-            "board": info.uuid if info else "",
-            "state": self.state.value,
-            "why": self.why,
-            "doing": self.doing,
-            "slices": self.slices,
-            "busy_s": self.busy_s,
-            "trials": self.trials,
-            "trials_per_minute": self.trials / minutes,
-            "best_s": self.progress.get("best_s"),
-            "best": self.progress.get("best", ""),
-            "baseline_s": self.progress.get("baseline_s"),
-        }
+            "name": self.name, "host": self.host, "device": info.name if info else "",
+            "board": info.uuid if info else "", "state": self.state.value, "why": self.why, "doing": self.doing,
+            "slices": self.slices, "busy_s": self.busy_s, "trials": self.trials,
+            "trials_per_minute": self.trials / minutes, "best_s": progress.get("best_s"),
+            "best": progress.get("best", ""), "baseline_s": progress.get("baseline_s"),
+        }  # fmt: skip
 
     @property
     def doing(self) -> str:
@@ -193,19 +193,6 @@ class Member:
         what = "" if self.work.parts else ", finals"
         stage = self.progress.get("stage", "opening")
         return f"{self.work.item.problem}: {stage}{what}"
-
-
-#: Seconds without a word of progress after which a worker counts as lost. A worker itself ends a study that
-#: gets no further (`tuner.fleet.device_plugin.STALL_S`), and is given time to say so.
-SILENT_S = 900.0
-#: Seconds after which a refused worker is looked at again.
-RECHECK_S = 60.0
-#: Seconds within which all workers have stopped after Ctrl-C, and after which they are told again to stop.
-STOP_WITHIN_S, STOP_AGAIN_S = 8.0, 0.5
-#: Seconds between two looks at which workers there are.
-LOOK_EVERY_S = 0.5
-#: Why a night ends whose scheduler ended.
-GONE = "the scheduler is gone; what was measured is kept. Start it again, and the same command goes on"
 
 
 @dataclass(frozen=True)
@@ -220,20 +207,20 @@ class Admission:
         recheck_s: Seconds after which a refused worker is looked at again.
     """
 
-    identity: Identity
+    identity: orders.Identity
     wanted: Callable[[DeviceInfo], bool] = lambda info: True
     same_host: str = ""
     silent_s: float = SILENT_S
     recheck_s: float = RECHECK_S
 
-    def why_not(self, report: WorkerReport) -> str:
+    def why_not(self, report: orders.WorkerReport) -> str:
         """Why a worker may not take part; empty if it may."""
         if self.same_host and report.host != self.same_host:
             return (
                 f"a SQLite file is written by one machine alone, {self.same_host}, and this is "
                 f"{report.host}; give --db postgresql://..., into which all machines can write"
             )
-        unlike = difference(self.identity, report.identity)
+        unlike = orders.difference(self.identity, report.identity)
         if unlike or report.complaints:
             return unlike or "; ".join(report.complaints)
         return "" if self.wanted(report.info) else f"the plan does not ask for {report.info.name}"
@@ -243,6 +230,7 @@ class ClusterRunner:
     """A `Runner` on the workers of a cluster.
 
     Attributes:
+        ledger: The night's claims.
         members: All workers that there ever were, by name.
         timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
     """
@@ -259,15 +247,15 @@ class ClusterRunner:
             admission: Which workers may take part.
             warned: Is told of workers that were lost.
         """
-        self._warned = warned
-        self.members: dict[str, Member] = {}
-        self.timed: dict[str, Any] = {}
-        self._client, self._ledger, self._admission = client, ledger, admission
+        self.ledger, self.members = ledger, dict[str, Member]()
+        self.timed: dict[str, Timed] = {}
+        self._client, self._admission, self._warned = client, admission, warned
         self._ended: queue.SimpleQueue[tuple[Member, Any]] = queue.SimpleQueue()
         self._results: list[tuple[Place, Work, Done]] = []
         self._gone: list[Place] = []
         self._lock = threading.Lock()
-        self._looked_s = -LOOK_EVERY_S
+        self._begun_s = self._slices_from_s = time.monotonic()
+        self._looked_s = -LOOK_S
         client.subscribe_topic(device_plugin.PROGRESS, self._take_progress)
         self._look()
 
@@ -279,43 +267,54 @@ class ClusterRunner:
             progress.pop("trials", None)  # those of earlier slices are read meanwhile
         with self._lock:
             for member in list(self.members.values()):
-                if night == self._ledger.night and member.work is not None and member.claim == claim:
+                if night == self.ledger.night and member.work is not None and member.claim == claim:
                     before = member.progress.get("trials", progress.get("trials", 0))
                     member.trials += max(progress.get("trials", before) - before, 0)
                     member.progress = {**member.progress, **progress}
                     member.heard_s = time.monotonic()
 
-    def _in(self, *states: State) -> list[Member]:
+    def members_in(self, *states: State) -> list[Member]:
+        """The workers in some states."""
         return [member for member in self.members.values() if member.state in states]
 
-    @property
-    def at_work(self) -> Collection[Member]:
-        """Workers that work."""
-        return self._in(State.WORKS)
-
     def places_of(self, model: str) -> int:
-        """Number of workers of a model that work or wait."""
-        places = [member.place for member in self._in(State.WORKS, State.FREE)]
+        """See the protocol."""
+        places = [member.place for member in self.members_in(State.WORKS, State.FREE)]
         return sum(place is not None and place.info.name == model for place in places)
-
-    @property
-    def checking(self) -> bool:
-        """True while some worker is being looked at for the first time."""
-        return bool(self._in(State.CHECKED))
-
-    @property
-    def timing(self) -> bool:
-        """True while some worker times sentinels."""
-        return bool(self._in(State.TIMES))
 
     def free(self) -> Sequence[Place]:
         """See the protocol."""
-        return [member.place for member in self._in(State.FREE) if member.place]
+        return [member.place for member in self.members_in(State.FREE) if member.place]
 
     def gone(self) -> Sequence[Place]:
         """See the protocol."""
         gone, self._gone = self._gone, []
         return gone
+
+    def gather(self, left_s: Callable[[], float]) -> None:
+        """Returns when some worker is free, and all that are there were looked at.
+
+        Args:
+            left_s: Seconds left of the night.
+
+        Raises:
+            EnvironmentTrouble: All workers are refused, or the scheduler is gone.
+        """
+        usable_s = time.monotonic()
+        while not self.free() and left_s() > 0:
+            self.wait(LOOK_S)
+            members = list(self.members.values())
+            if not members or any(member.state is not State.REFUSED for member in members):
+                usable_s = time.monotonic()
+            if time.monotonic() > usable_s + REFUSED_S:
+                reasons = "; ".join(f"{member.name}: {member.why}" for member in members)
+                raise EnvironmentTrouble(
+                    f"a night needs a worker that can take part, all are refused: {reasons}"
+                )
+        until_s = time.monotonic() + min(GREET_WITHIN_S, left_s())
+        while self.members_in(State.CHECKED) and time.monotonic() < until_s:
+            self.wait(LOOK_S)
+        self._slices_from_s = time.monotonic()
 
     def start(self, place: Place, work: Work) -> None:
         """See the protocol.
@@ -324,13 +323,13 @@ class ClusterRunner:
             StoreTrouble: The database stays away.
         """
         member = self.members[place.name]
-        order = self._ledger.order(place, work)
+        order = self.ledger.order(place, work)
         member.work, member.claim, member.progress = work, order.claim, {}
         member.trials_before = member.trials
         member.becomes(State.WORKS)
         self._submit(member, "work", order)
 
-    def time_sentinels(self, place: Place, order: SentinelOrder) -> None:
+    def time_sentinels(self, place: Place, order: orders.SentinelOrder) -> None:
         """Has a free place time sentinels; `timed` has them once it is free again."""
         self.timed.pop(place.name, None)
         self.members[place.name].becomes(State.TIMES)
@@ -338,7 +337,7 @@ class ClusterRunner:
 
     def _greet(self, member: Member) -> None:
         member.becomes(State.CHECKED)
-        self._submit(member, "greet", Greeting(self._admission.identity, self._ledger.database))
+        self._submit(member, "greet", orders.Greeting(self._admission.identity, self.ledger.database))
 
     def _submit(self, member: Member, what: str, message: Any) -> None:
         if self._client.status != "running":
@@ -364,7 +363,7 @@ class ClusterRunner:
             while True:
                 self._take_result(*self._ended.get_nowait())
         self._look()
-        for member in self.at_work:
+        for member in self.members_in(State.WORKS):
             if time.monotonic() - member.heard_s > self._admission.silent_s:
                 why = f"it told of no progress for {self._admission.silent_s:.0f} s"
                 self._lose(member, State.SILENT, why)
@@ -375,7 +374,7 @@ class ClusterRunner:
         """Greets workers that have come, and notes those that have gone."""
         if self._client.status != "running":
             raise EnvironmentTrouble(GONE)
-        if time.monotonic() - self._looked_s < LOOK_EVERY_S:
+        if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
         workers = self._workers()
@@ -385,9 +384,8 @@ class ClusterRunner:
         for name, address in workers.items():
             member = self.members.setdefault(name, Member(name, address, State.GONE))
             waits_s = time.monotonic() - member.since_s
-            if member.state is State.GONE or (
-                member.state is State.REFUSED and waits_s > self._admission.recheck_s
-            ):
+            is_due = member.state is State.REFUSED and waits_s > self._admission.recheck_s
+            if member.state is State.GONE or is_due:
                 member.address = address
                 self._greet(member)
 
@@ -423,19 +421,19 @@ class ClusterRunner:
                 self._take_answer(member, result)
             case State.SILENT:
                 # It was given up: what it brings is stored, and it is looked at anew.
-                if isinstance(result, WorkAnswer):
-                    self._ledger.accept(result)
+                if isinstance(result, orders.WorkAnswer):
+                    self.ledger.accept(result)
                 self._greet(member)
 
     def _admit(self, member: Member, result: Any) -> None:
         """Takes a worker in, or refuses it with the reason."""
         why = _reason_of(result)
-        if isinstance(result, WorkerReport):
-            member.report, why = result, self._admission.why_not(result)
+        if isinstance(result, orders.WorkerReport):
+            member.host, why = result.host, self._admission.why_not(result)
         if why:
             member.becomes(State.REFUSED, why)
             return
-        member.place = member.place or Place(member.name, result.info)
+        member.place = member.place or Place(member.name, result.info, result.versions)
         member.becomes(State.FREE)
 
     def _take_sentinels(self, member: Member, result: Any) -> None:
@@ -450,7 +448,7 @@ class ClusterRunner:
     def _take_answer(self, member: Member, result: Any) -> None:
         work, place = member.work, member.place
         assert work is not None and place is not None
-        if not isinstance(result, WorkAnswer):
+        if not isinstance(result, orders.WorkAnswer):
             self._lose(member, State.GONE, _reason_of(result))
             return
         member.work = None
@@ -458,7 +456,7 @@ class ClusterRunner:
         member.slices += 1
         # A piece of work may be done before it told of its progress twice.
         member.trials = max(member.trials, member.trials_before + result.done.tried)
-        done = self._ledger.accept(result)
+        done = self.ledger.accept(result)
         lost = Done(lost="its claim was lost", cut=True, spent_s=result.seconds)
         self._results.append((place, work, done or lost))
         if result.done.lost and not result.done.cut:
@@ -489,18 +487,17 @@ class ClusterRunner:
             member.busy_s += seconds
             cut = bool(member.progress.get("cut"))
             if cut:
-                self._ledger.accept(WorkAnswer(member.claim, Done(lost=why, cut=True)))
+                self.ledger.accept(orders.WorkAnswer(member.claim, Done(lost=why, cut=True)))
             else:
-                self._ledger.lost(member.claim, why)
+                self.ledger.lost(member.claim, why)
                 self._warned(f"worker {member.name} was lost: {why}")
             self._results.append((place, work, Done(lost=why, cut=cut, spent_s=seconds)))
         member.becomes(state, why)
 
-    def stop(self, why: str, within_s: float = STOP_WITHIN_S) -> list[tuple[Place, Work, Done]]:
-        """Ends all work, and takes what it brings within some seconds."""
-        until_s = time.monotonic() + within_s
-        again_s = 0.0
-        while (busy := self._in(State.WORKS, State.TIMES)) and time.monotonic() < until_s:
+    def stop(self, why: str) -> list[tuple[Place, Work, Done]]:
+        """See the protocol; what is not ended within some seconds counts as lost."""
+        until_s, again_s = time.monotonic() + STOP_WITHIN_S, 0.0
+        while (busy := self.members_in(State.WORKS, State.TIMES)) and time.monotonic() < until_s:
             if self._client.status != "running":
                 break
             if time.monotonic() > again_s:
@@ -512,17 +509,56 @@ class ClusterRunner:
             with contextlib.suppress(queue.Empty, TunerError):
                 self._look()
                 self._take_result(*self._ended.get(timeout=0.1))
+        self._let_go()
         results, self._results = self._results, []
         return results
 
-    def close(self) -> None:
-        """Lets go of all tasks."""
+    def _let_go(self) -> None:
+        """Lets go of all tasks, and ends the claims that are left."""
         with contextlib.suppress(Exception):
             self._client.unsubscribe_topic(device_plugin.PROGRESS)
         for member in self.members.values():
             if member.future is not None:
                 with contextlib.suppress(Exception):
                     member.future.release()
+        self.ledger.close()
+
+    def snapshot(self, left_s: float, problems_left: int) -> dict[str, Any]:
+        """What is going on, as a JSON object: workers, problems left, seconds left.
+
+        Args:
+            left_s: Seconds left of the night; infinite without an end.
+            problems_left: Problems without a result.
+        """
+        now_s, members = time.monotonic(), list(self.members.values())
+        minutes = max(now_s - self._begun_s, 1.0) / 60
+        return {
+            "night": self.ledger.night, "left_s": None if left_s == float("inf") else max(left_s, 0.0),
+            "elapsed_s": now_s - self._begun_s, "slices_s": now_s - self._slices_from_s,
+            "problems_left": problems_left, "slices": self.ledger.slices,
+            "trials_per_minute": sum(member.trials for member in members) / minutes,
+            "workers": [member.to_json(minutes) for member in members],
+        }  # fmt: skip
+
+
+def runner_of(
+    night: Night, client: Any, url: str, hold: Callable[[], None] = lambda: None, *, anywhere: bool = False,
+    **patience_s: float,
+) -> ClusterRunner:  # fmt: skip
+    """Begins a night on a cluster.
+
+    Args:
+        night: The night.
+        client: Dask's client.
+        url: The database's URL, as workers reach it.
+        hold: Makes sure that this is still the only coordinator; raises `LockedByAnother` if not.
+        anywhere: True if workers on other machines may take part.
+        patience_s: ``silent_s`` and ``recheck_s`` of `Admission`.
+    """
+    files = {str(item.file) for item in night.plan.items if item.file is not None}
+    host = "" if anywhere else socket.gethostname()
+    admission = Admission(orders.identity_of(files), night.wants, host, **patience_s)
+    return ClusterRunner(client, ClaimLedger(night.store, url, hold), admission, night.warned)
 
 
 def _reason_of(result: Any) -> str:
@@ -532,3 +568,57 @@ def _reason_of(result: Any) -> str:
     names = {kind.__name__ for kind in type(result).__mro__}
     is_loss = names & {"CancelledError", "KilledWorker", "CommClosedError", "TimeoutError"}
     return f"its worker vanished ({type(result).__name__})" if is_loss else f"{result!r}"
+
+
+class Workers:
+    """Boards of one model whose workers are free at a night's start; they time sentinels."""
+
+    def __init__(self, runner: ClusterRunner, places: Sequence[Place]) -> None:
+        """Times nothing yet.
+
+        Args:
+            runner: Its workers have been greeted.
+            places: The workers' boards, of one model.
+        """
+        self._runner, self._places = runner, {place.name: place for place in places}
+
+    @property
+    def info(self) -> DeviceInfo:
+        """See `tuner.night.sentinels.Boards`."""
+        return next(iter(self._places.values())).info
+
+    @property
+    def names(self) -> Collection[str]:
+        """See `tuner.night.sentinels.Boards`."""
+        return self._places.keys()
+
+    def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
+        """See `tuner.night.sentinels.Boards`; all boards at once, and each by its own worker."""
+        runner, limit_s = self._runner, 0.0
+        for place in [place for place in runner.free() if place.name in wanted]:
+            problems = wanted[place.name]
+            order = orders.SentinelOrder.of(
+                problems, passes, sum(_limit_s(one, len(problems)) for one in passes)
+            )
+            limit_s = max(limit_s, order.limit_s)
+            runner.time_sentinels(place, order)
+        # A worker ends what takes longer, so that this is for one that says nothing.
+        until_s = time.monotonic() + START_LIMIT_S + limit_s
+        while runner.members_in(State.TIMES, State.CHECKED) and time.monotonic() < until_s:
+            runner.wait(LOOK_S)
+        return {
+            name: runner.timed.get(name) or DeviceTrouble(f"{name} timed no sentinels: it vanished")
+            for name in wanted
+        }
+
+
+def of_models(runner: ClusterRunner) -> list[Workers]:
+    """The workers that are free, by model of device."""
+    models: dict[str, list[Place]] = {}
+    for place in runner.free():
+        models.setdefault(place.info.name, []).append(place)
+    return [Workers(runner, places) for places in models.values()]
+
+
+def _limit_s(one: Pass, problems: int) -> float:
+    return SLACK * (one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from tuner.declare.problem import IEEE
-from tuner.night.detecting import LEAST_HISTORY, Finding, Floats, confirmed, examine, levels
+from tuner.night.detecting import LEAST_HISTORY, Finding, ProblemNight
 from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
+from tuner.results.sentinel import CHAMPION, Sentinel
 
 #: Causes, and what they are called.
 CAUSES = {
@@ -125,77 +123,53 @@ def judge(evidence: ChangeEvidence) -> tuple[str, str]:
     Returns:
         A key of `CAUSES`, and what led to it.
     """
+    return next(_causes(evidence))
+
+
+def _causes(evidence: ChangeEvidence) -> Iterator[tuple[str, str]]:
+    """The causes that explain a change, what tells most first; the last explains any."""
+    is_alone, is_slower = evidence.moved == "champion", evidence.change > 0
     if evidence.wrong:
-        return "wrong", evidence.wrong
+        yield "wrong", evidence.wrong
+    if is_alone and evidence.new_config:
+        yield "config", "the champion is another config or source than in the nights before"
+    if is_alone and evidence.new_code:
+        compiler = _version(evidence, "compiler") or "of the same version"
+        yield (
+            "compiler",
+            f"the champion's machine code is new, of the same source and config; compiler {compiler}",
+        )
+    driver = _version(evidence, "driver")
+    if is_alone and driver:
+        yield "driver", f"the champion's machine code is the same; the driver was {driver}"
+    if is_slower and evidence.others > 0:
+        yield "neighbour", "others were seen on the device meanwhile"
+    if is_slower and (evidence.power_change or 0.0) >= POWER_CHANGE:
+        power = f"{evidence.power_change:.0%} more power at other problems"
+        yield "neighbour", f"the board drew {power} than in the nights before"
     if evidence.moved == "library":
-        return _neighbour(evidence) or _vendor(evidence)
-    if evidence.moved == "champion":
-        unlike = _new_champion(evidence) or _driver(evidence, "the champion's machine code is the same;")
-        told = "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
-        return unlike or _disturbed(evidence) or ("board", told)
-    driver = _driver(evidence, "champion and library moved alike, and")
-    return _disturbed(evidence) or driver or _node(evidence)
-
-
-def _new_champion(evidence: ChangeEvidence) -> tuple[str, str] | None:
-    if evidence.new_config:
-        return "config", "the champion is another config or source than in the nights before"
-    if not evidence.new_code:
-        return None
-    compiler = (
-        _version_change(evidence, "compiler") if "compiler" in evidence.versions else "of the same version"
-    )
-    return "compiler", f"the champion's machine code is new, of the same source and config; compiler {compiler}"
-
-
-def _driver(evidence: ChangeEvidence, beside: str) -> tuple[str, str] | None:
-    if "driver" not in evidence.versions:
-        return None
-    return "driver", f"{beside} the driver was {_version_change(evidence, 'driver')}"
-
-
-def _disturbed(evidence: ChangeEvidence) -> tuple[str, str] | None:
-    """A neighbour or other clocks, if there is a sign of them."""
-    neighbour = _neighbour(evidence)
-    if neighbour:
-        return neighbour
-    if evidence.throttled and evidence.change > 0:
-        return "clocks", "the device was throttled, and was not in the nights before"
-    clock = evidence.clock_change
-    if clock is not None and abs(clock) >= CLOCK_CHANGE and clock * evidence.change < 0:
-        return "clocks", f"its clock was {clock:+.1%} of that in the nights before"
-    return None
-
-
-def _neighbour(evidence: ChangeEvidence) -> tuple[str, str] | None:
-    """A neighbour, if it was seen, or if the board drew more power than its own work explains."""
-    if evidence.change <= 0:
-        return None
-    if evidence.others > 0:
-        return "neighbour", "others were seen on the device meanwhile"
-    power = evidence.power_change
-    if power is not None and power >= POWER_CHANGE:
-        told = f"the board drew {power:.0%} more power at other problems than in the nights before"
-        return "neighbour", told
-    return None
-
-
-def _vendor(evidence: ChangeEvidence) -> tuple[str, str]:
-    if "library" in evidence.versions:
-        return "vendor", f"the library alone moved, and it was {_version_change(evidence, 'library')}"
-    return "vendor", "the library alone moved, although its version is the same: what it chooses has changed"
-
-
-def _node(evidence: ChangeEvidence) -> tuple[str, str]:
+        same = "although its version is the same: what it chooses has changed"
+        library = _version(evidence, "library")
+        yield "vendor", f"the library alone moved, {f'and it was {library}' if library else same}"
+    if is_slower and evidence.throttled:
+        yield "clocks", "the device was throttled, and was not in the nights before"
+    clock = evidence.clock_change or 0.0
+    if abs(clock) >= CLOCK_CHANGE and clock * evidence.change < 0:
+        yield "clocks", f"its clock was {clock:+.1%} of that in the nights before"
+    if is_alone:
+        yield "board", "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
+    if driver:
+        yield "driver", f"champion and library moved alike, and the driver was {driver}"
     if evidence.elsewhere:
-        return "node", "champion and library moved alike, on another board, too: what the boards share"
+        yield "node", "champion and library moved alike, on another board, too: what the boards share"
     beside = "" if evidence.elsewhere is None else "; another board did not"
-    return "node", f"champion and library moved alike, with the same driver and clocks{beside}"
+    yield "node", f"champion and library moved alike, with the same driver and clocks{beside}"
 
 
-def _version_change(evidence: ChangeEvidence, name: str) -> str:
-    before, now = evidence.versions[name]
-    return f"{before or 'unknown'} and is {now or 'unknown'}"
+def _version(evidence: ChangeEvidence, name: str) -> str:
+    """How a version changed; empty if it did not."""
+    before, now = evidence.versions.get(name, ("", ""))
+    return f"{before or 'unknown'} and is {now or 'unknown'}" if before or now else ""
 
 
 def alerts(changes: Iterable[ChangeEvidence]) -> list[Alert]:
@@ -234,98 +208,11 @@ def arguments(problem: ProblemKey, regime: str = "cold") -> str:
     )
 
 
-@dataclass
-class ProblemNight:
-    """One problem on one board in a night.
-
-    Attributes:
-        history: The nights before, the first first: the night's own sentinels since the last change.
-        tonight: The night's own sentinel.
-        again: Its repeats in fresh processes.
-    """
-
-    history: list[Sentinel]
-    tonight: Sentinel
-    again: list[Sentinel] = field(default_factory=list)
-
-    @property
-    def new_config(self) -> bool:
-        """True if the champion is another config or source than in the nights before."""
-        return bool(self.history) and _who(self.history[-1], CHAMPION) != _who(self.tonight, CHAMPION)
-
-    @property
-    def wrong(self) -> str:
-        """What is wrong with the champion; empty if nothing is."""
-        return next((player.wrong for player in self.tonight.players if player.name == CHAMPION), "")
-
-    @property
-    def finding(self) -> Finding | None:
-        """How its times changed, with the repeats if there are some; None if they did not, or it is unknown."""
-        again = [sentinel for sentinel in self.again if sentinel.player(CHAMPION)]
-        if not self.history or not self.tonight.player(CHAMPION) or (self.again and not again):
-            return None
-        champion, before = (_who(self.history[-1], name) for name in (CHAMPION, BEFORE))
-        changed = [number for number, each in enumerate(self.history) if _who(each, CHAMPION) != champion]
-        nights = self._rows(self.history[changed[-1] + 1 if changed else 0 :], before)
-        tonight = self._rows([self.tonight], before)
-        return confirmed(nights, tonight[0], self._rows(again, before)) if again else examine(nights, tonight)
-
-    @staticmethod
-    def _rows(sentinels: Iterable[Sentinel], before: tuple[object, ...] | None) -> Floats:
-        """A row of levels for each sentinel; another champion before than the usual one does not count."""
-        here = np.array([True, False, True])
-        return np.array(
-            [np.where(here | (_who(each, BEFORE) == before), levels(each), np.nan) for each in sentinels]
-        )
-
-    @property
-    def behind(self) -> str:
-        """Whom the champion is slower than in all passes: ``before``, ``library`` or nobody."""
-        passes = (self.tonight, *self.again)
-        return next(
-            (other for other in (BEFORE, LIBRARY) if all(one.verdict(other) == "slower" for one in passes)), ""
-        )
-
-    @property
-    def was_behind(self) -> bool:
-        """True if the same champion was slower than the same one before in the night before, too."""
-        if not self.history:
-            return False
-        last = self.history[-1]
-        same = all(_who(last, name) == _who(self.tonight, name) for name in (CHAMPION, BEFORE))
-        return same and last.verdict(BEFORE) == "slower"
-
-    @property
-    def suspect(self) -> bool:
-        """True if it is worth repeating in fresh processes."""
-        finding = self.finding
-        return bool(self.wrong) or bool(self.behind) or (finding is not None and finding.suspect)
-
-    @property
-    def change(self) -> Finding | None:
-        """The change that is told: it was repeated, and is certain.
-
-        A new champion that is faster is no news here: its finals said so.
-        """
-        finding = self.finding if self.again else None
-        if finding is None or not finding.is_told or (self.new_config and finding.change < 0):
-            return None
-        return finding
-
-
-def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
-    """Identity of a participant: kernel, config and source."""
-    for player in sentinel.players:
-        if player.name == name:
-            return player.kernel, tuple(sorted(player.config.items())), player.source_hash
-    return None
-
-
 def alerts_of(of_boards: Mapping[str, Sequence[ProblemNight]]) -> list[Alert]:
     """The alerts of all boards; the evidence of each says what the others did."""
     changes = [change for nights in of_boards.values() for change in _evidence(nights)]
     if len(of_boards) > 1:
-        alike = {(one.problem, one.board) for one in changes if one.moved == "all"}
+        alike = {(change.problem, change.board) for change in changes if change.moved == "all"}
         changes = [
             replace(one, elsewhere=any(name == one.problem and board != one.board for name, board in alike))
             for one in changes
@@ -335,21 +222,20 @@ def alerts_of(of_boards: Mapping[str, Sequence[ProblemNight]]) -> list[Alert]:
 
 def _evidence(nights: Sequence[ProblemNight]) -> list[ChangeEvidence]:
     """Everything that is known of each change of a board's night."""
-    changes = [(number, change) for number, night in enumerate(nights) if (change := night.change) is not None]
+    changes = [(night, change) for night in nights if (change := night.change) is not None]
     together = sum(change.moved == "all" for _, change in changes) / max(len(nights), 1)
     # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
-    alone = {number for number, change in changes if change.moved != "all"}
-    power = {
-        number: share
-        for number, night in enumerate(nights)
-        if number not in alone and (share := _power_change(night)) is not None
-    }
-    found = []
-    for number, change in changes:
-        others = max((share for other, share in power.items() if other != number), default=None)
-        found.append(replace(_change_evidence(nights[number], change), together=together, power_change=others))
+    alone = [night for night, change in changes if change.moved != "all"]
+    power = [
+        (night, _share_of_usual(night, "power_w", LEAST_HISTORY)) for night in nights if night not in alone
+    ]
+    evidence = []
+    for night, change in changes:
+        shares = [share for other, share in power if other is not night and share is not None]
+        found = _change_evidence(night, change)
+        evidence.append(replace(found, together=together, power_change=max(shares, default=None)))
     wrong = [night for night in nights if night.wrong and all(again.players[0].wrong for again in night.again)]
-    return [*found, *(replace(_plain_evidence(night, CHAMPION), wrong=night.wrong) for night in wrong)]
+    return [*evidence, *(replace(_plain_evidence(night, CHAMPION), wrong=night.wrong) for night in wrong)]
 
 
 def _plain_evidence(night: ProblemNight, moved: str) -> ChangeEvidence:
@@ -363,38 +249,29 @@ def _plain_evidence(night: ProblemNight, moved: str) -> ChangeEvidence:
 def _change_evidence(night: ProblemNight, change: Finding) -> ChangeEvidence:
     now, history = night.tonight, night.history
     champion, last = now.player(CHAMPION), history[-1].player(CHAMPION)
-    versions = _versions(history[-1], now)
+    both = {
+        name: (history[-1].versions.get(name, ""), now.versions.get(name, ""))
+        for name in sorted(history[-1].versions.keys() | now.versions.keys())
+    }
     if champion and last and champion.compiler != last.compiler:
-        versions["compiler"] = last.compiler, champion.compiler
+        both["compiler"] = last.compiler, champion.compiler
     new_code = champion and last and champion.binary_hash and champion.binary_hash != last.binary_hash
     return replace(
         _plain_evidence(night, change.moved), change=math.expm1(change.change), interval=change.interval,
         since=[*history, now][-min(change.nights, len(history) + 1)].measured_at, crept=change.nights > 1,
-        new_code=bool(new_code and not night.new_config), versions=versions,
-        clock_change=_share_of_usual(history, now, "sm_clock_hz"),
+        new_code=bool(new_code and not night.new_config),
+        versions={name: versions for name, versions in both.items() if versions[0] != versions[1]},
+        clock_change=_share_of_usual(night, "sm_clock_hz"),
         throttled=_throttled(now) and not any(map(_throttled, history)),
         others=_others(now) if not any(map(_others, history[-5:])) else 0.0, fell_behind=night.behind,
     )  # fmt: skip
 
 
-def _versions(before: Sentinel, now: Sentinel) -> dict[str, tuple[str, str]]:
-    """Name -> (before, now) of the versions that changed."""
-    both = {
-        name: (before.versions.get(name, ""), now.versions.get(name, ""))
-        for name in sorted(before.versions.keys() | now.versions.keys())
-    }
-    return {name: versions for name, versions in both.items() if versions[0] != versions[1]}
-
-
-def _share_of_usual(history: Sequence[Sentinel], now: Sentinel, reading: str, least: int = 1) -> float | None:
+def _share_of_usual(night: ProblemNight, reading: str, least: int = 1) -> float | None:
     """Share by which a reading differs from that of the nights before; None if it was read too seldom."""
-    usual = [value for sentinel in history if (value := sentinel.circumstance(reading))]
-    value = now.circumstance(reading)
+    usual = [value for sentinel in night.history if (value := sentinel.circumstance(reading))]
+    value = night.tonight.circumstance(reading)
     return value / statistics.median(usual) - 1.0 if value and len(usual) >= least else None
-
-
-def _power_change(night: ProblemNight) -> float | None:
-    return _share_of_usual(night.history, night.tonight, "power_w", LEAST_HISTORY)
 
 
 def _throttled(sentinel: Sentinel) -> bool:

@@ -8,118 +8,48 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.fronts import check_plot, plot_front
+from tuner.cli.best import check_plot, plot_front, show_front
+from tuner.cli.formatting import config_text, duration, print_json, speed, table
 from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
 from tuner.devices.detect import find_all
-from tuner.errors import DeviceTrouble, InputError, Interrupted, NothingFound
+from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
 from tuner.night.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
-from tuner.night.result import NightResult, ToldItems, show_night
+from tuner.results.objectives import told as limit_of
 from tuner.study import job_files
-from tuner.study.reporting import Events, ProgressView
+from tuner.study.progress import Events, ProgressView
 
 if TYPE_CHECKING:
-    from tuner.night.night import Night
-    from tuner.store import Store
+    from tuner.night.scheduler import Night
+    from tuner.night.watching import NightWatch
+    from tuner.night.work import NightItem, Runner
 
-
-def run_here(
-    plan: Plan, db: str, device: str, deadline_s: float | None, seed: int, again: bool, told: ToldItems
-) -> NightResult:  # fmt: skip
-    """Runs a night.
-
-    Args:
-        plan: The plan.
-        db: URL of the database.
-        device: Of ``--device``; the plan's if it is empty.
-        deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        seed: Seed of the searches.
-        again: True to continue problems that are done, too.
-        told: Called with each problem's result.
-    """
-    from tuner.night.night import Night
-    from tuner.night.reporting import night_report
-    from tuner.night.surveys import with_wanted
-    from tuner.night.watch_command import night_watch
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-
-    found = find_all(device or plan.device)
-    with Store.open(db) as store, occupied(db, found, f"nightly {plan.path}"):
-        plan = with_wanted(plan, store, found[0])
-        watch = night_watch(store, found, plan, told.quiet)
-        watch.begin(plan, math.inf if deadline_s is None else deadline_s - time.monotonic())
-        night = Night(
-            plan, store, found, seed, deadline_s, db, again, watch.versions(),
-            said=_nothing if told.quiet else _said, warned=lambda text: click.echo(f"tuner: {text}", err=True),
-        )  # fmt: skip
-        result = _tuned(plan, night, store, told)
-        result.report = night_report(
-            watch, [each.to_json() for each in result.items], str(result.stopped or "")
-        )
-    return result
-
-
-def _tuned(plan: Plan, night: Night, store: Store, told: ToldItems) -> NightResult:
-    """Surveys and problems of a plan, in its order."""
-    from tuner.night.surveys import run_surveys
-    from tuner.study.progress import INTERRUPTED
-
-    result = NightResult()
-    try:
-        for text in run_surveys(plan, store, night.found[0], night.deadline_s):
-            if not told.quiet:
-                click.echo(text, err=True)
-        for each in night.run(lambda item: _view(item, told)):
-            result.items.append(each)
-            told(each)
-    except (Interrupted, DeviceTrouble) as error:
-        result.stopped = error
-    except KeyboardInterrupt:
-        result.stopped = Interrupted(INTERRUPTED)
-    result.items += night.unfinished(str(result.stopped or ""))
-    places = {item.key: place for place, item in enumerate(plan.items)}
-    result.items.sort(key=lambda each: places[each.item.key])
-    return result
-
-
-def _said(item: PlanItem, slices: int, gain: float | None) -> None:
-    told = "" if gain is None else f", {gain:.1%} gained"
-    click.echo(f"{item.problem}: slice {slices}{told}", err=True)
-
-
-def _nothing(item: PlanItem, slices: int, gain: float | None) -> None:
-    """Prints nothing."""
-
-
-@contextlib.contextmanager
-def _view(item: PlanItem, told: ToldItems) -> Iterator[Callable[..., None]]:
-    if not told.quiet:
-        click.echo(f"{item.problem}:", err=True)
-    with ProgressView(item.problem, told.quiet) as view:
-        yield told.events.follow(item.problem, view)
+#: Problems not reached that are listed one by one; a plan may have thousands.
+UNREACHED_SHOWN = 20
+#: What ``--json`` gives of a night's report.
+REPORTED = ("night", "alerts", "behind", "confirmed", "rolled_back", "no_sentinels", "sentinels")
 
 
 def _clusters() -> tuple[Any, ...]:
     """Implementations of the extension point "cluster": nights on the workers of a cluster.
 
     One has `options`, a decorator that adds its options to the command, `--cluster` and `--job-script` among
-    them; `print_job(cluster)`; and `run(plan, db, options, seed, deadline_s, ended)`, which returns a
+    them; `print_job(cluster)`; and `run(plan, db, options, seed, deadline_s, printer)`, which returns a
     `NightResult`.
     """
     return provided("cluster")
 
 
 def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
-    for each in _clusters():
-        command = each.options(command)
+    for cluster in _clusters():
+        command = cluster.options(command)
     return command
 
 
@@ -147,7 +77,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 @_cluster_options
 @database_option
 @json_option
-def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
+def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     """Tune the problems of a plan until a deadline.
 
     If the plan allows more time than there is, problems share it in slices: the next slice goes to the problem
@@ -157,75 +87,67 @@ def nightly(path: Path | None, db: str, as_json: bool, **asked: Any) -> int:
     Each night begins with its sentinels: champions beside the library, to see what became slower. Exit code 4
     tells of alerts. On a cluster each worker times its own board.
     """
-    from tuner.night.watch_command import install, tell_last
+    if options["last"]:
+        from tuner.night.watch_command import show_last
 
-    if asked["last"]:
-        tell_last(db, as_json)
-        return 0
-    if asked.get("job_script"):
-        _clusters()[0].print_job(asked["cluster"])
-        return 0
-    if path is None:
+        show_last(db, as_json)
+    elif options.get("job_script"):
+        _clusters()[0].print_job(options["cluster"])
+    elif path is None:
         raise InputError("a night takes a plan, got none; name a TOML file, or --last")
-    if asked["install"]:
-        install(
-            asked["install"], path, at=asked["at"], until=asked["until"], notify=asked["notify"], db=db,
-            folder=asked["report"], system=asked["system"], write=asked["write"],
-        )  # fmt: skip
-        return 0
-    if asked["dry_run"]:
-        plan, begun_s = _limited(read_plan(path), asked["seconds"]), time.monotonic()
-        deadline_s = _deadline_s(plan, asked["until"], begun_s)
-        _preview(plan, db, asked["device"], deadline_s, asked["again"], as_json)
-        return 0
-    return _night(path, db, as_json, asked)
+    elif options["install"]:
+        from tuner.night.installing import install
+
+        install(path, db, options)
+    elif options["dry_run"]:
+        _preview(path, db, options, as_json)
+    else:
+        return _night(path, db, as_json, options)
+    return 0
 
 
-def _night(path: Path, db: str, as_json: bool, asked: Mapping[str, Any]) -> int:
+def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> int:
     """Runs a night, and tells how it went; returns the exit code."""
-    from tuner.night.notifying import SECRET_VARIABLE, check_url, notify
-    from tuner.night.reporting import has_alerts
-    from tuner.night.watch_command import ALERTS, show_alerts, write_pages
+    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, write
+    from tuner.night.watch_command import show_alerts
 
-    if asked["notify"]:
-        check_url(asked["notify"])
-    result = _run(path, db, asked)
+    if options["notify"]:
+        check_url(options["notify"])
+    result = _run(path, db, options)
     show_night(result, as_json)
     if not as_json:
         show_alerts(result.report)
-    for each in result.items:
-        plot_front(each.front, each.after, asked["folder"])
-    if asked["report"] is not None:
-        write_pages(result.report, asked["report"])
-    if asked["notify"]:
-        trouble = notify(asked["notify"], result.report, os.environ.get(SECRET_VARIABLE, ""))
+    for item in result.items:
+        plot_front(item.front, item.after, options["folder"])
+    if options["report"] is not None:
+        write(result.report, options["report"])
+    if options["notify"]:
+        trouble = notify(options["notify"], result.report, os.environ.get(SECRET_VARIABLE, ""))
         if trouble:
             click.echo(f"tuner: {trouble}", err=True)
     if result.stopped is not None:
         raise result.stopped
     if has_alerts(result.report):
         return ALERTS
-    if result.items and all(each.state == "failed" for each in result.items):
+    if result.items and all(item.state == "failed" for item in result.items):
         raise NothingFound("no problem of the plan could be tuned")
     return 0
 
 
-def _run(path: Path, db: str, asked: Mapping[str, Any]) -> NightResult:
+def _run(path: Path, db: str, options: Mapping[str, Any]) -> NightResult:
     """The night itself."""
     begun_s = time.monotonic()
-    plan = read_plan(path)
-    plan = _limited(plan, asked["seconds"])
-    check_plot(asked["folder"], any(len(item.objectives) > 1 for item in plan.items))
-    deadline_s = _deadline_s(plan, asked["until"], begun_s)
-    seed = secrets.randbits(32) if asked["seed"] is None else asked["seed"]
-    with Events(asked["log"], asked["verbose"]) as events:
+    plan = _limited(read_plan(path), options["seconds"])
+    check_plot(options["folder"], any(len(item.objectives) > 1 for item in plan.items))
+    deadline_s = _deadline_s(plan, options["until"], begun_s)
+    seed = secrets.randbits(32) if options["seed"] is None else options["seed"]
+    with Events(options["log"], options["verbose"]) as events:
         events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
-        told = ToldItems(asked["quiet"], events, len(plan.items))
-        job_files.count(0, max(1, len(plan.items)))
-        if asked.get("cluster"):
-            result: NightResult = _clusters()[0].run(plan, db, asked, seed, deadline_s, told)
-            return result
-        return run_here(plan, db, asked["device"], deadline_s, seed, asked["again"], told)
+        printer = Printer(options["quiet"], events, max(1, len(plan.items)))
+        job_files.count(0, printer.of)
+        run = _clusters()[0].run if options.get("cluster") else _run_here
+        result: NightResult = run(plan, db, options, seed, deadline_s, printer)
+        return result
 
 
 def _limited(plan: Plan, seconds: float | None) -> Plan:
@@ -246,24 +168,214 @@ def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
     return min(limits, default=None)
 
 
-def _preview(
-    plan: Plan, db: str, device: str, deadline_s: float | None, again: bool, as_json: bool
-) -> None:  # fmt: skip
-    """Prints what a night would do.
-
-    Args:
-        plan: The plan.
-        db: URL of the database.
-        device: As the command line names it; the plan's if it is empty.
-        deadline_s: `time.monotonic` at which it would stop; None for no end.
-        again: True to continue problems that are done, too.
-        as_json: True for JSON.
-    """
+def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> None:
+    """Prints what a night would do."""
     from tuner.cli.previews import show_night as show_preview
-    from tuner.night.night import Night
+    from tuner.night.scheduler import Night
+    from tuner.night.work import Place
     from tuner.study import dry_run
 
+    begun_s = time.monotonic()
+    plan = _limited(read_plan(path), options["seconds"])
+    deadline_s = _deadline_s(plan, options["until"], begun_s)
     with dry_run.database(db) as store:
-        found = dry_run.detected(device or plan.device, store)
-        states = list(Night(plan, store, (found,), 0, None, again=again).preview())
-        show_preview(dry_run.night_preview(states, plan, deadline_s), found.info.name, as_json)
+        device = dry_run.detected(options["device"] or plan.device, store).info
+        states = list(Night(plan, store, again=options["again"]).preview(Place("here", device)))
+        show_preview(dry_run.night_preview(states, plan, deadline_s), device.name, as_json)
+
+
+def _run_here(
+    plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None, printer: Printer
+) -> NightResult:
+    """Runs a night on this machine: sentinels, surveys, problems."""
+    from tuner.night.night import LocalRunner, run_surveys, with_wanted
+    from tuner.night.scheduler import Night
+    from tuner.night.watching import NightWatch
+    from tuner.store import Store
+    from tuner.study.locks import occupied
+
+    devices = find_all(options["device"] or plan.device)
+    with Store.open(db) as store, occupied(db, devices, f"nightly {plan.path}"):
+        plan = with_wanted(plan, store, devices[0])
+        night = Night(plan, store, seed, deadline_s, db, options["again"], printer.slice, printer.warn)
+        watch = NightWatch(store, devices, plan, printer.say)
+        watch.begin(night.left_s())
+        runner = LocalRunner(store, devices, printer.view, watch.versions())
+
+        def surveys() -> None:
+            for text in run_surveys(plan, store, devices[0], deadline_s):
+                printer.say(text)
+
+        return conducted(night, runner, watch, printer, surveys)
+
+
+@dataclass
+class NightResult:
+    """What came of a night.
+
+    Attributes:
+        items: The problems.
+        stopped: What ended it early; None if it came to its end.
+        report: What `tuner.night.reporting.night_report` returned.
+        snapshot: The workers of a cluster at its end, as JSON; empty without a cluster.
+    """
+
+    items: list[NightItem] = field(default_factory=list)
+    stopped: TunerError | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+    snapshot: dict[str, Any] = field(default_factory=dict)
+
+
+def conducted(
+    night: Night, runner: Runner, watch: NightWatch, printer: Printer, before: Callable[[], None]
+) -> NightResult:
+    """Runs a night to its end, or until it is stopped, and notes its report.
+
+    Args:
+        night: The night.
+        runner: Where its work runs.
+        watch: Its sentinels.
+        printer: Tells people what goes on.
+        before: What comes before its problems.
+    """
+    from tuner.night.reporting import night_report
+    from tuner.study.progress import INTERRUPTED
+
+    result = NightResult()
+    try:
+        for item in night.run(runner, before):
+            result.items.append(item)
+            printer.end(item)
+    except (Interrupted, EnvironmentTrouble) as error:
+        result.stopped = error
+    except KeyboardInterrupt:
+        result.stopped = Interrupted(INTERRUPTED)
+    stopped = str(result.stopped or "")
+    result.items += night.unfinished(stopped)
+    places = {item.key: place for place, item in enumerate(night.plan.items)}
+    result.items.sort(key=lambda item: places[item.item.key])
+    result.report = night_report(watch, result.items, stopped)
+    return result
+
+
+@dataclass
+class Printer:
+    """Tells people of a night while it goes on; of the problems that were not reached, the first few.
+
+    Attributes:
+        quiet: True to print nothing.
+        events: Where events go.
+        of: Number of problems.
+    """
+
+    quiet: bool
+    events: Events = field(default_factory=Events)
+    of: int = 1
+    _done: int = field(default=0, init=False)
+    _unreached: int = field(default=0, init=False)
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def warn(self, text: str) -> None:
+        """Prints a warning, whether quiet or not."""
+        click.echo(f"tuner: {text}", err=True)
+
+    def slice(self, item: PlanItem, slices: int, gain: float | None) -> None:
+        """Prints that a problem had a slice."""
+        gained = "" if gain is None else f", {gain:.1%} gained"
+        self.say(f"{item.problem}: slice {slices}{gained}")
+
+    def end(self, item: NightItem) -> None:
+        """Prints a problem's result, and tells it to the events."""
+        self.events.tell("problem", **item.to_json())
+        self._done += 1
+        job_files.count(self._done, max(self.of, self._done))
+        self._unreached += item.state == "not reached"
+        if item.state != "not reached" or self._unreached <= UNREACHED_SHOWN:
+            self.say(f"{item.item.problem}: {item.state} {item.why}".rstrip())
+
+    @contextlib.contextmanager
+    def view(self, item: PlanItem) -> Iterator[Callable[..., None]]:
+        """Shows the progress of a study."""
+        self.say(f"{item.problem}:")
+        with ProgressView(item.problem, self.quiet) as view:
+            yield self.events.follow(item.problem, view)
+
+
+def show_night(result: NightResult, as_json: bool) -> None:
+    """Prints a night's problems, and its workers if there were some."""
+    items, report = result.items, result.report
+    if as_json:
+        states = [item.state for item in items]
+        print_json(
+            {
+                "problems": [item.to_json() for item in items],
+                "counts": {state: states.count(state) for state in sorted(set(states))},
+                "stopped": str(result.stopped or ""),
+                **{name: report[name] for name in REPORTED},
+                **({"fleet": result.snapshot} if result.snapshot else {}),
+            }
+        )
+        return
+    limited = any(item.item.error_limit is not None for item in items)
+    errors = ("error x library",) if limited else ()
+    columns = ("problem", "state", "champion", "speed", "x library", *errors, "against before", "why")
+    hidden = set([item for item in items if item.state == "not reached"][UNREACHED_SHOWN:])
+    table("The night", columns, [_row(item, limited) for item in items if item not in hidden])
+    if hidden:
+        click.echo(f"and {len(hidden)} more that were not reached; --json has each")
+    for item in items:
+        if item.front is not None and item.after is not None:
+            show_front(item.front, item.after)
+    if result.snapshot:
+        columns = ("worker", "device", "board", "slices", "trials", "busy", "state")
+        table("The workers", columns, workers_rows(result.snapshot))
+
+
+def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
+    """The row of a problem in the report, with its error if the plan limits errors."""
+    after, row = item.after, (_named(item.item), item.state)
+    error = (_error(item),) if limited else ()
+    time_s = after.record.measurement.time_s if after else None
+    if after is None or not time_s:
+        return (*row, "-", "-", "-", *error, "-", item.why.splitlines()[0][:100] if item.why else "")
+    record = after.record
+    change = "-"
+    if item.state == "tuned" and item.improvement:
+        change = f"{item.improvement:.3f} x ({after.verdict})"
+    shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
+    ratio = "-"
+    if after.baseline:
+        ratio = f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}"
+    ratio += " (provisional)" if after.doubts else ""
+    return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
+
+
+def _named(item: PlanItem) -> str:
+    """The problem, and how often it was asked for if that is why it was tuned."""
+    calls = item.wanted.calls if item.wanted is not None else 0
+    return f"{item.problem}, wanted ({calls:,} call{'s' if calls != 1 else ''})" if calls else str(item.problem)
+
+
+def _error(item: NightItem) -> str:
+    """The champion's error over the library's, and the largest ratio allowed."""
+    limit = limit_of(item.after.record.measurement) if item.after else None
+    if limit is None:
+        return "-"
+    return "nothing said" if limit["ratio"] is None else f"{limit['ratio']:.2f} of {limit['factor']:g}"
+
+
+def workers_rows(snapshot: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Rows of the report's table of workers: what each did."""
+    elapsed_s = max(snapshot["elapsed_s"], 1e-9)
+    return [
+        (
+            worker["name"], worker["device"] or "-", worker["board"] or "-", str(worker["slices"]),
+            str(worker["trials"]), f"{min(worker['busy_s'] / elapsed_s, 1.0):.0%}",
+            worker["why"] or worker["state"],
+        )
+        for worker in snapshot["workers"]
+    ]  # fmt: skip

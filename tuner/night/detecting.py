@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,20 +123,20 @@ def confirmed(nights: Floats, tonight: Floats, again: Floats) -> Finding | None:
 def _explanations(nights: Floats, tonight: Floats) -> dict[str, Finding]:
     """What may have moved -> the best cut of the nights by it."""
     history = nights[-MOST_HISTORY:]
-    if len(history) < LEAST_HISTORY:
-        return {}
     timed = np.asarray(~np.isnan(np.vstack([history, tonight])).any(axis=0), dtype=np.bool_)
-    if not timed[0]:
+    if len(history) < LEAST_HISTORY or not timed[0]:
         return {}
     history, tonight = np.where(timed, history, 0.0), np.where(timed, tonight, 0.0)
     away = np.abs(tonight.mean(axis=0) - history.mean(axis=0))
+    movers = dict(RATIOS)
+    if not timed[1]:
+        # Of two, the one whose own time moved more has moved.
+        del movers["library" if away[0] >= away[2] else "champion"]
     findings = {}
-    for moved, parts in RATIOS.items():
+    for moved, parts in movers.items():
         mine = np.array(parts) * timed
         ahead, others = np.maximum(mine, 0.0), np.maximum(-mine, 0.0)
-        # Of two, the one whose own time moved more has moved.
-        least = moved == "library" and not timed[1] and away[0] >= away[2]
-        if not ahead.any() or least or (moved == "champion" and not timed[1] and away[2] > away[0]):
+        if not ahead.any():
             continue
         weights = ahead / ahead.sum() - (others / others.sum() if others.any() else 0.0)
         # What a night has in common, its passes share: repeats do not average it out.
@@ -155,7 +155,7 @@ def _cut(moved: str, history: Floats, passes: Floats) -> Finding:
         variance = squares / (PRIOR_NIGHTS + len(series) - 2)
         error = math.sqrt(variance * (1 / len(before) + 1 / len(since)))
         finding = Finding(moved, float(since.mean() - before.mean()), error, len(history) - first + 1)
-        best = max(best, finding, key=lambda each: each.certainty)
+        best = max(best, finding, key=lambda one: one.certainty)
     return best
 
 
@@ -232,3 +232,90 @@ def last_changes(store: Store) -> dict[tuple[str, str], str]:
             for problem in alert["problems"]:
                 changes[problem["problem"], problem["board"]] = begun.get(event.night, event.at)
     return changes
+
+
+@dataclass(eq=False)
+class ProblemNight:
+    """One problem on one board in a night.
+
+    Attributes:
+        history: The nights before, the first first: the night's own sentinels since the last change.
+        tonight: The night's own sentinel.
+        again: Its repeats in fresh processes.
+    """
+
+    history: list[Sentinel]
+    tonight: Sentinel
+    again: list[Sentinel] = field(default_factory=list)
+
+    @property
+    def new_config(self) -> bool:
+        """True if the champion is another config or source than in the nights before."""
+        return bool(self.history) and _who(self.history[-1], CHAMPION) != _who(self.tonight, CHAMPION)
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the champion; empty if nothing is."""
+        return next((player.wrong for player in self.tonight.players if player.name == CHAMPION), "")
+
+    @property
+    def finding(self) -> Finding | None:
+        """How its times changed, with the repeats if there are some; None if they did not, or it is unknown."""
+        again = [sentinel for sentinel in self.again if sentinel.player(CHAMPION)]
+        if not self.history or not self.tonight.player(CHAMPION) or (self.again and not again):
+            return None
+        champion, before = (_who(self.history[-1], name) for name in (CHAMPION, BEFORE))
+        changed = [number for number, night in enumerate(self.history) if _who(night, CHAMPION) != champion]
+        nights = self._rows(self.history[changed[-1] + 1 if changed else 0 :], before)
+        tonight = self._rows([self.tonight], before)
+        return confirmed(nights, tonight[0], self._rows(again, before)) if again else examine(nights, tonight)
+
+    @staticmethod
+    def _rows(sentinels: Iterable[Sentinel], before: tuple[object, ...] | None) -> Floats:
+        """A row of levels for each sentinel; another champion before than the usual one does not count."""
+        here = np.array([True, False, True])
+        return np.array(
+            [np.where(here | (_who(night, BEFORE) == before), levels(night), np.nan) for night in sentinels]
+        )
+
+    @property
+    def behind(self) -> str:
+        """Whom the champion is slower than in all passes: ``before``, ``library`` or nobody."""
+        passes = (self.tonight, *self.again)
+        return next(
+            (other for other in (BEFORE, LIBRARY) if all(one.verdict(other) == "slower" for one in passes)), ""
+        )
+
+    @property
+    def was_behind(self) -> bool:
+        """True if the same champion was slower than the same one before in the night before, too."""
+        if not self.history:
+            return False
+        last = self.history[-1]
+        same = all(_who(last, name) == _who(self.tonight, name) for name in (CHAMPION, BEFORE))
+        return same and last.verdict(BEFORE) == "slower"
+
+    @property
+    def suspect(self) -> bool:
+        """True if it is worth repeating in fresh processes."""
+        finding = self.finding
+        return bool(self.wrong) or bool(self.behind) or (finding is not None and finding.suspect)
+
+    @property
+    def change(self) -> Finding | None:
+        """The change that is told: it was repeated, and is certain.
+
+        A new champion that is faster is no news here: its finals said so.
+        """
+        finding = self.finding if self.again else None
+        if finding is None or not finding.is_told or (self.new_config and finding.change < 0):
+            return None
+        return finding
+
+
+def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
+    """Identity of a participant: kernel, config and source."""
+    for player in sentinel.players:
+        if player.name == name:
+            return player.kernel, tuple(sorted(player.config.items())), player.source_hash
+    return None

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from tuner.declare.kernel import Rendered
+from tuner.declare.language import source_language
+from tuner.devices.cuda.nvrtc import CubinCache, read_report
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import NothingFound
 from tuner.night.plan_items import PlanItem
-from tuner.night.sentinels import Pass, SentinelCode, Watched, by_nvcc, of_before, watched_of
+from tuner.night.sentinels import Pass, SentinelCode, Watched, watched_of
 from tuner.results.record import ProblemKey, new_id
-from tuner.results.sentinel import LIBRARY, Sentinel, Terms
+from tuner.results.sentinel import CHAMPION, LIBRARY, Sentinel, Terms
 from tuner.store import Store, watched
 from tuner.study.crowns import reign
 from tuner.workers.bench import CompiledConfig
 
 #: Seconds of rounds.
 SECONDS = 1.0
-
-
-def timed(board: DetectedDevice, watched: Watched, instead: CompiledConfig | None = None) -> Sentinel:
-    """Times a problem in fresh processes.
-
-    Args:
-        board: Where.
-        watched: The problem.
-        instead: Machine code in the place of the champion's own.
-
-    Raises:
-        DeviceTrouble: The board cannot be used.
-    """
-    code = SentinelCode(board.opening)
-    if instead is not None:
-        code.put(watched, watched.contenders[0], instead)
-    return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [watched])[0]
 
 
 @dataclass(frozen=True)
@@ -55,19 +44,15 @@ class Swap:
     change: float | None = None
     library: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as a JSON object."""
-        return asdict(self)
-
 
 def explain(
-    store: Store, found: DetectedDevice, others: Sequence[DetectedDevice], candidate: PlanItem
+    store: Store, board: DetectedDevice, others: Sequence[DetectedDevice], candidate: PlanItem
 ) -> list[Swap]:
     """Times the champion as it is now, and with one thing swapped at a time.
 
     Args:
         store: The database.
-        found: The board.
+        board: The board.
         others: Other boards of the model.
         candidate: The problem.
 
@@ -76,79 +61,123 @@ def explain(
         DeviceTrouble: The board cannot be used.
     """
     key = ProblemKey.of(candidate.problem)
-    what = watched_of(candidate, reign(store, key, found.info.name, candidate.regime), found.target)
-    if what is None:
+    problem = watched_of(candidate, reign(store, key, board.info.name, candidate.regime), board.target)
+    if problem is None:
         raise NothingFound(f"{candidate.problem} has no champion that can be compiled as the kernels are now")
-    alone = replace(what, contenders=what.contenders[:1])
-    now = timed(found, alone)
+    problem = replace(problem, contenders=problem.contenders[:1])
+    now = _timed(board, problem)
     history = [
-        each
-        for each in watched.sentinels(store, key, candidate.regime)
-        if each.process == 1 and each.device.uuid == now.device.uuid
+        night
+        for night in watched.sentinels(store, key, candidate.regime)
+        if night.process == 1 and night.device.uuid == now.device.uuid
     ]
-    swaps = [_now(now), _of_before(found, alone, history, now), _by_nvcc(found, alone, now)]
-    swaps += [_elsewhere(other, alone, now) for other in others]
+    rendered, champion = problem.contenders[0].rendered(problem.problem), now.players[0]
+    has_nvcc = source_language(board.target).has_launch and not board.spec.startswith("fake:")
+    nvcc = _by_nvcc(rendered, now.device.architecture) if has_nvcc else "none is installed for it"
+    swaps = [
+        Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s),
+        _with_code(
+            "the machine code of before", board, problem, _of_before(rendered, history, now), now,
+            "faster: the compiler is the cause", "not faster: the compiler is not the cause",
+        ),
+        _with_code(
+            "another compiler", board, problem, nvcc, now,
+            "nvcc's is faster: the compiler is the cause", "nvcc's is no faster",
+        ),
+        *(_elsewhere(other, problem, now) for other in others),
+    ]  # fmt: skip
     if not others:
         swaps.append(Swap("another board", "none was named; --other cuda:N tries it"))
-    return [*swaps, _library(history, now)]
+    return [*swaps, _older_library(history, now)]
 
 
-def _of_before(found: DetectedDevice, what: Watched, history: Sequence[Sentinel], now: Sentinel) -> Swap:
-    name, code = "the machine code of before", of_before(what, history, now)
+def _timed(board: DetectedDevice, problem: Watched, instead: CompiledConfig | None = None) -> Sentinel:
+    """Times a problem in fresh processes, maybe by machine code in the place of the champion's own."""
+    code = SentinelCode(board.opening)
+    if instead is not None:
+        code.put(problem, problem.contenders[0], instead)
+    return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [problem])[0]
+
+
+def _with_code(
+    name: str, board: DetectedDevice, problem: Watched, code: CompiledConfig | str, now: Sentinel,
+    faster: str, same: str,
+) -> Swap:  # fmt: skip
+    """A swap of machine code, by its times over the library's, so that clocks do not matter."""
     if isinstance(code, str):
         return Swap(name, code)
-    said = "faster: the compiler is the cause", "not faster: the compiler is not the cause"
-    return _beside(name, timed(found, what, code), now, *said)
-
-
-def _by_nvcc(found: DetectedDevice, what: Watched, now: Sentinel) -> Swap:
-    name = "another compiler"
-    fake = found.spec.startswith("fake:")
-    code = "none is installed for it" if fake else by_nvcc(what, now.device.architecture)
-    if isinstance(code, str):
-        return Swap(name, code)
-    said = "nvcc's is faster: the compiler is the cause", "nvcc's is no faster"
-    return _beside(name, timed(found, what, code), now, *said)
-
-
-def _now(now: Sentinel) -> Swap:
-    champion = now.players[0]
-    return Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s)
-
-
-def _beside(name: str, swapped: Sentinel, now: Sentinel, faster: str, same: str) -> Swap:
-    """A swap by its times over the library's, so that clocks do not matter."""
-    ours, theirs = now.players[0], swapped.players[0]
-    if not (ours.time_s and theirs.time_s):
-        return Swap(name, theirs.wrong or ours.wrong or "it was not timed")
+    swapped = _timed(board, problem, code)
     library, other = now.player(LIBRARY), swapped.player(LIBRARY)
     beside = other.time_s / library.time_s if library and other and library.time_s and other.time_s else 1.0
-    change = theirs.time_s / ours.time_s / beside - 1.0
-    told = faster if change < -now.bound else same
-    return Swap(name, told, theirs.time_s, change, beside - 1.0)
+    return _compared(name, swapped, now, beside, faster, same)
 
 
-def _elsewhere(other: DetectedDevice, what: Watched, now: Sentinel) -> Swap:
-    name = f"another board: {other.spec}"
-    swapped = timed(other, what)
+def _elsewhere(other: DetectedDevice, problem: Watched, now: Sentinel) -> Swap:
+    name, faster = f"another board: {other.spec}", "faster there: this board or its clocks are the cause"
+    return replace(_compared(name, _timed(other, problem), now, 1.0, faster, "no faster there"), library=None)
+
+
+def _compared(name: str, swapped: Sentinel, now: Sentinel, beside: float, faster: str, same: str) -> Swap:
     ours, theirs = now.players[0], swapped.players[0]
     if not (ours.time_s and theirs.time_s):
         return Swap(name, theirs.wrong or ours.wrong or "it was not timed")
-    change = theirs.time_s / ours.time_s - 1.0
-    told = "faster there: this board or its clocks are the cause" if change < -now.bound else "no faster there"
-    return Swap(name, told, theirs.time_s, change)
+    change = theirs.time_s / ours.time_s / beside - 1.0
+    return Swap(name, faster if change < -now.bound else same, theirs.time_s, change, beside - 1.0)
 
 
-def _library(history: Sequence[Sentinel], now: Sentinel) -> Swap:
+def _of_before(rendered: Rendered, history: Sequence[Sentinel], now: Sentinel) -> CompiledConfig | str:
+    """The machine code that an earlier night ran, from the cache; or why there is none."""
+    present = now.players[0]
+    earlier = [
+        player
+        for night in reversed(history)
+        if (player := night.player(CHAMPION)) is not None and player.binary_hash != present.binary_hash
+        if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
+    ]
+    if not earlier:
+        return "every earlier night ran the same machine code: the compiler is not the cause"
+    binary = CubinCache().get(rendered, now.device.architecture, earlier[0].compiler)
+    if binary is None:
+        return f"it was made by {earlier[0].compiler}, and is no longer in the cache"
+    return CompiledConfig(rendered, binary.code, binary.report)
+
+
+def _by_nvcc(rendered: Rendered, architecture: str) -> CompiledConfig | str:
+    """Machine code by the CUDA toolkit's own compiler; or why there is none."""
+    if shutil.which("nvcc") is None:
+        return "none is installed; nvcc would be used"
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+        source.write_text(rendered.text, encoding="utf-8")
+        command = [
+            "nvcc",
+            "-cubin",
+            f"-arch={architecture}",
+            "-std=c++17",
+            "-Xptxas=-v",
+            "-o",
+            str(cubin),
+            str(source),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"nvcc refuses the source: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
+        code = cubin.read_bytes()
+    report = replace(read_report(done.stderr, code, rendered.entry), compiler="nvcc")
+    return CompiledConfig(rendered, code, report)
+
+
+def _older_library(history: Sequence[Sentinel], now: Sentinel) -> Swap:
     """The older library: its stored times, since another version cannot be loaded beside this one."""
-    name = "the library of before"
-    version = now.versions.get("library", "")
-    older = [each for each in history if each.versions.get("library", "") != version and each.player(LIBRARY)]
+    name, version = "the library of before", now.versions.get("library", "")
     library = now.player(LIBRARY)
+    older = [
+        (night.versions.get("library"), player.time_s)
+        for night in history
+        if night.versions.get("library", "") != version and (player := night.player(LIBRARY)) is not None
+    ]
     if not older or library is None or not library.time_s:
         return Swap(name, f"every earlier night had {version or 'no library'}")
-    then = older[-1].player(LIBRARY)
-    assert then is not None, "it was asked for"
-    change = (then.time_s or library.time_s) / library.time_s - 1.0
-    told = f"{older[-1].versions.get('library')}, by its stored times: the library was {change:+.2%} of now"
-    return Swap(name, told, None, None, change)
+    before, then_s = older[-1]
+    change = (then_s or library.time_s) / library.time_s - 1.0
+    return Swap(name, f"{before}, by its stored times: the library was {change:+.2%} of now", library=change)

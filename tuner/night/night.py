@@ -1,22 +1,23 @@
-"""One run through a plan on this machine: slices where the gain is, finals for each, until a deadline."""
+"""A night on this machine: the surveys of its plan, what programs asked for, and the runner of its slices."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from tuner.declare.hardware import DeviceInfo
-from tuner.devices.detect import DetectedDevice
+from tuner.declare.catalogue import Catalogue, builtin
+from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError, NothingFound
-from tuner.night.plan import Plan
-from tuner.night.plan_items import PlanItem, asks_for
-from tuner.night.scheduler import Lane, NightItem, NightRules, play
-from tuner.night.standing import Standing
+from tuner.lookup.demand import most_wanted
+from tuner.model.survey import refit_if_possible, run_survey
+from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
+from tuner.night.plan_items import Plan, PlanItem, SurveyItem
 from tuner.night.work import Done, Finished, Part, Place, Work
+from tuner.results.objectives import limit_for
+from tuner.results.record import Wanted
 from tuner.store import Store
 from tuner.study.progress import Progress
 from tuner.study.study import Study, open_study
@@ -26,6 +27,11 @@ from tuner.workers.device_worker import Crew
 View = Callable[[PlanItem], AbstractContextManager[Callable[[Progress], None]]]
 
 
+def no_view(item: PlanItem) -> AbstractContextManager[Callable[[Progress], None]]:
+    """Shows nothing."""
+    return nullcontext(lambda progress: None)
+
+
 class Stage:
     """Holds the devices, which stay open from one study to the next.
 
@@ -33,17 +39,17 @@ class Stage:
         done: What came of the latest work so far, also if an exception ended it.
     """
 
-    def __init__(self, store: Store, found: tuple[DetectedDevice, ...], view: View) -> None:
+    def __init__(self, store: Store, devices: tuple[DetectedDevice, ...], view: View = no_view) -> None:
         """Begins with no study.
 
         Args:
             store: Where records go.
-            found: The device, or several of one kind that share the trials.
+            devices: The device, or several of one kind that share the trials.
             view: Shows the progress of each study.
         """
         self.done = Done()
-        self._store, self._found, self._view = store, found, view
-        self._crew = Crew(found)
+        self._store, self._devices, self._view = store, devices, view
+        self._crew = Crew(devices)
         self._stack = ExitStack()
         self._study: Study | None = None
         self._open: tuple[str, int] = ("", 0)
@@ -86,7 +92,7 @@ class Stage:
             begun_s = time.monotonic()
             try:
                 report = self._stack.enter_context(self._view(work.item))
-                study = open_study(work.request(self._found), self._store, report, self._crew)
+                study = open_study(work.request(self._devices), self._store, report, self._crew)
                 self._study = self._stack.enter_context(study)
             except BaseException:
                 self._leave()
@@ -121,14 +127,20 @@ class LocalRunner:
         place: This process.
     """
 
-    def __init__(self, stage: Stage, info: DeviceInfo) -> None:
+    def __init__(
+        self, store: Store, devices: tuple[DetectedDevice, ...], view: View = no_view,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         """Begins with nothing to do.
 
         Args:
-            stage: Runs the work.
-            info: The device, or the first of those that share a study.
+            store: Where records go.
+            devices: The device, or several of one kind that share a study.
+            view: Shows the progress of each study.
+            versions: Name -> version of compiler, driver and library, if an open device told them.
         """
-        self._stage, self.place = stage, Place("here", info)
+        self._stage = Stage(store, devices, view)
+        self.place = Place("here", devices[0].info, versions or {})
         self._work: Work | None = None
 
     def free(self) -> Sequence[Place]:
@@ -137,113 +149,100 @@ class LocalRunner:
 
     def start(self, place: Place, work: Work) -> None:
         """Takes the work, which `wait` then runs."""
-        self._work = work
+        self._work, self._stage.done = work, Done()
 
     def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
         """Runs the work; see the protocol."""
+        if self._work is None:
+            return []
+        done = self._stage.run(self._work)
         work, self._work = self._work, None
-        return [] if work is None else [(self.place, work, self._stage.run(work))]
+        return [(self.place, work, done)]
 
     def gone(self) -> Sequence[Place]:
         """This process stays."""
         return []
 
+    def places_of(self, model: str) -> int:
+        """This process alone."""
+        return 1
 
-@dataclass
-class Night:
-    """One run through a plan.
+    def stop(self, why: str) -> Iterable[tuple[Place, Work, Done]]:
+        """Closes the device; what was interrupted counts as far as it came."""
+        self._stage.close()
+        return [] if self._work is None else [(self.place, self._work, self._stage.done)]
 
-    Attributes:
-        plan: The plan to tune.
-        store: Where records go.
-        found: The device, or several of one kind.
-        seed: Seed of the searches.
-        deadline_s: `time.monotonic` at which to stop; None without a deadline.
-        storage_url: Database for Optuna's tables.
-        again: True to continue problems that are done, too.
-        warned: Called before any tuning if the night is too short for the plan.
-        versions: Name -> version of compiler, driver and library, if an open device told them.
-        said: Called after each slice with the problem, its number of slices, and the share that this one
-            gained; None if nothing was measured before.
+
+def run_surveys(plan: Plan, store: Store, device: DetectedDevice, deadline_s: float | None) -> Iterator[str]:
+    """Runs the plan's surveys, each for its seconds or up to the deadline; each goes on where it ended before.
+
+    Args:
+        plan: The plan.
+        store: Where timings go.
+        device: The device.
+        deadline_s: When the night ends, by `time.monotonic`; None without an end.
+
+    Yields:
+        What each came to, for people.
+
+    Raises:
+        DeviceTrouble: The device cannot be opened or stays unwell; what was timed is kept.
+        Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
+    for item in plan.surveys:
+        left_s = item.seconds if deadline_s is None else min(item.seconds, deadline_s - time.monotonic())
+        name = f"survey of {item.operation.name}"
+        if left_s <= 0:
+            yield f"{name}: not reached"
+            continue
+        request = _survey_request(item, device, left_s)
+        progress = run_survey(request, store)
+        summary = f"{progress.timings} timings at {progress.problems} problems"
+        if progress.problems:
+            summary = f"{summary}; {refit_if_possible(store, request)}"
+        yield f"{name}: {summary}"
 
-    plan: Plan
-    store: Store
-    found: tuple[DetectedDevice, ...]
-    seed: int
-    deadline_s: float | None
-    storage_url: str | None = None
-    again: bool = False
-    versions: Mapping[str, str] | None = None
-    said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
-    warned: Callable[[str], None] = lambda text: None
-    _lane: Lane | None = field(default=None, init=False)
-    _looked_at: int = field(default=0, init=False)
 
-    def run(self, view: View = lambda item: nullcontext(lambda progress: None)) -> Iterator[NightItem]:
-        """Tunes the problems in slices, and yields the result of each as soon as it is known.
+def _survey_request(item: SurveyItem, device: DetectedDevice, seconds: float) -> SurveyRequest:
+    table, operation = item.table, item.operation
+    kernels = item.catalogue.of(
+        operation.name, device.target, tuple(table.kernels), dtype=table.dtype or operation.dtypes[0]
+    )
+    regime = item.regime or kind_of(device.target).survey.regime
+    ranges = Ranges.on(device.target, most=table.most, layouts=tuple(table.layouts), dtype=table.dtype)
+    return SurveyRequest(
+        operation, tuple(kernels), device, seconds, regime, table.seed, ranges, item.problems, table.drawn,
+        table.configs or CONFIGS, table.per_problem or PER_PROBLEM,
+    )  # fmt: skip
 
-        Problems with a stale champion come first, then the others in the plan's order. A problem that fails for
-        a reason of its own does not end the night. If a champion is provisional, its finals are repeated after
-        all others, if time allows, and again in later nights.
 
-        Args:
-            view: Shows the progress of each study.
+def with_wanted(plan: Plan, store: Store, device: DetectedDevice) -> Plan:
+    """The plan with what programs asked for on a device, before its own problems.
 
-        Raises:
-            DeviceTrouble: The device stays unwell.
-            Interrupted: SIGINT or SIGTERM came.
-        """
-        standing, lane = self._lane_of_model()
-        for number, ended in enumerate(self._enlisted(lane, standing)):
-            self._looked_at = number + 1
-            if ended is not None:
-                yield ended
-        lane.begin(standing)
-        stage = Stage(self.store, self.found, view)
-        runner = LocalRunner(stage, self.found[0].info)
-        try:
-            yield from play(lambda place: lane, lambda: [lane], runner)
-        except BaseException:
-            with contextlib.suppress(KeyError):  # the place was free
-                lane.count(runner.place, stage.done)
-            raise
-        finally:
-            stage.close()
+    Args:
+        plan: A plan; its ``wanted`` says how many.
+        store: Where demand is counted.
+        device: The device.
+    """
+    if not plan.wanted:
+        return plan
+    catalogue = builtin()
+    wanted = most_wanted(store, device=device.info.name, limit=plan.wanted)
+    items = [item for problem in wanted if (item := _wanted_item(plan, problem, catalogue)) is not None]
+    merged: dict[object, PlanItem] = {item.key: item for item in items}
+    for item in plan.items:  # its own budget counts, and its place is before those that nobody asked for
+        before = merged.get(item.key)
+        merged[item.key] = item if before is None else replace(item, wanted=before.wanted)
+    return replace(plan, items=tuple(merged.values()))
 
-    def preview(self) -> Iterator[NightItem]:
-        """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
-        standing, lane = self._lane_of_model()
-        for item, ended in zip(self.plan.items, self._enlisted(lane, standing), strict=True):
-            before = standing.champion(item)
-            why = standing.why_stale(item, before)
-            waiting = NightItem(item, "stale" if why else "to tune", before=before, after=before, why=why)
-            yield waiting if ended is None else ended
 
-    def _lane_of_model(self) -> tuple[Standing, Lane]:
-        rules = NightRules(
-            self._left_s, self.seed, self.plan.sampler, self.storage_url, self.again, self.said, self.warned
-        )
-        self._lane = Lane(rules)
-        return Standing(self.store, self.found[0].info, self.versions), self._lane
-
-    def _enlisted(self, lane: Lane, standing: Standing) -> Iterator[NightItem | None]:
-        """The result of each problem for which nothing is to be done; None for those that wait."""
-        info = self.found[0].info
-        for number, item in enumerate(self.plan.items):
-            if asks_for(item.devices, info):
-                yield lane.enlist(f"{number}: {item.problem}", item, info, standing)
-            else:
-                why = f"it asks for {', '.join(item.devices)}, and this is {info.name}"
-                yield NightItem(item, "not reached", why=why)
-
-    def unfinished(self, why: str) -> list[NightItem]:
-        """Returns the remaining results if the night was ended from outside."""
-        begun = self._lane.unfinished(why) if self._lane is not None else []
-        return [
-            *begun,
-            *(NightItem(item, "not reached", why=why) for item in self.plan.items[self._looked_at :]),
-        ]
-
-    def _left_s(self) -> float:
-        return math.inf if self.deadline_s is None else self.deadline_s - time.monotonic()
+def _wanted_item(plan: Plan, wanted: Wanted, catalogue: Catalogue) -> PlanItem | None:
+    """The problem as an item; None where it is not declared any more."""
+    try:
+        problem = wanted.problem.of_operation(catalogue.operation(wanted.problem.operation))
+    except InputError:
+        return None
+    return PlanItem(
+        problem, catalogue, seconds=plan.wanted_seconds, trials=plan.wanted_trials,
+        error_limit=limit_for(wanted.problem.precision, None), wanted=wanted,
+    )  # fmt: skip

@@ -1,52 +1,88 @@
-"""The report of a night as plain data, from which HTML, Markdown and JSON are made."""
+"""The report of a night: plain data, from which HTML, Markdown and JSON are made, and which may be posted."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
+import json
 import math
 import platform
+import shlex
+import statistics
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tuner.errors import NothingFound
+import click
+
+from tuner.errors import InputError, NothingFound
 from tuner.night.causes import arguments
 from tuner.night.detecting import stretches
-from tuner.night.watching import NightWatch
-from tuner.results.record import utc_now
+from tuner.night.watching import NEW, NightWatch
+from tuner.night.work import NightItem
+from tuner.results.record import Champion, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
+from tuner.results.units import config_text, duration
 from tuner.store import Store, watched
 from tuner.study import crowns
 from tuner.version import __version__
 
 #: Nights of a sentinel's history in the report.
 HISTORY = 90
+#: Participants of a sentinel, and their colours in plots.
+COLOURS = {CHAMPION: "#0b6e8a", BEFORE: "#9aa5a8", LIBRARY: "#c8553d"}
+#: Name in the report -> what a sentinel calls it.
+READINGS = {"clock_hz": "sm_clock_hz", "temperature_c": "temperature_c", "power_w": "power_w"}
+#: Exit code if a night or a watch has alerts.
+ALERTS = 4
+#: Plots on a page: those with alerts first.
+MOST_PLOTS = 24
+_TEMPLATES = Path(__file__).with_name("templates")
+#: Header with the signature, as ``sha256=HEX`` of the body; and the variable that holds the secret for it.
+SIGNATURE, SECRET_VARIABLE = "X-Tuner-Signature", "TUNER_NOTIFY_SECRET"
+#: Seconds that one attempt to post may take, and between attempts.
+ATTEMPT_S, PAUSES_S = 10.0, (1.0, 5.0, 20.0)
 
 
-def night_report(watch: NightWatch, problems: Sequence[Mapping[str, Any]], stopped: str) -> dict[str, Any]:
+# --- data ----------------------------------------------
+
+
+def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) -> dict[str, Any]:
     """Ends a night: confirms its new champions, and notes its report, from which pages are made now or later.
 
     Args:
         watch: The night's sentinels.
-        problems: What its problems came to, as JSON.
+        items: What its problems came to.
         stopped: Why the night ended early; empty if it did not.
     """
-    watch.confirm_new(problems)
-    alerts = {True: [], False: []}  # type: dict[bool, list[dict[str, Any]]]
+    new = [item for item in items if item.state == "tuned" and item.after and item.after.verdict in NEW]
+    watch.confirm_new(new)
+    bad = {True: [], False: []}  # type: dict[bool, list[dict[str, Any]]]
     for alert in watch.alerts:
-        alerts[alert.slower or alert.cause == "wrong"].append(alert.to_json())
+        bad[alert.slower or alert.cause == "wrong"].append(alert.to_json())
     report = {
-        "form": 1, "night": watch.night, "tuner": __version__, "plan": watch.plan, "host": platform.node(),
-        "begun_at": watch.begun_at, "ended_at": utc_now(), "took_s": time.monotonic() - watch.begun_s,
-        "stopped": stopped, "sentinels": [_sentinel(each) for each in watch.sentinels],
-        "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": alerts[True],
-        "improvements": alerts[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
-        "behind": [_behind(each) for each in watch.behind],
-        "faster": [_faster(watch.store, each) for each in problems if _is_faster(each)],
-        "stale": [_stale(each) for each in problems if each.get("stale")],
-        "not_reached": [_left(each) for each in problems if each["state"] in ("not reached", "failed")],
-        "problems": list(problems), "boards": _boards(watch.sentinels),
-        "history": _history(watch.store, watch.sentinels),
+        "form": 1, "night": watch.night, "tuner": __version__, "plan": str(watch.plan.path),
+        "host": platform.node(), "begun_at": watch.begun_at, "ended_at": utc_now(),
+        "took_s": time.monotonic() - watch.begun_s, "stopped": stopped,
+        "sentinels": [_sentinel_json(sentinel) for sentinel in watch.sentinels],
+        "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
+        "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
+        "behind": [_behind(sentinel) for sentinel in watch.behind],
+        "faster": [_faster(watch.store, item, item.after) for item in new if item.after],
+        "stale": [_stale(item) for item in items if item.stale],
+        "not_reached": [
+            {"problem": str(item.item.problem), "state": item.state, "why": item.why}
+            for item in items
+            if item.state in ("not reached", "failed")
+        ],
+        "problems": [item.to_json() for item in items], "boards": _boards(watch.sentinels),
+        "history": [_history(watch.store, sentinel) for sentinel in watch.sentinels],
     }  # fmt: skip
     watched.note(watch.store, watched.NightEvent(watch.night, watched.ENDED, report))
     return report
@@ -67,10 +103,10 @@ def latest(store: Store, which: str = "LAST") -> dict[str, Any]:
     Raises:
         NothingFound: No night ended with a report then.
     """
-    reports = [dict(each.data) for each in watched.events(store) if each.event == watched.ENDED]
-    fitting = [each for each in reports if which.upper() == "LAST" or each["begun_at"].startswith(which)]
+    reports = [dict(event.data) for event in watched.events(store) if event.event == watched.ENDED]
+    fitting = [report for report in reports if which.upper() == "LAST" or report["begun_at"].startswith(which)]
     if not fitting:
-        known = ", ".join(sorted({each["begun_at"][:10] for each in reports})) or "none"
+        known = ", ".join(sorted({report["begun_at"][:10] for report in reports})) or "none"
         raise NothingFound(f"a report is of LAST or of a date with a night, got {which}; there are: {known}")
     return fitting[-1]
 
@@ -82,45 +118,40 @@ def last_night(store: Store) -> dict[str, Any]:
         NothingFound: None began.
     """
     events = watched.events(store)
-    begun = next((each for each in reversed(events) if each.event == watched.BEGUN), None)
+    begun = next((event for event in reversed(events) if event.event == watched.BEGUN), None)
     if begun is None:
         raise NothingFound("no night has begun with this database; `tuner nightly PLAN` begins one")
-    ended = next((each for each in events if (each.event, each.night) == (watched.ENDED, begun.night)), None)
-    told = {"night": begun.night, "begun_at": begun.at, **begun.data}
-    if ended is None:
-        return {**told, "ended_at": None, "stopped": None, "alerts": None}
-    counts: dict[str, int] = {}
-    for each in ended.data["problems"]:
-        counts[each["state"]] = counts.get(each["state"], 0) + 1
-    alerts = len(ended.data["alerts"]) + len(ended.data["behind"])
+    last = {"night": begun.night, "begun_at": begun.at, **begun.data}
+    reports = [event.data for event in events if (event.event, event.night) == (watched.ENDED, begun.night)]
+    if not reports:
+        return {**last, "ended_at": None, "stopped": None, "alerts": None}
+    report = reports[0]
     return {
-        **told, "ended_at": ended.data["ended_at"], "stopped": ended.data["stopped"] or None, "alerts": alerts,
-        "no_sentinels": ended.data["no_sentinels"], "counts": counts,
+        **last, "ended_at": report["ended_at"], "stopped": report["stopped"] or None,
+        "alerts": len(report["alerts"]) + len(report["behind"]), "no_sentinels": report["no_sentinels"],
+        "counts": dict(Counter(problem["state"] for problem in report["problems"])),
     }  # fmt: skip
 
 
-def _sentinel(each: Sentinel) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "problem": str(each.problem), "board": each.device.uuid, "regime": each.regime, "took_s": each.took_s,
-        "clock_hz": each.circumstance("sm_clock_hz"), "temperature_c": each.circumstance("temperature_c"),
-        "power_w": each.circumstance("power_w"), "others": dict(each.seen),
+def _sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "regime": sentinel.regime,
+        "took_s": sentinel.took_s, "others": dict(sentinel.seen),
+        **{name: sentinel.circumstance(reading) for name, reading in READINGS.items()},
     }  # fmt: skip
-    for name in (CHAMPION, BEFORE, LIBRARY):
-        player = each.player(name)
+    for name in COLOURS:
+        player = sentinel.player(name)
         if player is not None:
-            found[name] = {"kernel": player.kernel, "config": dict(player.config), "time_s": player.time_s}
+            data[name] = {"kernel": player.kernel, "config": dict(player.config), "time_s": player.time_s}
     for other in (BEFORE, LIBRARY):
-        shift = each.shift(CHAMPION, other)
+        shift = sentinel.shift(CHAMPION, other)
         if shift is not None:
-            found[f"against_{other}"] = {
-                "speedup": math.exp(-shift.log_ratio), "verdict": shift.verdict(each.bound),
-                "low": _finite(-shift.high), "high": _finite(-shift.low),
+            low, high = (math.exp(-end) if math.isfinite(end) else None for end in (shift.high, shift.low))
+            data[f"against_{other}"] = {
+                "speedup": math.exp(-shift.log_ratio), "verdict": shift.verdict(sentinel.bound), "low": low,
+                "high": high,
             }  # fmt: skip
-    return found
-
-
-def _finite(log_ratio: float) -> float | None:
-    return math.exp(log_ratio) if math.isfinite(log_ratio) else None
+    return data
 
 
 def _behind(sentinel: Sentinel) -> dict[str, str]:
@@ -131,103 +162,212 @@ def _behind(sentinel: Sentinel) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _is_faster(problem: Mapping[str, Any]) -> bool:
-    return problem["state"] == "tuned" and problem["verdict"] in ("faster", "first")
-
-
-def _faster(store: Store, problem: Mapping[str, Any]) -> dict[str, Any]:
+def _faster(store: Store, item: NightItem, after: Champion) -> dict[str, Any]:
     """A problem that has a new champion, with its speed over all time."""
-    after, before = problem["after"], problem["before"]
-    found = {
-        "problem": _words(problem), "verdict": problem["verdict"], "improvement": problem["improvement"],
-        "before": before and {"kernel": before["kernel"], "config": before["config"]},
-        "after": {"kernel": after["kernel"], "config": after["config"]}, "speedup": after["speedup"],
-        "spent_s": problem["spent_s"],
+    kernels = [
+        champion and {"kernel": champion.record.kernel, "config": dict(champion.record.config)}
+        for champion in (item.before, after)
+    ]
+    data = {
+        "problem": str(item.item.problem), "verdict": after.verdict, "improvement": item.improvement,
+        "before": kernels[0], "after": kernels[1], "speedup": after.speedup or None, "spent_s": item.spent_s,
     }  # fmt: skip
-    times = _times_of_champions(store, problem)
-    if len(times) > 1 and times[-1]:
-        found["over_all_time"] = times[0] / times[-1]
-    return found
-
-
-def _times_of_champions(store: Store, problem: Mapping[str, Any]) -> list[float]:
-    record = store.record(problem["after"]["record_id"])
-    if record is None:
-        return []
+    record = after.record
     history = crowns.reign(store, record.problem, record.device.name, record.regime).history
-    return [each.record.measurement.time_s or 0.0 for each in history]
+    times = [champion.record.measurement.time_s or 0.0 for champion in history]
+    if len(times) > 1 and times[-1]:
+        data["over_all_time"] = times[0] / times[-1]
+    return data
 
 
-def _words(problem: Mapping[str, Any]) -> str:
-    sizes = " x ".join(str(each) for each in problem["shape"].values())
-    precision = problem.get("precision", "ieee")
-    parts = [problem["operation"], sizes, problem["dtype"], problem["layout"], precision,
-             problem.get("epilogue", "")]  # fmt: skip
-    return " ".join(each for each in parts if each and each != "ieee")
-
-
-def _stale(problem: Mapping[str, Any]) -> dict[str, Any]:
+def _stale(item: NightItem) -> dict[str, Any]:
     """A problem whose champion was stale: old beside new."""
-    times = {name: problem[name] and problem[name]["time_s"] for name in ("before", "after")}
-    return {"problem": _words(problem), "why": problem["stale"], "state": problem["state"], **times}
-
-
-def _left(problem: Mapping[str, Any]) -> dict[str, Any]:
-    return {"problem": _words(problem), "state": problem["state"], "why": problem["why"]}
+    times = {
+        name: champion and champion.record.measurement.time_s
+        for name, champion in (("before", item.before), ("after", item.after))
+    }
+    return {"problem": str(item.item.problem), "why": item.stale, "state": item.state, **times}
 
 
 def _boards(sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
     """The boards and their health, as the sentinels saw them."""
-    found: dict[str, dict[str, Any]] = {}
-    for each in sentinels:
-        board = found.setdefault(
-            each.device.uuid,
-            {
-                "uuid": each.device.uuid, "name": each.device.name, "versions": dict(each.versions),
-                "clock_hz": [], "temperature_c": [], "power_w": [], "wrong": 0,
-            },
-        )  # fmt: skip
-        for reading, name in (("sm_clock_hz", "clock_hz"), ("temperature_c",) * 2, ("power_w",) * 2):
-            value = each.circumstance(reading)
-            board[name] += [value] if value is not None else []
-        board["wrong"] += any(player.wrong for player in each.players)
-    for board in found.values():
-        for name in ("clock_hz", "temperature_c", "power_w"):
-            values = board[name]
-            board[name] = {"least": min(values), "most": max(values)} if values else None
-    return list(found.values())
+    of_boards: dict[str, list[Sentinel]] = {}
+    for sentinel in sentinels:
+        of_boards.setdefault(sentinel.device.uuid, []).append(sentinel)
+    return [
+        {
+            "uuid": uuid, "name": group[0].device.name, "versions": dict(group[0].versions),
+            "wrong": sum(any(player.wrong for player in sentinel.players) for sentinel in group),
+            **{name: _range(group, reading) for name, reading in READINGS.items()},
+        }
+        for uuid, group in of_boards.items()
+    ]  # fmt: skip
 
 
-def _history(store: Store, sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
-    """Times of each sentinel's participants over the nights, and where the ratio's level changed."""
-    found = []
-    for now in sentinels:
-        nights = [
-            each
-            for each in watched.sentinels(store, now.problem, now.regime)
-            if each.process == 1 and each.device.uuid == now.device.uuid and each.player(CHAMPION)
-        ][-HISTORY:]
-        found.append(
-            {
-                "problem": str(now.problem), "board": now.device.uuid, "nights": list(map(_night, nights)),
-                "changes": _changes(nights),
-            }
-        )  # fmt: skip
-    return found
+def _range(sentinels: Iterable[Sentinel], reading: str) -> dict[str, float] | None:
+    values = [value for sentinel in sentinels if (value := sentinel.circumstance(reading)) is not None]
+    return {"least": min(values), "most": max(values)} if values else None
 
 
-def _night(sentinel: Sentinel) -> dict[str, Any]:
-    players = {name: sentinel.player(name) for name in (CHAMPION, BEFORE, LIBRARY)}
-    times = {name: player.time_s if player else None for name, player in players.items()}
-    return {"at": sentinel.measured_at, **times}
+def _history(store: Store, now: Sentinel) -> dict[str, Any]:
+    """Times of a sentinel's participants over the nights, and where the ratio's level changed."""
+    nights = [
+        night
+        for night in watched.sentinels(store, now.problem, now.regime)
+        if night.process == 1 and night.device.uuid == now.device.uuid and night.player(CHAMPION)
+    ][-HISTORY:]
+    rows = []
+    for night in nights:
+        players = {name: night.player(name) for name in COLOURS}
+        times = {name: player.time_s if player else None for name, player in players.items()}
+        rows.append({"at": night.measured_at, **times})
+    return {
+        "problem": str(now.problem), "board": now.device.uuid, "nights": rows, "changes": _changes(nights),
+    }  # fmt: skip
 
 
 def _changes(nights: Sequence[Sentinel]) -> list[dict[str, Any]]:
     """Where the level of champion over library changed, and by which share."""
-    shifts = [(each.measured_at, each.shift(CHAMPION, LIBRARY)) for each in nights]
+    shifts = [(night.measured_at, night.shift(CHAMPION, LIBRARY)) for night in nights]
     ratios = [(at, shift.log_ratio) for at, shift in shifts if shift is not None]
-    cuts = stretches([ratio for _, ratio in ratios])
     return [
-        {"at": ratios[each.first][0], "change": math.expm1(each.level - before.level)}
-        for before, each in itertools.pairwise(cuts)
+        {"at": ratios[since.first][0], "change": math.expm1(since.level - before.level)}
+        for before, since in itertools.pairwise(stretches([ratio for _, ratio in ratios]))
     ]
+
+
+# --- pages ---------------------------------------------
+
+
+def write(report: Mapping[str, Any], folder: Path) -> None:
+    """Writes ``night-DATE.html``, ``.md`` and ``.json``, replacing those of the same night, and names them.
+
+    Args:
+        report: The report, as `night_report` gives it.
+        folder: Made if it does not exist.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"night-{report['begun_at'][:19].replace(':', '')}"
+    html = rendered("night.html", report=report, plots=_plots(report))
+    texts = {".html": html, ".md": markdown(report), ".json": json.dumps(report, indent=1) + "\n"}
+    for ending, text in texts.items():
+        path = folder / (name + ending)
+        part = path.with_name(f".{path.name}.part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+        click.echo(str(path), err=True)
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The report without plots."""
+    return "\n".join(line.rstrip() for line in rendered("night.md", report=report).splitlines()) + "\n"
+
+
+def rendered(name: str, **values: Any) -> str:
+    """The text of a template of this package."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=name.endswith(".html"), trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "time": lambda seconds: duration(seconds) if seconds else "-",
+        "percent": lambda share: "-" if share is None else f"{share:+.2%}",
+        "config": lambda champion: (
+            f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-"
+        ),
+        "when": lambda at: (at or "-")[:16].replace("T", " "),
+        "ratio": lambda value: "-" if value is None else f"{value:.3f} x",
+        "shell": lambda value: shlex.quote(str(value)),
+        "unit": _of_unit,
+    }
+    return environment.get_template(name).render(**values)
+
+
+def _of_unit(value: object) -> str:
+    """A word of a unit's command line (systemd.service(5), "Command lines")."""
+    text = str(value).replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
+    if not text or any(letter in text for letter in " \t\"';"):
+        return '"' + text.replace('"', '\\"') + '"'
+    return text
+
+
+def _plots(report: Mapping[str, Any]) -> list[str]:
+    """Plots of the sentinels' histories as parts of a page; the first brings Plotly along."""
+    alerted = {problem["problem"] for alert in report["alerts"] for problem in alert["problems"]}
+    series = [problem for problem in report["history"] if len(problem["nights"]) > 1]
+    series.sort(key=lambda problem: problem["problem"] not in alerted)
+    return [
+        _plot(problem).to_html(full_html=False, include_plotlyjs=not number, config={"displaylogo": False})
+        for number, problem in enumerate(series[:MOST_PLOTS])
+    ]
+
+
+def _plot(history: Mapping[str, Any]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure(
+        layout={
+            "title": {"text": f"{history['problem']} ({history['board'][:12]})", "font": {"size": 14}},
+            "yaxis": {"title": "% of its median time", "zeroline": True, "zerolinecolor": "#d5dcde"},
+            "height": 300, "margin": {"l": 60, "r": 16, "t": 44, "b": 40}, "template": "plotly_white",
+            "legend": {"orientation": "h", "y": 1.15, "x": 1, "xanchor": "right"},
+        }
+    )  # fmt: skip
+    for name, colour in COLOURS.items():
+        timed = [(night["at"], night[name]) for night in history["nights"] if night[name]]
+        middle = statistics.median_high(time_s for _, time_s in timed) if timed else 1.0
+        figure.add_scatter(
+            x=[at for at, _ in timed], y=[100 * (time_s / middle - 1) for _, time_s in timed],
+            customdata=[duration(time_s) for _, time_s in timed], name=name, mode="lines+markers",
+            line={"color": colour}, hovertemplate="%{x}<br>%{customdata}, %{y:.2f} %",
+        )  # fmt: skip
+    for change in history["changes"]:
+        figure.add_vline(x=change["at"], line={"color": "#1d2b30", "dash": "dot", "width": 1})
+    return figure
+
+
+# --- notices -------------------------------------------
+
+
+def check_url(url: str) -> None:
+    """Checks an address before the night begins.
+
+    Raises:
+        InputError: It is no address of HTTP.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"--notify takes an address such as https://host/path, got {url!r}")
+
+
+def notify(url: str, report: Mapping[str, Any], secret: str = "") -> str:
+    """Posts a report as JSON, and tries again where that may help; it never fails the night.
+
+    Args:
+        url: Where to.
+        report: What to post.
+        secret: Signs the body; nothing is signed if it is empty.
+
+    Returns:
+        Why it could not be posted; empty if it was.
+    """
+    body = json.dumps(report).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "tile-tuner"}
+    if secret:
+        headers[SIGNATURE] = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    why = ""
+    for pause_s in (0.0, *PAUSES_S):
+        time.sleep(pause_s)
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=ATTEMPT_S):
+                return ""
+        except urllib.error.HTTPError as error:
+            why = f"{error.code} {error.reason}"
+            if error.code < 500 and error.code not in (408, 425, 429):
+                break
+        except (OSError, ValueError) as error:
+            why = str(getattr(error, "reason", error))
+    return f"the report could not be posted to {urllib.parse.urlsplit(url).hostname}: {why}"

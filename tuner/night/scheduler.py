@@ -1,152 +1,26 @@
-"""Decides what is worked on next: the problems of a plan on one model of device, on any number of places.
+"""Decides what is worked on next: the problems of a plan, on any number of places with devices of any model.
 
-A place is where a slice runs: this process, or a worker of a cluster. The lane knows no difference.
+A place is where a slice runs: this process, or a worker of a cluster. The scheduler knows no difference.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
 from tuner.errors import InputError
-from tuner.night.plan_items import PlanItem
-from tuner.night.slices import LEAST_SLICE_S, Share, Slices
+from tuner.night.plan_items import Plan, PlanItem, asks_for
+from tuner.night.slices import LEAST_SLICE_S, Slices
 from tuner.night.standing import Standing, kernels_of
-from tuner.night.work import Done, Place, Runner, Work
-from tuner.results.measurement import Measurement
-from tuner.results.objectives import Front, told
-from tuner.results.record import Champion
+from tuner.night.work import Done, NightItem, Place, Runner, Work
 from tuner.search import Budget
+from tuner.store import Store
+from tuner.store.claims import patiently
 from tuner.study.session import check_fits
-
-
-@dataclass
-class Spell:
-    """The time that one place spent on a problem.
-
-    Attributes:
-        place: The place's name; on a cluster, the worker's.
-        board: The device's UUID.
-        slices: Number of slices.
-        seconds: Seconds of them, with opening and finals.
-    """
-
-    place: str
-    board: str
-    slices: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(eq=False)
-class NightItem(Share):
-    """One problem of a night, from its place in the queue to its result.
-
-    Attributes:
-        item: The plan's item.
-        state: ``waiting``; in the end ``tuned``, ``done before``, ``failed`` or ``not reached``: without
-            finals, for lack of time or because the night was interrupted. Its trials still count.
-        before: The champion before this night.
-        after: The champion now.
-        why: For ``tuned``, why the study ended; else the message.
-        trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
-            nights. Empty if it was not opened.
-        front: Its Pareto front, if it has several objectives and was tuned.
-        spells: Place -> the time that it spent on it.
-        stale: What had changed since the champion before; empty if nothing had.
-        name: Unique in the night.
-        kernels: The competing kernels.
-        libraries: Board -> the library's measurement from when the problem was first opened there.
-        turn: How often it was worked on.
-        place: Name of the place where its study is open; empty if it is not.
-        at_work: True while a place works on it.
-        due: Why its finals are due; empty if they are not.
-        lost: Number of places in a row that were lost while working on it.
-    """
-
-    item: PlanItem
-    state: str = "waiting"
-    before: Champion | None = None
-    after: Champion | None = None
-    why: str = ""
-    trials: Mapping[str, int] = field(default_factory=dict)
-    front: Front | None = None
-    spells: dict[str, Spell] = field(default_factory=dict)
-    stale: str = ""
-    name: str = ""
-    kernels: tuple[Kernel, ...] = ()
-    libraries: dict[str, Measurement] = field(default_factory=dict)
-    turn: int = 0
-    place: str = ""
-    at_work: bool = False
-    due: str = ""
-    lost: int = 0
-
-    @property
-    def idle(self) -> bool:
-        """True if no place works on it, and none holds its study open."""
-        return not self.at_work and not self.place
-
-    def worked(self, place: Place, slices: int, seconds: float) -> None:
-        """Counts time that was spent on it."""
-        self.slices += slices
-        self.spent_s += seconds
-        spell = self.spells.setdefault(place.name, Spell(place.name, place.info.uuid))
-        spell.slices += slices
-        spell.seconds += seconds
-
-    def ended(self, state: str, why: str) -> NightItem:
-        """Gives it a result in which the champion before still reigns; returns it."""
-        self.state, self.why, self.after = state, why, self.before
-        return self
-
-    @property
-    def improvement(self) -> float | None:
-        """Time of the earlier champion over that of the current one; None if one is missing.
-
-        The two were measured in different runs. Whether a difference is real is shown by the verdict of the
-        finals.
-        """
-        if self.before is None or self.after is None:
-            return None
-        before_s, after_s = self.before.record.measurement.time_s, self.after.record.measurement.time_s
-        return before_s / after_s if before_s and after_s else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the result as a JSON object."""
-        wanted = self.item.wanted
-        return {
-            **self.item.problem.to_json(),
-            "regime": self.item.regime,
-            "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s},
-            "state": self.state,
-            "why": self.why,
-            "slices": self.slices,
-            "spent_s": self.spent_s,
-            "trials": dict(self.trials),
-            "before": self.before and _champion_json(self.before),
-            "after": self.after and _champion_json(self.after),
-            "improvement": self.improvement,
-            "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
-            "stale": self.stale or None,
-            "error_limit": told(self.after.record.measurement) if self.after else None,
-            "places": [asdict(spell) for spell in self.spells.values()],
-            **(self.front.as_keys() if self.front else {}),
-        }
-
-
-def _champion_json(champion: Champion) -> dict[str, Any]:
-    record = champion.record
-    return {
-        "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
-        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
-        "record_id": record.id, "provisional_reasons": list(champion.doubts),
-    }  # fmt: skip
-
 
 #: Reason for finishing a problem whose search could go on.
 TIME_IS_UP = "the night's time is up"
@@ -156,58 +30,157 @@ TOO_LATE = "the deadline came first"
 MOST_LOST = 3
 #: Seconds after which places that have come or gone are looked for.
 POLL_S = 0.5
+#: A step of the night: a problem, the parts of its slice (none for finals), and why its finals are due.
+_Step = tuple[NightItem, tuple[float, ...], str]
 
 
-@dataclass(frozen=True)
-class NightRules:
-    """What holds for all problems of a night.
+@dataclass
+class Night:
+    """One run through a plan.
 
     Attributes:
-        left_s: Seconds left; infinite without an end.
+        plan: The plan to tune.
+        store: Where records go.
         seed: Seed of the searches.
-        sampler: Name of the search strategy.
+        deadline_s: Time of the clock at which to stop; None without a deadline.
         storage_url: Database for Optuna's tables; None to keep none.
         again: True to continue problems that are done, too.
         said: Called after each slice with the problem, its number of slices, and the share that this one
             gained; None if nothing was measured before.
         warned: Called before any tuning if the night is too short for the plan.
+        clock: Tells the time in seconds.
+        lanes: Model of device -> its problems.
     """
 
-    left_s: Callable[[], float]
-    seed: int
-    sampler: str
+    plan: Plan
+    store: Store
+    seed: int = 0
+    deadline_s: float | None = None
     storage_url: str | None = None
     again: bool = False
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+    lanes: dict[str, Lane] = field(default_factory=dict, init=False)
+    _enlisted: set[int] = field(default_factory=set, init=False)
 
+    def run(self, runner: Runner, before: Callable[[], None] = lambda: None) -> Iterator[NightItem]:
+        """Hands out work until nothing is left, and yields each problem's result as soon as it is known.
 
-#: A step of the night: a problem, the parts of its slice (none for finals), and why its finals are due.
-_Step = tuple[NightItem, tuple[float, ...], str]
+        Problems with a stale champion come first, then the others in the plan's order. A problem that fails for
+        a reason of its own does not end the night. If a champion is provisional, its finals are repeated after
+        all others, if time allows, and again in later nights.
+
+        Args:
+            runner: Where work runs; it is stopped at the end.
+            before: Called before any problem.
+
+        Raises:
+            DeviceTrouble: No place is left, and none can come.
+            EnvironmentTrouble: A cluster's scheduler is gone.
+            StoreTrouble: The database stays away.
+            Interrupted: SIGINT or SIGTERM came.
+        """
+        try:
+            before()
+            while True:
+                for place in runner.gone():
+                    self._lane_of(place, runner).gone(place)
+                for place in runner.free():
+                    work = self._lane_of(place, runner).next(place)
+                    if work is not None:
+                        runner.start(place, work)
+                for lane in self.lanes.values():
+                    lane.expire()
+                    yield from lane.results()
+                if all(lane.over for lane in self.lanes.values()):
+                    break
+                for place, _, done in runner.wait(POLL_S):
+                    lane = self._lane_of(place, runner)
+                    lane.take(place, done)
+                    yield from lane.results()
+            yield from self._without_device(TOO_LATE if self.left_s() <= 0 else "")
+        finally:
+            for place, _, done in runner.stop("the night was stopped"):
+                self._lane_of(place, runner).count(place, done)
+
+    def preview(self, place: Place) -> Iterator[NightItem]:
+        """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
+        lane, standing = Lane(self), Standing(self.store, place.info, place.versions)
+        for number, item in enumerate(self.plan.items):
+            problem = NightItem(item, "not reached", why=self._no_device(item))
+            if asks_for(item.devices, place.info):
+                problem = lane.enlist(f"{number}: {item.problem}", item, place.info, standing)
+            if problem.state == "waiting":
+                problem.ended("stale" if problem.stale else "to tune", problem.stale)
+            yield problem
+
+    def unfinished(self, why: str) -> list[NightItem]:
+        """Returns the remaining results if the night was ended from outside."""
+        begun = [problem for lane in self.lanes.values() for problem in lane.unfinished(why)]
+        return [*begun, *self._without_device(why)]
+
+    def left_s(self) -> float:
+        """Seconds left; infinite without an end."""
+        return math.inf if self.deadline_s is None else self.deadline_s - self.clock()
+
+    @property
+    def left(self) -> int:
+        """Number of problems that have no result yet."""
+        return sum(lane.left for lane in list(self.lanes.values()))
+
+    def wants(self, device: DeviceInfo) -> bool:
+        """True if some problem asks for a device."""
+        return any(asks_for(item.devices, device) for item in self.plan.items)
+
+    @staticmethod
+    def _no_device(item: PlanItem) -> str:
+        return f"it asks for {', '.join(item.devices) or 'a device'}, and none is in this night"
+
+    def _without_device(self, why: str) -> Iterator[NightItem]:
+        """Problems for which no place came."""
+        for number, item in enumerate(self.plan.items):
+            if number not in self._enlisted:
+                yield NightItem(item, "not reached", why=why or self._no_device(item))
+
+    def _lane_of(self, place: Place, runner: Runner) -> Lane:
+        """The lane of a place's model; the first place of a model opens it."""
+        model = place.info.name
+        if model not in self.lanes:
+            self.lanes[model] = patiently(lambda: self._new_lane(place, lambda: runner.places_of(model)))
+        return self.lanes[model]
+
+    def _new_lane(self, place: Place, places: Callable[[], int]) -> Lane:
+        """A lane with the plan's problems for the model of a place, and what is stored of them."""
+        lane, standing = Lane(self, places), Standing(self.store, place.info, place.versions)
+        for number, item in enumerate(self.plan.items):
+            if asks_for(item.devices, place.info):
+                self._enlisted.add(number)
+                lane.enlist(f"{number}: {item.problem}", item, place.info, standing)
+        lane.begin(standing)
+        return lane
 
 
 class Lane:
     """The problems of a plan on one model of device."""
 
-    def __init__(self, rules: NightRules, places: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, night: Night, places: Callable[[], int] = lambda: 1) -> None:
         """Begins without problems: `enlist` adds them, then `begin` orders them.
 
         Args:
-            rules: What holds for all problems.
+            night: Its settings hold for all problems.
             places: Number of places of this model now.
         """
-        self.rules = rules
-        self._places = places
-        self._unfinished: dict[str, NightItem] = {}
+        self._night, self._places = night, places
         # A plan may have many thousand problems, and no step may look at each of them.
-        self._begun: dict[str, NightItem] = {}
+        self._unfinished: dict[str, NightItem] = {}
         self._open_at: dict[str, NightItem] = {}
         self._at_work: dict[str, NightItem] = {}
         self._in_doubt: dict[str, NightItem] = {}
         self._ended: list[NightItem] = []
 
-    def enlist(self, name: str, item: PlanItem, device: DeviceInfo, standing: Standing) -> NightItem | None:
-        """Adds a problem; if there is nothing to do for it, returns its result.
+    def enlist(self, name: str, item: PlanItem, device: DeviceInfo, standing: Standing) -> NightItem:
+        """Adds a problem; its state is not ``waiting`` if there is nothing to do for it.
 
         Looking up finished work takes milliseconds, and a plan may have many thousand problems.
 
@@ -217,40 +190,46 @@ class Lane:
             device: A device of this model.
             standing: What is stored of the plan on this model.
         """
-        if self.rules.left_s() <= 0:
-            return NightItem(item, "not reached", why=TOO_LATE)
-        limit_s = math.inf if item.seconds is None else item.seconds
-        problem = NightItem(item, before=standing.champion(item), name=name, limit_s=limit_s)
+        problem = NightItem(item, name=name, limit_s=math.inf if item.seconds is None else item.seconds)
+        if self._night.left_s() <= 0:
+            problem.ended("not reached", TOO_LATE)
+        else:
+            problem.before = standing.champion(item)
+            self._look_up(problem, device, standing)
+        if problem.state == "waiting":
+            self._unfinished[name] = problem
+        else:
+            self._ended.append(problem)
+        return problem
+
+    def _look_up(self, problem: NightItem, device: DeviceInfo, standing: Standing) -> None:
+        item = problem.item
         try:
             problem.kernels = kernels_of(item, device.kind)
             # Opening the device may find further ones that do not fit.
             if device.memory_bytes:
                 check_fits(item.problem, device.memory_bytes, device)
         except InputError as error:
-            return problem.ended("failed", str(error))
-        if not self.rules.again and standing.is_done(item, problem.kernels, problem.before):
-            return problem.ended("done before", "")
-        problem.stale = standing.why_stale(item, problem.before)
-        self._unfinished[name] = problem
-        return None
-
-    def tell(self, ended: NightItem | None) -> None:
-        """Adds a result that is known already."""
-        self._ended += [] if ended is None else [ended]
+            problem.ended("failed", str(error))
+            return
+        if not self._night.again and standing.is_done(item, problem.kernels, problem.before):
+            problem.ended("done before", "")
+        else:
+            problem.stale = standing.why_stale(item, problem.before)
 
     def begin(self, standing: Standing) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
-        problems, left_s = self._unfinished, self.rules.left_s()
+        problems, left_s = self._unfinished, self._night.left_s()
         urgency = {
             name: (not problem.stale, -standing.uses(problem.item) if problem.stale else 0.0)
             for name, problem in problems.items()
         }
         self._budget = Budget(sorted(problems, key=lambda name: urgency[name]))
-        self._slices = Slices(self.rules.left_s, problems.values(), self._places)
-        count, held = len(problems), self._slices.holds
-        if held < count:
-            self.rules.warned(
-                f"{count} problems are to be tuned, and {max(left_s, 0.0):.0f} s hold about {held} of "
+        self._slices = Slices(self._night.left_s, problems.values(), self._places)
+        count, holds = len(problems), self._slices.holds
+        if holds < count:
+            self._night.warned(
+                f"{count} problems are to be tuned, and {max(left_s, 0.0):.0f} s hold about {holds} of "
                 f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
                 f"are reported as not reached; give more time, or a shorter plan"
             )
@@ -288,7 +267,7 @@ class Lane:
         """Finals whose search has ended: of the problem open here, or of one whose place was lost."""
         if here is not None and here.due:
             return here, (), here.due
-        due = (problem for problem in self._begun.values() if problem.due and problem.idle)
+        due = (problem for problem in self._slices.begun.values() if problem.due and problem.idle)
         return next(((problem, (), problem.due) for problem in due), None)
 
     def _slice(self, here: NightItem | None) -> _Step | None:
@@ -311,7 +290,7 @@ class Lane:
 
     def _time_is_up(self, here: NightItem | None) -> _Step | None:
         """Finals of a begun problem for which there is no time to go on."""
-        problem = here or next((begun for begun in self._begun.values() if begun.idle), None)
+        problem = here or next((begun for begun in self._slices.begun.values() if begun.idle), None)
         return None if problem is None else (problem, (), TIME_IS_UP)
 
     def _leave_all(self) -> None:
@@ -325,7 +304,7 @@ class Lane:
 
     def expire(self) -> None:
         """Ends what no place is left to end, once the time is up."""
-        if self.rules.left_s() <= 0 and not self._places():
+        if self._night.left_s() <= 0 and not self._places():
             self._leave_all()
             self._again()
 
@@ -334,16 +313,15 @@ class Lane:
         for name, problem in list(self._in_doubt.items()):
             if not problem.idle:
                 continue
-            if self.rules.left_s() >= problem.finals_s + problem.opening_s:
+            if self._night.left_s() >= problem.finals_s + problem.opening_s:
                 return problem, (), problem.why
             self._ended.append(self._in_doubt.pop(name))
         return None
 
     def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Work:
-        left_s, turn = self.rules.left_s(), problem.turn
+        night, left_s, turn = self._night, self._night.left_s(), problem.turn
         if not problem.begun:
             self._slices.begin(problem)
-            self._begun[problem.name] = problem
         self.gone(place, but=problem)
         self._open_at[place.name] = self._at_work[place.name] = problem
         problem.place, problem.at_work, problem.turn = place.name, True, turn + 1
@@ -352,7 +330,7 @@ class Lane:
             problem.name, problem.item, problem.kernels, turn, parts, why,
             seconds=None if math.isinf(seconds) else max(seconds, 1.0),
             finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),
-            seed=self.rules.seed, sampler=self.rules.sampler, storage_url=self.rules.storage_url,
+            seed=night.seed, sampler=night.plan.sampler, storage_url=night.storage_url,
         )  # fmt: skip
 
     def gone(self, place: Place, but: NightItem | None = None) -> None:
@@ -360,12 +338,12 @@ class Lane:
         problem = self._open_at.get(place.name)
         if problem is not None and problem is not but:
             del self._open_at[place.name]
-            problem.place, problem.open = "", False
+            problem.place = ""
 
     def count(self, place: Place, done: Done) -> NightItem:
         """Counts what was done for a problem on a place, which is free then; the study may be open."""
         problem = self._at_work.pop(place.name)
-        problem.at_work, problem.open = False, bool(problem.place)
+        problem.at_work = False
         if done.opening_s is not None:
             self._slices.opened(problem, done.opening_s)
         if done.library is not None:
@@ -394,7 +372,7 @@ class Lane:
     def _report(self, problem: NightItem, done: Done) -> None:
         for number, part in enumerate(done.parts, problem.slices - len(done.parts) + 1):
             gain = self._budget.report(problem.name, part.objective, part.trials, part.why, part.seconds)
-            self.rules.said(problem.item, number, gain)
+            self._night.said(problem.item, number, gain)
         problem.due = self._budget.why_stopped(problem.name)
         if not problem.due and not self._slices.spare:
             problem.due = TIME_IS_UP
@@ -403,8 +381,8 @@ class Lane:
         """Hands the work out again, unless too many places were lost on it."""
         problem.lost += 1
         if problem.lost >= MOST_LOST and problem.name in self._unfinished:
-            told = f"{problem.lost} places in a row were lost on it, the last: {why}"
-            self._end(problem.ended("failed", told))
+            all_lost = f"{problem.lost} places in a row were lost on it, the last: {why}"
+            self._end(problem.ended("failed", all_lost))
 
     def _finish(self, problem: NightItem, done: Done) -> None:
         """A problem has failed, or had its finals; if its champion is provisional, they are repeated once."""
@@ -414,52 +392,18 @@ class Lane:
             problem.after, problem.front = finished.champion, finished.front
         elif not repeated:
             reasons = finished.reasons if finished is not None else {}
-            told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            nothing = f"nothing measured: {told or problem.due or TIME_IS_UP}"
+            failures = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            nothing = f"nothing measured: {failures or problem.due or TIME_IS_UP}"
             problem.ended("failed", nothing if finished is not None else done.failed)
         is_doubted = problem.state == "tuned" and problem.after is not None and bool(problem.after.doubts)
         self._end(problem, later=is_doubted and not repeated)
 
     def _end(self, problem: NightItem, later: bool = False) -> None:
         """A problem has its result, or will have it once its finals are repeated."""
-        if problem.name in self._unfinished:
+        if self._unfinished.pop(problem.name, None) is not None:
             self._budget.stop(problem.name)
             self._slices.leave(problem)
-            self._begun.pop(problem.name, None)
-            del self._unfinished[problem.name]
         if later:
             self._in_doubt[problem.name] = problem
         else:
             self._ended.append(problem)
-
-
-def play(
-    lane_of: Callable[[Place], Lane], lanes: Callable[[], Collection[Lane]], runner: Runner
-) -> Iterator[NightItem]:
-    """Hands out work until nothing is left, and yields each problem's result as soon as it is known.
-
-    Args:
-        lane_of: The lane of a place's model.
-        lanes: All lanes.
-        runner: Where work runs.
-
-    Raises:
-        DeviceTrouble: No place is left, and none can come.
-        Interrupted: SIGINT or SIGTERM came.
-    """
-    while True:
-        for place in runner.gone():
-            lane_of(place).gone(place)
-        for place in runner.free():
-            work = lane_of(place).next(place)
-            if work is not None:
-                runner.start(place, work)
-        for lane in lanes():
-            lane.expire()
-            yield from lane.results()
-        if all(lane.over for lane in lanes()):
-            return
-        for place, _, done in runner.wait(POLL_S):
-            lane = lane_of(place)
-            lane.take(place, done)
-            yield from lane.results()

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
-from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.cuda.nvrtc import CubinCache, read_report
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
@@ -47,6 +41,10 @@ class Contender:
     kernel: Kernel
     config: Config
 
+    def rendered(self, problem: Problem) -> Rendered:
+        """Its source for a problem."""
+        return render(self.kernel, problem, self.config)
+
 
 @dataclass(frozen=True)
 class Watched:
@@ -71,15 +69,14 @@ class Watched:
 class SentinelCode:
     """Machine code of all that takes part, compiled once for any number of passes."""
 
-    def __init__(self, opening: str, architecture: str = "") -> None:
+    def __init__(self, opening: str) -> None:
         """Compiles nothing yet.
 
         Args:
             opening: Spec of the compile workers; see `tuner.devices.detect.DetectedDevice.opening`.
-            architecture: To compile for; empty for that of the first board that is opened.
         """
-        self._opening, self._architecture = opening, architecture
-        self._found: dict[str, CompiledConfig | Measurement] = {}
+        self._opening = opening
+        self._compiled: dict[str, CompiledConfig | Measurement] = {}
 
     def compile(self, watched: Iterable[Watched], architecture: str = "") -> None:
         """Compiles what is not compiled yet, and waits for it.
@@ -91,85 +88,38 @@ class SentinelCode:
         Raises:
             DeviceTrouble: The compiler is not there.
         """
-        wanted: dict[str, tuple[Rendered, Mapping[str, object]]] = {}
-        for each in watched:
-            for contender in each.contenders:
-                rendered = render(contender.kernel, each.problem, contender.config)
-                if rendered.hash not in self._found:
-                    wanted[rendered.hash] = rendered, each.named
+        wanted = {
+            rendered.hash: (rendered, problem.named)
+            for problem in watched
+            for rendered in (contender.rendered(problem.problem) for contender in problem.contenders)
+            if rendered.hash not in self._compiled
+        }
         if not wanted:
             return
-        self._architecture = self._architecture or architecture
         size = min(len(wanted), workers_for(len(os.sched_getaffinity(0)), 1))
-        pool = CompilePool(self._opening, self._architecture, next(iter(wanted.values()))[1], size)
+        pool = CompilePool(self._opening, architecture, next(iter(wanted.values()))[1], size)
         try:
             for ticket, (rendered, named) in enumerate(wanted.values()):
                 pool.submit(ticket, rendered, named)
             hashes = list(wanted)
             while pool.pending:
-                for compiled in pool.ready():
-                    found = compiled.compiled_config or compiled.failure
-                    assert found is not None
-                    self._found[hashes[compiled.ticket]] = found
+                for done in pool.ready():
+                    compiled = done.compiled_config or done.failure
+                    assert compiled is not None
+                    self._compiled[hashes[done.ticket]] = compiled
                 time.sleep(0.005)
         finally:
             pool.close()
 
     def put(self, watched: Watched, contender: Contender, compiled: CompiledConfig) -> None:
         """Takes machine code that was made otherwise, for instance by another compiler."""
-        self._found[render(contender.kernel, watched.problem, contender.config).hash] = compiled
+        self._compiled[contender.rendered(watched.problem).hash] = compiled
 
     def of(self, watched: Watched, contender: Contender) -> CompiledConfig | Measurement:
         """The machine code for a problem's launch, or why there is none."""
-        rendered = render(contender.kernel, watched.problem, contender.config)
-        found = self._found[rendered.hash]
-        return replace(found, rendered=rendered) if isinstance(found, CompiledConfig) else found
-
-
-def of_before(watched: Watched, history: Sequence[Sentinel], now: Sentinel) -> CompiledConfig | str:
-    """The machine code that an earlier night ran, from the cache; or why there is none.
-
-    Args:
-        watched: The problem with its champion.
-        history: Earlier nights on the board.
-        now: The present night.
-    """
-    present, champion = now.players[0], watched.contenders[0]
-    earlier = [
-        player
-        for each in reversed(history)
-        if (player := each.player(CHAMPION)) is not None and player.binary_hash != present.binary_hash
-        if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
-    ]
-    if not earlier:
-        return "every earlier night ran the same machine code: the compiler is not the cause"
-    rendered = render(champion.kernel, watched.problem, champion.config)
-    binary = CubinCache().get(rendered, now.device.architecture, earlier[0].compiler)
-    if binary is None:
-        return f"it was made by {earlier[0].compiler}, and is no longer in the cache"
-    return CompiledConfig(rendered, binary.code, binary.report)
-
-
-def by_nvcc(watched: Watched, architecture: str) -> CompiledConfig | str:
-    """Machine code by the CUDA toolkit's own compiler; or why there is none."""
-    champion = watched.contenders[0]
-    if not source_language(champion.kernel.target).has_launch or shutil.which("nvcc") is None:
-        return "none is installed; nvcc would be used"
-    rendered = render(champion.kernel, watched.problem, champion.config)
-    with tempfile.TemporaryDirectory() as folder:
-        return _compiled(rendered, architecture, Path(folder))
-
-
-def _compiled(rendered: Rendered, architecture: str, folder: Path) -> CompiledConfig | str:
-    source, cubin = folder / "kernel.cu", folder / "kernel.cubin"
-    source.write_text(rendered.text, encoding="utf-8")
-    asked = ["nvcc", "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas=-v", "-o", str(cubin)]
-    done = subprocess.run([*asked, str(source)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"nvcc refuses the source: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
-    code = cubin.read_bytes()
-    report = replace(read_report(done.stderr, code, rendered.entry), compiler="nvcc")
-    return CompiledConfig(rendered, code, report)
+        rendered = contender.rendered(watched.problem)
+        compiled = self._compiled[rendered.hash]
+        return replace(compiled, rendered=rendered) if isinstance(compiled, CompiledConfig) else compiled
 
 
 #: Fresh processes that a sentinel's rounds come from: where arrays and code lie differs from one to the next.
@@ -194,11 +144,11 @@ class Pass:
     terms: Terms
     processes: int = PROCESSES
 
-    def over(self, found: DetectedDevice, code: SentinelCode, watched: Sequence[Watched]) -> list[Sentinel]:
+    def over(self, board: DetectedDevice, code: SentinelCode, watched: Sequence[Watched]) -> list[Sentinel]:
         """Times sentinels in fresh processes.
 
         Args:
-            found: The board.
+            board: The board.
             code: Keeps compiled code.
             watched: The problems.
 
@@ -208,64 +158,55 @@ class Pass:
         Raises:
             DeviceTrouble: The board cannot be opened, or stays unwell.
         """
-        machine = MachineWatch([found])
+        machine = MachineWatch([board])
         # How busy others keep a board can be told only before this process uses it, too.
         before = {name: value for name, value in machine.load().circumstances.items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
-            with Crew([found]) as crew:
+            with Crew([board]) as crew:
                 worker = crew.devices[0]
                 code.compile(watched, worker.info.architecture)
-                timed.append([self._timed(worker, machine, code, each) for each in watched])
-        joined = [joined_of(each) for each in zip(*timed, strict=True)]
-        return [replace(each, seen={**before, **each.seen}) for each in joined]
+                timed.append([self._timed(worker, machine, code, problem) for problem in watched])
+        joined = map(joined_of, zip(*timed, strict=True))
+        return [replace(sentinel, seen={**before, **sentinel.seen}) for sentinel in joined]
 
     def _timed(
         self, worker: DeviceWorker, machine: MachineWatch, code: SentinelCode, watched: Watched
     ) -> Sentinel:
         begun_s = time.monotonic()
         machine.restart()
-        named: list[tuple[str, CompiledConfig]] = []
-        turns = Turns()
-        for contender in watched.contenders:
-            compiled = code.of(watched, contender)
-            if isinstance(compiled, CompiledConfig):
-                named.append((contender.name, compiled))
-            else:
-                turns.wrong[contender.name] = compiled.reason
-        if watched.contenders[0].name not in turns.wrong:
+        codes = {contender.name: code.of(watched, contender) for contender in watched.contenders}
+        compiled = {name: one for name, one in codes.items() if isinstance(one, CompiledConfig)}
+        turns = Turns(wrong={name: one.reason for name, one in codes.items() if isinstance(one, Measurement)})
+        champion = watched.contenders[0].name
+        if champion in compiled:
             try:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
                 worker.prepare(watched.named, watched.regime)
-                timed = worker.sentinel(
-                    named, replace(self.terms, budget_s=self.terms.budget_s / self.processes)
-                )
+                terms = replace(self.terms, budget_s=self.terms.budget_s / self.processes)
+                timed = worker.sentinel(list(compiled.items()), terms)
                 turns = replace(timed, wrong={**turns.wrong, **timed.wrong})
             except InputError as error:
-                turns.wrong[watched.contenders[0].name] = str(error)
+                turns.wrong[champion] = str(error)
         return Sentinel(
             ProblemKey.of(watched.problem), worker.info, watched.regime, self.night, self.process,
-            tuple(_players(watched, dict(named), turns)), self.terms.bound, turns.circumstances,
+            tuple(_players(watched, compiled, turns)), self.terms.bound, turns.circumstances,
             machine.load().circumstances, dict(worker.versions), time.monotonic() - begun_s,
         )  # fmt: skip
 
 
-def _players(watched: Watched, code: Mapping[str, CompiledConfig], turns: Turns) -> list[Player]:
-    players = []
-    for each in watched.contenders:
-        compiled = code[each.name].compiled if each.name in code else None
-        players.append(
-            Player(
-                each.name, each.kernel.name, dict(each.config), tuple(turns.rounds_s.get(each.name, ())),
-                compiled.binary_hash if compiled else "", compiled.compiler if compiled else "",
-                each.kernel.source_hash, turns.wrong.get(each.name, ""),
-            )
+def _players(watched: Watched, compiled: Mapping[str, CompiledConfig], turns: Turns) -> Iterator[Player]:
+    for contender in watched.contenders:
+        name, kernel = contender.name, contender.kernel
+        report = compiled[name].compiled if name in compiled else None
+        yield Player(
+            name, kernel.name, dict(contender.config), tuple(turns.rounds_s.get(name, ())),
+            report.binary_hash if report else "", report.compiler if report else "", kernel.source_hash,
+            turns.wrong.get(name, ""),
         )  # fmt: skip
     if LIBRARY in turns.rounds_s:
-        kind = watched.contenders[0].kernel.target
-        name = watched.problem.operation.baselines[kind].named(watched.problem)
-        players.append(Player(LIBRARY, name, {}, tuple(turns.rounds_s[LIBRARY])))
-    return players
+        baseline = watched.problem.operation.baselines[watched.contenders[0].kernel.kind]
+        yield Player(LIBRARY, baseline.named(watched.problem), {}, tuple(turns.rounds_s[LIBRARY]))
 
 
 def choose(
@@ -285,14 +226,15 @@ def choose(
         What to time, and why others cannot be.
     """
     known = {
-        (each.place.problem, each.place.regime): each
-        for each in reigns(store, device=device.name)
-        if each.place.kind == device.kind
+        (reign.place.problem, reign.place.regime): reign
+        for reign in reigns(store, device=device.name)
+        if reign.place.kind == device.kind
     }
-    found: list[tuple[float, Watched]] = []
+    ranked: list[tuple[float, Watched]] = []
     left: list[str] = []
     for candidate in candidates:
-        reign = known.get((ProblemKey.of(candidate.problem), candidate.regime))
+        key = ProblemKey.of(candidate.problem)
+        reign = known.get((key, candidate.regime))
         watched = None if reign is None else watched_of(candidate, reign, device.kind)
         if reign is None or reign.champion is None:
             left.append(f"{candidate.problem}: it has no champion yet")
@@ -300,35 +242,30 @@ def choose(
             left.append(f"{candidate.problem}: its champion's kernel is not declared like that any more")
         else:
             time_s = reign.champion.record.measurement.time_s or 0.0
-            found.append((-uses.get(ProblemKey.of(candidate.problem), 0.0) * time_s, watched))
-    found.sort(key=lambda each: each[0])
-    left += [f"{each.problem}: {most} others are used more" for _, each in found[most:]]
-    return [each for _, each in found[:most]], left
+            ranked.append((-uses.get(key, 0.0) * time_s, watched))
+    chosen = [watched for _, watched in sorted(ranked, key=lambda pair: pair[0])]
+    left += [f"{watched.problem}: {most} others are used more" for watched in chosen[most:]]
+    return chosen[:most], left
 
 
 def watched_of(candidate: PlanItem, reign: Reign, target: str) -> Watched | None:
     """Champion and the one before it; None if the champion cannot be rendered as the kernels are now."""
-    if reign.champion is None:
-        return None
     champion = _contender(candidate, CHAMPION, reign.champion, target)
-    before = _contender(candidate, BEFORE, reign.beaten, target) if reign.beaten else None
     if champion is None:
         return None
-    return Watched(candidate.problem, candidate.regime, (champion, *([before] if before else [])))
+    before = _contender(candidate, BEFORE, reign.beaten, target)
+    return Watched(candidate.problem, candidate.regime, (champion, *filter(None, [before])))
 
 
-def _contender(candidate: PlanItem, name: str, champion: Champion, target: str) -> Contender | None:
+def _contender(candidate: PlanItem, name: str, champion: Champion | None, target: str) -> Contender | None:
+    if champion is None:
+        return None
     record = champion.record
-    kernels: dict[str, Kernel] = {
-        each.name: each for each in candidate.catalogue.of(candidate.problem.operation.name, target)
-    }
-    kernel = kernels.get(record.kernel)
-    if kernel is None:
-        return None
-    names = [parameter.name for parameter in kernel.parameters]
-    if sorted(names) != sorted(record.config):
-        return None
-    return Contender(name, kernel, Config({each: record.config[each] for each in names}))
+    for kernel in candidate.catalogue.of(candidate.problem.operation.name, target):
+        names = [parameter.name for parameter in kernel.parameters]
+        if kernel.name == record.kernel and sorted(names) == sorted(record.config):
+            return Contender(name, kernel, Config({key: record.config[key] for key in names}))
+    return None
 
 
 #: For each pass the sentinels of a board, or why it could not time them.
@@ -344,7 +281,7 @@ class Boards(Protocol):
         ...
 
     @property
-    def names(self) -> Sequence[str]:
+    def names(self) -> Collection[str]:
         """How messages and `timed` name them."""
         ...
 
@@ -361,31 +298,26 @@ class Boards(Protocol):
 class LocalBoards:
     """Boards of this machine."""
 
-    def __init__(self, found: Sequence[DetectedDevice]) -> None:
+    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
         """Opens nothing yet.
 
         Args:
-            found: The boards, of one model.
+            devices: The boards, of one model.
         """
-        self._found = {each.spec: each for each in found}
-        self._code = {each.spec: SentinelCode(each.opening) for each in found}
+        self.info = devices[0].info
+        self._boards = {board.spec: (board, SentinelCode(board.opening)) for board in devices}
 
     @property
-    def info(self) -> DeviceInfo:
+    def names(self) -> Collection[str]:
         """See the protocol."""
-        return next(iter(self._found.values())).info
-
-    @property
-    def names(self) -> Sequence[str]:
-        """See the protocol."""
-        return list(self._found)
+        return self._boards.keys()
 
     def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
         """See the protocol; one board after the other, so that none disturbs another."""
-        found: dict[str, Timed] = {}
+        timed: dict[str, Timed] = {}
         for name, problems in wanted.items():
             try:
-                found[name] = [each.over(self._found[name], self._code[name], problems) for each in passes]
+                timed[name] = [one.over(*self._boards[name], problems) for one in passes]
             except DeviceTrouble as error:
-                found[name] = error
-        return found
+                timed[name] = error
+        return timed

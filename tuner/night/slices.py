@@ -8,14 +8,12 @@ its seconds once for each of them.
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
 
+from tuner.night.work import NightItem
 from tuner.study.progress import finals_share_s
 
 #: Number of slices into which a problem's seconds are divided, and the bounds of a slice in seconds.
@@ -26,37 +24,8 @@ OPENINGS = 4
 OPENING_S = 4.0
 #: Problems compete for a night if the plan allows them more than this multiple of the remaining time.
 CONTENDED = 1.1
-
-
-@dataclass(eq=False, kw_only=True)
-class Share:
-    """The time of a night that one problem may take, and has taken.
-
-    Attributes:
-        limit_s: Seconds that the plan allows it; infinite without a limit.
-        finals_s: Seconds of these kept for the finals; known once it has begun.
-        spent_s: Seconds so far.
-        slices: Slices so far.
-        begun: True from the first slice on.
-        open: True while its study holds the device.
-        opening_s: Seconds that opening the device for it took; 0 before that.
-    """
-
-    limit_s: float = math.inf
-    finals_s: float = 0.0
-    spent_s: float = 0.0
-    slices: int = 0
-    begun: bool = False
-    open: bool = False
-    opening_s: float = 0.0
-
-    @property
-    def rest_s(self) -> float:
-        """Seconds that the plan still allows."""
-        return max(self.limit_s - self.spent_s, 0.0)
-
-
-T = TypeVar("T", bound=Share)
+#: The median of so many latest durations is what is usual.
+LATEST = 99
 
 
 class Slices:
@@ -64,114 +33,45 @@ class Slices:
 
     A plan may have many thousand problems, and no step may spend time on each of them. So problems not begun
     are counted by their limit, and only begun ones are summed one by one.
+
+    Attributes:
+        begun: Name -> problem, of those that have begun and are not finished.
     """
 
     def __init__(
-        self, left_s: Callable[[], float], shares: Iterable[Share], places: Callable[[], int] = lambda: 1
+        self, left_s: Callable[[], float], problems: Iterable[NightItem], places: Callable[[], int] = lambda: 1
     ) -> None:
         """Begins with no problem begun.
 
         Args:
             left_s: Seconds left of the night; infinite without an end.
-            shares: Shares of the unfinished problems.
+            problems: The unfinished problems.
             places: Number of places that work on them now.
         """
         self.left_s = left_s
+        self.begun: dict[str, NightItem] = {}
         self._places = places
         #: Limit in seconds -> number of problems with it that were not begun.
-        self._waiting = Counter(each.limit_s for each in shares)
-        self._begun: dict[Share, None] = {}
-        self._openings_s: list[float] = []
-        self._usual_opening_s = OPENING_S
-        self._beyonds_s: list[float] = []
-        self._usual_beyond_s = 0.0
+        self._waiting = Counter(problem.limit_s for problem in problems)
+        self._openings_s, self._beyonds_s = deque[float](maxlen=LATEST), deque[float](maxlen=LATEST)
+        self._usual_opening_s, self._usual_beyond_s = OPENING_S, 0.0
 
     @property
     def contended(self) -> bool:
         """True if the plan allows more than the remaining time."""
         allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
-        return allowed_s + sum(each.rest_s for each in self._begun) > CONTENDED * self._all_s()
+        return allowed_s + sum(problem.rest_s for problem in self.begun.values()) > CONTENDED * self._all_s()
 
     @property
     def holds(self) -> int:
         """Returns for how many of the problems not begun there is time: opening, a slice and finals."""
-        free_s, found = self._all_s(), 0
+        free_s, holds = self._all_s(), 0
         for limit_s, count in sorted(self._waiting.items()):
             finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
             least_s = self._usual_opening_s + min(LEAST_SLICE_S, limit_s) + finals_s
             taken = count if math.isinf(free_s) else min(count, int(free_s / least_s))
-            found, free_s = found + taken, free_s - taken * least_s
-        return found
-
-    def opened(self, share: Share, seconds: float) -> None:
-        """Records how long opening the device for a problem took."""
-        share.opening_s = max(seconds, share.opening_s)
-        bisect.insort(self._openings_s, seconds)
-        self._usual_opening_s = statistics.median(self._openings_s)
-
-    def worked(self, beyond_s: float) -> None:
-        """Records how many seconds a piece of work took beyond its opening and what it was given."""
-        bisect.insort(self._beyonds_s, max(beyond_s, 0.0))
-        self._usual_beyond_s = statistics.median(self._beyonds_s)
-
-    def _opening_s(self, share: Share) -> float:
-        """Returns its earlier duration for this problem, or else the median."""
-        return share.opening_s or self._usual_opening_s
-
-    def begin(self, share: Share) -> None:
-        """Reserves time for the finals of a problem."""
-        share.finals_s = self._finals_s(share.limit_s)
-        self._no_longer_waits(share)
-        share.begun = True
-        self._begun[share] = None
-
-    def leave(self, share: Share) -> None:
-        """Removes a finished problem."""
-        if share.begun:
-            del self._begun[share]
-        else:
-            self._no_longer_waits(share)
-
-    def _no_longer_waits(self, share: Share) -> None:
-        self._waiting[share.limit_s] -= 1
-        if not self._waiting[share.limit_s]:
-            del self._waiting[share.limit_s]
-
-    def next_of(self, ranked: Iterable[T], here: Share | None) -> tuple[T, float] | None:
-        """Returns the first of some problems for which there is time, and the seconds of its slice; or None.
-
-        Args:
-            ranked: The problems.
-            here: The one whose study is open where the slice would run; None if there is none.
-        """
-        room_s = self._room_s()
-        # Problems with equal limits that were not begun are alike.
-        hopeless: set[float] = set()
-        for share in ranked:
-            if not share.begun and share.limit_s in hopeless:
-                continue
-            seconds = self._next_s(share, room_s, share.open and here is share)
-            if seconds > 0:
-                return share, seconds
-            if not share.begun:
-                hopeless.add(share.limit_s)
-        return None
-
-    def _next_s(self, share: Share, room_s: float, is_open: bool) -> float:
-        """Returns the seconds of the next slice of a problem; 0 if there is no time for one.
-
-        If the device is not open, opening it comes first.
-        """
-        before_s = 0.0 if is_open else self._opening_s(share)
-        before_s += 0.0 if share.begun else self._finals_s(share.limit_s) + self._usual_beyond_s
-        room_s -= before_s
-        if room_s < min(LEAST_SLICE_S, share.rest_s):
-            return 0.0
-        wanted_s = self._wanted_s(share.limit_s, self._opening_s(share))
-        if share.rest_s - share.finals_s - wanted_s < LEAST_SLICE_S:
-            # The rest would be too short for a slice of its own.
-            wanted_s = share.rest_s
-        return min(wanted_s, room_s)
+            holds, free_s = holds + taken, free_s - taken * least_s
+        return holds
 
     @property
     def spare(self) -> bool:
@@ -182,6 +82,64 @@ class Slices:
             for limit_s, count in self._waiting.items()
         )
         return self._room_s() - first_s / self._count >= LEAST_SLICE_S
+
+    def opened(self, problem: NightItem, seconds: float) -> None:
+        """Records how long opening the device for a problem took."""
+        problem.opening_s = max(seconds, problem.opening_s)
+        self._openings_s.append(seconds)
+        self._usual_opening_s = statistics.median(self._openings_s)
+
+    def worked(self, beyond_s: float) -> None:
+        """Records how many seconds a piece of work took beyond its opening and what it was given."""
+        self._beyonds_s.append(max(beyond_s, 0.0))
+        self._usual_beyond_s = statistics.median(self._beyonds_s)
+
+    def begin(self, problem: NightItem) -> None:
+        """Reserves time for the finals of a problem."""
+        problem.finals_s, problem.begun = self._finals_s(problem.limit_s), True
+        self._waiting -= Counter([problem.limit_s])
+        self.begun[problem.name] = problem
+
+    def leave(self, problem: NightItem) -> None:
+        """Removes a finished problem."""
+        if self.begun.pop(problem.name, None) is None:
+            self._waiting -= Counter([problem.limit_s])
+
+    def next_of(self, ranked: Iterable[NightItem], here: NightItem | None) -> tuple[NightItem, float] | None:
+        """Returns the first of some problems for which there is time, and the seconds of its slice; or None.
+
+        Args:
+            ranked: The problems.
+            here: The one whose study is open where the slice would run; None if there is none.
+        """
+        room_s = self._room_s()
+        # Problems with equal limits that were not begun are alike.
+        hopeless: set[float] = set()
+        for problem in ranked:
+            if not problem.begun and problem.limit_s in hopeless:
+                continue
+            seconds = self._next_s(problem, room_s, problem is here)
+            if seconds > 0:
+                return problem, seconds
+            if not problem.begun:
+                hopeless.add(problem.limit_s)
+        return None
+
+    def _next_s(self, problem: NightItem, room_s: float, is_open: bool) -> float:
+        """Returns the seconds of the next slice of a problem; 0 if there is no time for one.
+
+        If the device is not open, opening it comes first.
+        """
+        opening_s = self._opening_s(problem)
+        room_s -= 0.0 if is_open else opening_s
+        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self._usual_beyond_s
+        if room_s < min(LEAST_SLICE_S, problem.rest_s):
+            return 0.0
+        wanted_s = self._wanted_s(problem.limit_s, opening_s)
+        if problem.rest_s - problem.finals_s - wanted_s < LEAST_SLICE_S:
+            # The rest would be too short for a slice of its own.
+            wanted_s = problem.rest_s
+        return min(wanted_s, room_s)
 
     @property
     def _count(self) -> int:
@@ -198,14 +156,18 @@ class Slices:
         their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
         """
         kept_s = [
-            each.finals_s + self._usual_beyond_s + (0.0 if each.open else self._opening_s(each))
-            for each in self._begun
+            problem.finals_s + self._usual_beyond_s + (0.0 if problem.place else self._opening_s(problem))
+            for problem in self.begun.values()
         ]
         share = 1 / self._count
         return self.left_s() - sum(kept_s) * share - max(kept_s, default=0.0) * (1 - share)
 
+    def _opening_s(self, problem: NightItem) -> float:
+        """Returns its earlier duration for this problem, or else the usual one."""
+        return problem.opening_s or self._usual_opening_s
+
     def _fair_s(self, limit_s: float) -> float:
-        problems = max(self._waiting.total() + len(self._begun), 1)
+        problems = max(self._waiting.total() + len(self.begun), 1)
         return min(limit_s, self.left_s(), self._all_s() / problems)
 
     def _wanted_s(self, limit_s: float, opening_s: float) -> float:

@@ -1,17 +1,18 @@
-"""What a night hands out and gets back: a slice or the finals of a problem, and where it ran. Plain data."""
+"""What a night hands out and gets back: a problem's slices and finals, where they ran, what came of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.devices.detect import DetectedDevice
 from tuner.night.plan_items import PlanItem
 from tuner.results.measurement import Measurement
-from tuner.results.objectives import Front
+from tuner.results.objectives import Front, told
 from tuner.results.record import Champion
 from tuner.study.requests import StudyRequest
 
@@ -23,10 +24,12 @@ class Place:
     Attributes:
         name: Unique in the night.
         info: The device; its ``uuid`` names the board.
+        versions: Versions of compiler, driver and library there, as far as known.
     """
 
     name: str
     info: DeviceInfo
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,151 @@ class Runner(Protocol):
     def gone(self) -> Sequence[Place]:
         """Places that have vanished since the last call; what was open there is closed."""
         ...
+
+    def places_of(self, model: str) -> int:
+        """Number of places with this model of device that work or wait."""
+        ...
+
+    def stop(self, why: str) -> Iterable[tuple[Place, Work, Done]]:
+        """Ends all work and lets go of all places; returns what came of the work that was ended."""
+        ...
+
+
+@dataclass
+class Spell:
+    """The time that one place spent on a problem.
+
+    Attributes:
+        place: The place's name; on a cluster, the worker's.
+        board: The device's UUID.
+        slices: Number of slices.
+        seconds: Seconds of them, with opening and finals.
+    """
+
+    place: str
+    board: str
+    slices: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class NightItem:
+    """One problem of a night, from its place in the queue to its result.
+
+    Attributes:
+        item: The plan's item.
+        limit_s: Seconds that the plan allows it; infinite without a limit.
+        state: ``waiting``; in the end ``tuned``, ``done before``, ``failed`` or ``not reached``: without
+            finals, for lack of time or because the night was interrupted. Its trials still count.
+        before: The champion before this night.
+        after: The champion now.
+        why: For ``tuned``, why the study ended; else the message.
+        trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
+            nights. Empty if it was not opened.
+        front: Its Pareto front, if it has several objectives and was tuned.
+        spells: Place -> the time that it spent on it.
+        stale: What had changed since the champion before; empty if nothing had.
+        name: Unique in the night.
+        kernels: The competing kernels.
+        spent_s: Seconds so far.
+        slices: Slices so far.
+        begun: True from the first slice on.
+        finals_s: Seconds kept for its finals; known once it has begun.
+        opening_s: Seconds that opening the device for it took; 0 before that.
+        libraries: Board -> the library's measurement from when the problem was first opened there.
+        turn: How often it was worked on.
+        place: Name of the place where its study is open; empty if it is not.
+        at_work: True while a place works on it.
+        due: Why its finals are due; empty if they are not.
+        lost: Number of places in a row that were lost while working on it.
+    """
+
+    item: PlanItem
+    state: str = "waiting"
+    before: Champion | None = None
+    after: Champion | None = None
+    why: str = ""
+    trials: Mapping[str, int] = field(default_factory=dict)
+    front: Front | None = None
+    spells: dict[str, Spell] = field(default_factory=dict)
+    stale: str = ""
+    name: str = ""
+    kernels: tuple[Kernel, ...] = ()
+    limit_s: float = math.inf
+    spent_s: float = 0.0
+    slices: int = 0
+    begun: bool = False
+    finals_s: float = 0.0
+    opening_s: float = 0.0
+    libraries: dict[str, Measurement] = field(default_factory=dict)
+    turn: int = 0
+    place: str = ""
+    at_work: bool = False
+    due: str = ""
+    lost: int = 0
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds that the plan still allows."""
+        return max(self.limit_s - self.spent_s, 0.0)
+
+    @property
+    def idle(self) -> bool:
+        """True if no place works on it, and none holds its study open."""
+        return not self.at_work and not self.place
+
+    def worked(self, place: Place, slices: int, seconds: float) -> None:
+        """Counts time that was spent on it."""
+        self.slices += slices
+        self.spent_s += seconds
+        spell = self.spells.setdefault(place.name, Spell(place.name, place.info.uuid))
+        spell.slices += slices
+        spell.seconds += seconds
+
+    def ended(self, state: str, why: str) -> NightItem:
+        """Gives it a result in which the champion before still reigns; returns it."""
+        self.state, self.why, self.after = state, why, self.before
+        return self
+
+    @property
+    def improvement(self) -> float | None:
+        """Time of the earlier champion over that of the current one; None if one is missing.
+
+        The two were measured in different runs. Whether a difference is real is shown by the verdict of the
+        finals.
+        """
+        if self.before is None or self.after is None:
+            return None
+        before_s, after_s = self.before.record.measurement.time_s, self.after.record.measurement.time_s
+        return before_s / after_s if before_s and after_s else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the result as a JSON object."""
+        wanted = self.item.wanted
+        return {
+            **self.item.problem.to_json(),
+            "regime": self.item.regime,
+            "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s},
+            "state": self.state,
+            "why": self.why,
+            "slices": self.slices,
+            "spent_s": self.spent_s,
+            "trials": dict(self.trials),
+            "before": self.before and _champion_json(self.before),
+            "after": self.after and _champion_json(self.after),
+            "improvement": self.improvement,
+            "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
+            "stale": self.stale or None,
+            "error_limit": told(self.after.record.measurement) if self.after else None,
+            "places": [asdict(spell) for spell in self.spells.values()],
+            **(self.front.as_keys() if self.front else {}),
+        }
+
+
+def _champion_json(champion: Champion) -> dict[str, Any]:
+    record = champion.record
+    return {
+        "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
+        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
+        "record_id": record.id, "provisional_reasons": list(champion.doubts),
+    }  # fmt: skip

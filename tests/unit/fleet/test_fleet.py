@@ -17,10 +17,10 @@ import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, stored, write_device
 from rich.console import Console
+from tuner.night.result import workers_rows
 
 from tuner.cli.main import run
 from tuner.fleet.command import workers_table
-from tuner.night.result import workers_rows
 from tuner.results.record import Role
 
 PLAN = """

@@ -7,11 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from fixtures.systemd import analyze
 
-from tuner.night.command import nightly
-from tuner.night.installing import Setup, cron, enabling, systemd, units_folder, written
+from tuner.cli.main import run
+from tuner.night.installing import Setup, cron, systemd
 
 PLAN = '[[problems]]\noperation = "gemm"\nshape = [64, 64, 64]\n'
 
@@ -21,81 +20,81 @@ def setup(tmp_path: Path) -> Setup:
     folder = tmp_path / "odd 100% 'name'"
     folder.mkdir()
     (folder / "my plan.toml").write_text(PLAN)
+    (tmp_path / "nights").mkdir()
     return Setup(
         folder / "my plan.toml", "22:30", "postgresql://me:secret@db/tuner", tmp_path / "nights", "06:30",
         "https://example.org/hook?a=1%20b",
     )  # fmt: skip
 
 
+def verified(folder: Path, units: dict[Path, str]) -> subprocess.CompletedProcess[str]:
+    """What systemd says of units."""
+    paths = [folder / path.name for path in units]
+    for path, text in zip(paths, units.values(), strict=True):
+        path.write_text(text)
+    return subprocess.run([analyze(), "verify", *paths], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("system", [False, True])
-def test_systemd_accepts_the_units(setup: Setup, tmp_path: Path, system: bool) -> None:
-    setup.folder.mkdir()
-    units = written(tmp_path / "units", systemd(setup, system))
-    done = subprocess.run([analyze(), "verify", *units], capture_output=True, text=True, check=False)
+def test_systemd_accepts_the_units_and_finds_a_mistake(setup: Setup, tmp_path: Path, system: bool) -> None:
+    units, commands = systemd(setup, system)
+    done = verified(tmp_path, units)
     # A machine without systemd as its first process has no manager to ask about the rest.
-    said = [line for line in done.stderr.splitlines() if "my" in line and "tile-tuner" in line]
-    assert said == []
+    assert [line for line in done.stderr.splitlines() if "my" in line and "tile-tuner" in line] == []
     assert done.returncode == 0, done.stderr
-
-
-def test_systemd_finds_a_mistake(setup: Setup, tmp_path: Path) -> None:
-    units = {name: text.replace("Type=oneshot", "Type=never") for name, text in systemd(setup, False).items()}
-    done = subprocess.run(
-        [analyze(), "verify", *written(tmp_path / "units", units)], capture_output=True, text=True, check=False
-    )
-    assert "never" in done.stderr
+    assert commands[1].endswith(" enable --now tile-tuner-my-plan.timer")
+    assert ("--user" in commands[1]) != system
+    wrong = {path: text.replace("Type=oneshot", "Type=never") for path, text in units.items()}
+    assert "never" in verified(tmp_path, wrong).stderr
 
 
 def test_units_have_user_nice_time_limit_log_and_what_follows_a_reboot(setup: Setup) -> None:
-    service, timer = systemd(setup, True).values()
+    service, timer = systemd(setup, True)[0].values()
     for line in ("User=", "Nice=5", "TimeoutStartSec=50400", "KillSignal=SIGINT", "StandardOutput=append:"):
-        assert line in service
+        assert f"\n{line}" in service
     assert "SuccessExitStatus=4" in service
     assert "secret" not in service
     assert "OnCalendar=*-*-* 22:30:00" in timer
     assert "Persistent=true" in timer
-    assert "User=" not in systemd(setup, False)[f"{setup.name}.service"]
-    assert enabling(setup, False)[1].startswith("systemctl --user enable --now tile-tuner-my-plan.timer")
-    assert units_folder(True) == Path("/etc/systemd/system")
+    assert "User=" not in next(iter(systemd(setup, False)[0].values()))
 
 
 def test_lines_of_cron_are_a_shell_s_and_have_a_lock(setup: Setup) -> None:
-    for line in cron(setup).splitlines():
-        if line.startswith("#"):
-            continue
+    ((_, text),) = cron(setup)[0].items()
+    assert text.startswith("# A night")
+    assert "\n30 22 * * * " in text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == 2
+    for line in lines:
         command = line.partition("sleep 120; ")[2] if line.startswith("@reboot") else line.split(None, 5)[5]
         command = command.replace(r"\%", "%")
         assert subprocess.run(["sh", "-n", "-c", command], check=False).returncode == 0
         assert "flock -n" in command
         assert "nice -n 5" in command
-    assert cron(setup).startswith("# A night")
-    assert "\n30 22 * * * " in cron(setup)
+        assert "a=1%20b" in command
 
 
 def test_the_command_prints_and_with_write_puts_files_there(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "plan.toml").write_text(PLAN)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
     monkeypatch.setenv("TUNER_NOTIFY_SECRET", "hush hush")
 
-    def ran(*more: str) -> str:
-        done = CliRunner().invoke(
-            nightly, ["plan.toml", "--db", "sqlite:///n.db", *more], catch_exceptions=False
-        )
-        assert done.exit_code == 0, done.output
-        return done.output
+    def shown(*more: str) -> str:
+        assert run(["nightly", "plan.toml", "--db", "sqlite:///n.db", "--install", *more]) == 0
+        return capsys.readouterr().out
 
-    shown = ran("--install", "systemd")
-    assert "hush" not in shown
-    assert "systemctl --user enable" in shown
+    text = shown("systemd")
+    assert "hush" not in text
+    assert "systemctl --user enable" in text
     assert not (here / "config").exists()
-    ran("--install", "systemd", "--write")
+    shown("systemd", "--write")
     assert (here / "config/systemd/user/tile-tuner-plan.timer").exists()
     environment = here / "nights/night.env"
     assert f"TUNER_DB=sqlite:///{here}/n.db" in environment.read_text()
     assert "hush hush" in environment.read_text()
     assert stat.S_IMODE(environment.stat().st_mode) == 0o600
-    assert "* * * cd" in ran("--install", "cron")
-    assert "crontab -" in ran("--install", "cron", "--write")
+    assert "* * * cd" in shown("cron")
+    assert "crontab -" in shown("cron", "--write")
     assert not (here / "n.db").exists()

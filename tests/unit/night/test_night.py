@@ -17,8 +17,9 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
 from tuner.night import slices, standing
-from tuner.night.night import Night
+from tuner.night.night import LocalRunner
 from tuner.night.plan import PlanItem, read_plan
+from tuner.night.scheduler import Night
 from tuner.night.watching import NightWatch
 from tuner.results.record import Role
 from tuner.store import Store
@@ -54,8 +55,8 @@ def nothing_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     One process compiles, which for a few configs is as quick as many.
     """
     monkeypatch.setattr(compile_pool, "WORKERS_PER_DEVICE", 1)
-    monkeypatch.setattr(NightWatch, "_affordable", lambda self, seconds: 0)
-    monkeypatch.setattr(NightWatch, "confirm_new", lambda self, problems: None)
+    monkeypatch.setattr(NightWatch, "_affordable", lambda self, seconds, problems: 0)
+    monkeypatch.setattr(NightWatch, "confirm_new", lambda self, new: None)
 
 
 @pytest.fixture
@@ -140,9 +141,9 @@ def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
     few = PLAN.replace("trials = 100", "trials = 4")
     (here / "plan.toml").write_text(few)
     with Store.open("sqlite:///studies.db") as store:
-        night = Night(read_plan(here / "plan.toml"), store, (find("fake:device.json"),), 1, None)
+        night = Night(read_plan(here / "plan.toml"), store, 1)
         # As if killed after the first problem.
-        assert next(iter(night.run())).state == "tuned"
+        assert next(night.run(LocalRunner(store, (find("fake:device.json"),)))).state == "tuned"
     first = stored(here, role=None, n=100)
     assert states(told(few, "--json")) == ["done before", "tuned"]
     assert stored(here, role=None, n=100) == first
@@ -168,10 +169,9 @@ def test_an_interrupted_night_keeps_what_its_slices_measured(
         for name, value in {"LEAST_SLICE_S": 0.5, "MOST_SLICE_S": 1.0, "OPENINGS": 0}.items():
             patch.setattr(slices, name, value)
         # There is less time than the problems may take, so both have a slice before either has more.
-        device = (find("fake:device.json"),)
-        night = Night(read_plan(here / "plan.toml"), store, device, 1, time.monotonic() + 500, said=said)
+        night = Night(read_plan(here / "plan.toml"), store, 1, time.monotonic() + 500, said=said)
         with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
-            list(night.run())
+            list(night.run(LocalRunner(store, (find("fake:device.json"),))))
     (first,) = (each for each in night.unfinished("stop") if each.item.problem.dims["n"] == 100)
     assert (first.state, first.why) == ("not reached", "stop")
     assert first.slices == heard.count(100)

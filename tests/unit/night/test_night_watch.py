@@ -218,7 +218,7 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     folder: Path, ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board(folder)
-    monkeypatch.setattr("tuner.night.notifying.PAUSES_S", ())
+    monkeypatch.setattr("tuner.night.reporting.PAUSES_S", ())
     code, found = ran("nightly", "plan.toml", "--quiet", "--report", "pages", "--notify", "http://127.0.0.1:9/")
     assert code == 0
     assert found["no_sentinels"] == "no problem has a champion to watch yet"

@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from tuner.errors import InputError
-from tuner.night.notifying import SIGNATURE, check_url, notify
+from tuner.night.reporting import SIGNATURE, check_url, notify
 
 
 class Listener(BaseHTTPRequestHandler):
@@ -33,7 +33,8 @@ class Listener(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("tuner.night.reporting.PAUSES_S", (0.0, 0.0))
     Listener.answers, Listener.came = [], []
     server = HTTPServer(("127.0.0.1", 0), Listener)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -46,7 +47,7 @@ def url() -> Iterator[str]:
 
 def test_the_body_is_signed_and_sent_again_after_a_server_error(url: str) -> None:
     Listener.answers[:] = [503, 200]
-    assert notify(url, {"alerts": []}, "secret", pauses_s=(0.0,)) == ""
+    assert notify(url, {"alerts": []}, "secret") == ""
     (first, _), (second, signed) = Listener.came
     assert first == second
     assert json.loads(second) == {"alerts": []}
@@ -55,12 +56,13 @@ def test_the_body_is_signed_and_sent_again_after_a_server_error(url: str) -> Non
 
 def test_a_refusal_is_not_tried_again(url: str) -> None:
     Listener.answers[:] = [404, 200]
-    assert "404" in notify(url, {}, pauses_s=(0.0, 0.0))
+    assert "404" in notify(url, {})
     assert [signed for _, signed in Listener.came] == [None]
 
 
-def test_nobody_there_is_told_and_no_error() -> None:
-    assert "could not be posted to 127.0.0.1" in notify("http://127.0.0.1:9/x", {}, pauses_s=(0.0,))
+def test_nobody_there_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.night.reporting.PAUSES_S", ())
+    assert "could not be posted to 127.0.0.1" in notify("http://127.0.0.1:9/x", {})
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "nowhere", "http://"])

@@ -1,6 +1,5 @@
 """Plans: what they hold, how grids are laid out, and what is said of a plan that is wrong."""
 
-import re
 import tomllib
 from collections.abc import Callable
 from datetime import datetime, time
@@ -108,39 +107,24 @@ def test_defaults_give_way_to_the_problem(read: Read) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("budget", "expected"),
-    [("", (DEFAULT_SECONDS, None)), ("trials = 4", (None, 4)), ("seconds = 2\ntrials = 4", (2, 4))],
-)
-def test_without_any_budget_a_problem_gets_the_default(
-    read: Read, budget: str, expected: tuple[float | None, int | None]
-) -> None:
-    item = read(f"{GEMM}squares = [8]\n{budget}\n").items[0]
-    assert (item.seconds, item.trials) == expected
+def test_without_any_budget_a_problem_gets_the_default(read: Read) -> None:
+    for budget, expected in (("", (DEFAULT_SECONDS, None)), ("trials = 4", (None, 4))):
+        item = read(f"{GEMM}squares = [8]\n{budget}\n").items[0]
+        assert (item.seconds, item.trials) == expected
 
 
-def test_objectives_are_a_text_or_a_list_and_make_a_problem_of_their_own(read: Read) -> None:
-    own = "objective = ['error', 'time']\n"
-    plan = read(f"[defaults]\nobjective = 'energy,time'\n{GEMM}squares = [8]\n{GEMM}squares = [8]\n{own}")
-    assert [item.objectives for item in plan.items] == [("time", "energy"), ("time", "error")]
-    assert read(VALID).items[0].objectives == ("time",)
-
-
-def test_a_limit_of_the_error_makes_a_problem_of_its_own_and_infinity_lifts_it(read: Read) -> None:
-    rest = "".join(f"{GEMM}squares = [8]\nerror_limit = {limit}\n" for limit in ("2", "1.5", "inf"))
-    plan = read(f"[defaults]\nerror_limit = 1.5\n{GEMM}squares = [8]\n{rest}")
-    assert [item.error_limit for item in plan.items] == [1.5, 2, None]
-    assert read(VALID).items[0].error_limit is None
-
-
-def test_epilogues_are_a_key_of_problems_and_of_the_defaults(read: Read) -> None:
+def test_objectives_limits_and_epilogues_make_problems_of_their_own(read: Read) -> None:
+    defaults = "objective = 'energy,time'\nerror_limit = 1.5\nepilogue = 'relu'\n"
     plan = read(
-        "[defaults]\nepilogue = 'relu'\n"
-        f"{GEMM}squares = [8]\n"
+        f"[defaults]\n{defaults}{GEMM}squares = [8]\n"
+        f"{GEMM}squares = [8]\nobjective = ['error', 'time']\nerror_limit = inf\n"
         f"{GEMM}squares = [8]\nepilogues = ['none', 'gelu+bias-col']\n"
     )
-    assert [item.problem.epilogue for item in plan.items] == ["relu", "", "bias-col+gelu"]
-    assert len({item.key for item in plan.items}) == 3
+    assert [(item.objectives, item.error_limit, item.problem.epilogue) for item in plan.items] == [
+        (("time", "energy"), 1.5, "relu"), (("time", "error"), None, "relu"),
+        (("time", "energy"), 1.5, ""), (("time", "energy"), 1.5, "bias-col+gelu"),
+    ]  # fmt: skip
+    assert len({item.key for item in plan.items}) == 4
 
 
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
@@ -171,57 +155,37 @@ def test_the_same_problem_twice_is_tuned_once_with_the_first_budget(read: Read) 
 
 TOP_LEVEL_MISTAKES = [
     ("", 1, r"a plan has one or more \[\[problems\]\] tables, got none under the key problems"),
-    ("problems = []", 1, r"a plan has one or more \[\[problems\]\] tables"),
     ("problems = 3", 1, r"problems is one or more tables: \[\[problems\]\], got 3"),
     ("seconds = 1\nproblems = [5]", 2, r"problems holds tables, \[\[problems\]\], got 5"),
     ("untill = 3\n" + VALID, 1, r"unknown key 'untill'; did you mean until\?"),
     ('until = "24:00"\n' + VALID, 1, r"until is a time of day as \"HH:MM\", 00:00 to 23:59, got '24:00'"),
-    ("until = 06:30:00\n" + VALID, 1, r"until is a time of day"),
     ("seconds = 0\n" + VALID, 1, r"seconds is a number of seconds above 0, got 0"),
-    ("seconds = inf\n" + VALID, 1, r"seconds is a number of seconds above 0, got inf"),
-    ("defaults = 1\n" + VALID, 1, r"defaults is a table: \[defaults\], got 1"),
     ("[defaults]\n\nsecond = 3\n" + VALID, 3, r"unknown key 'second'; did you mean seconds"),
-    ("[defaults]\ntrials = true\n" + VALID, 2, r"trials is a whole number of 1 or more, got True"),
     ("[defaults]\nregime = 'warm'\n" + VALID, 2, r"regime is cold, hot, .*, got 'warm'"),
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
-    ("[defaults]\nobjective = 3\n" + VALID, 2, r"objective is objectives such as \"time,energy\", .*, got 3"),
     ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
-    ("[defaults]\nerror_limit = nan\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got nan"),
-    ("[defaults]\nlayout = 'mn'\n" + VALID, 2, r"unknown layout 'mn'; did you mean"),
     ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
-    ("a = [1,\n", 2, r"a plan must be valid TOML"),
 ]
 #: These follow the two lines of GEMM.
 PROBLEM_MISTAKES = [
     ("", 1, r"a problem has one of shape, shapes, squares, set or m n k by name, got none; add one"),
     ("shapes = [[1, 2, 3],\n  [1, 2.0, 3]]", 3, r"shapes is a list of shapes, .*, got 2.0"),
     ("squares = [0]", 3, r"squares is a list of whole numbers of 1 or more, got 0"),
-    ("squares = []", 3, r"squares is a list of whole numbers of 1 or more, got \[\]"),
     ("shape = [8, 8]", 3, r"shape: a shape of gemm has 3 sizes \(m, n, k\), got \[8, 8\]"),
     ("m = 1\nn = -2\nk = 3", 4, r"n is a whole number of 1 or more, or a list of them, got -2"),
-    ("m = 1\nn = []\nk = 3", 4, r"n is a whole number of 1 or more, or a list of them, got \[\]"),
     ("m = 1\nn = 2", 1, r"gemm takes M N K; k missing"),
     ("set = {m = 1, n = 2, q = 3}", 3, r"set: unknown dim of gemm 'q'"),
     ("squars = [8]", 3, r"unknown key 'squars'; did you mean .*squares"),
     ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
     ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
-    (
-        "squares = [8]\nepilogue = 'gellu'",
-        4,
-        r"epilogue: unknown part of an epilogue 'gellu'; did you mean gelu",
-    ),
-    ("squares = [8]\nepilogue = 'relu'\nepilogues = ['silu']", 5, r"epilogue and epilogues exclude each other"),
+    ("squares = [8]\nepilogue = 'gellu'", 4, r"epilogue: unknown part of an epilogue 'gellu'"),
     ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
     ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
-    ("squares = [8]\nobjective = ['energy']", 4, r"objective: the objectives are time, or time with"),
-    ("squares = [8]\nobjective = ''", 4, r"objective: unknown objective ''"),
-    ("squares = [8]\nerror_limit = '2'", 4, r"error_limit is a number of 1 or more, .*, got '2'"),
     ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
     ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
     ("m = 100_000_000_000\nn = 64\nk = 64", 3, r"m <= 2147483647 must hold .*, got m=100000000000"),
-    ("shapes = [[8, 8, 8], [8, 8, 3_000_000_000]]", 3, r"shapes: k <= 2147483647 must hold"),
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"m: a plan has at most 100000 problems, got 160000"),
 ]
 SOURCE_MISTAKES = [
@@ -282,15 +246,9 @@ def test_shipped_plans_are_valid(name: str) -> None:
     assert budget <= (plan.seconds or 24 * 3600)
 
 
-@given(st.times())
-def test_clock_times_are_read_back(clock: time) -> None:
-    assert clock_time(f"{clock:%H:%M}") == clock.replace(second=0, microsecond=0)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "6:30", "24:00", "12:60", "0630", "06:30:00", " 06:30", "06:30\n", "٠٦:٣٠"]
-)
+@pytest.mark.parametrize("text", ["", "6:30", "24:00", "12:60", "06:30:00", "06:30\n", "٠٦:٣٠"])
 def test_other_clock_times_are_refused(text: str) -> None:
+    assert clock_time("06:30") == time(6, 30)
     with pytest.raises(InputError, match=r'a time of day is "HH:MM", 00:00 to 23:59, got'):
         clock_time(text)
 
@@ -304,64 +262,42 @@ def test_the_next_such_time_is_within_a_day(clock: time, now: datetime) -> None:
     assert abs((arrived - datetime.combine(arrived.date(), clock)).total_seconds()) <= 3600 + 1e-3
 
 
-def test_a_day_lies_between_a_time_and_itself() -> None:
-    assert seconds_until(time(6, 30), datetime(2025, 1, 2, 6, 30)) == 24 * 3600
-    assert seconds_until(time(6, 30), datetime(2025, 1, 2, 23, 0)) == 7.5 * 3600
-
-
 # --- where keys stand ---------------------------------------------------------------------------------------
 
-NAMES = st.sampled_from(["a", "b-c", '"q.r"', "'[x]'", '"#"'])
-VALUES = st.sampled_from(
-    [
-        "1",
-        "1979-05-27T07:32:00Z",
-        "[\n  1, # ] not yet\n  2,\n]",
-        '"# no comment [[x]]"',
-        '"\\"="',
-        "'a = 1'",
-        '"""\nx = 1\n[[y]]\n"""',
-        "'''\n[z]\nw = 2'''",
-        "{p = 1, q.r = [2]}",
-        '"""four quotes: """"',
-        "[{a = 1}, {a = 2}]",
-    ]
+DOCUMENT = (
+    """\
+"q.r" = 1  # a = 2
+
+[[t]] # again
+deep . a = [
+  1, # ] not yet
+  2,
+]
+'[x]' = '''
+[z]
+w = 2'''
+b-c = {p = 1, q.r = [2]}
+[ t.sub ]
+c = """
+    + '"""\nx = 1\n[[y]]\n"""'
+    + """
+[[t]]
+[other.'dotted x']
+d = 1979-05-27T07:32:00Z
+"""
 )
-FILLERS = st.sampled_from(["", "\n", "# k = 1\n", "   \n\t\n", "#[[t]]\n\n"])
+LINES: dict[KeyPath, int] = {
+    ("q.r",): 1, ("t", 0): 3, ("t", 0, "deep", "a"): 4, ("t", 0, "[x]"): 8, ("t", 0, "b-c"): 11,
+    ("t", 0, "sub"): 12, ("t", 0, "sub", "c"): 13, ("t", 1): 17, ("other", "dotted x"): 18,
+    ("other", "dotted x", "d"): 19,
+}  # fmt: skip
 
 
-@st.composite
-def documents(draw: st.DrawFn) -> tuple[str, dict[KeyPath, int]]:
-    """A valid TOML text of one root, two arrays of tables and a table, and the line of each of its keys."""
-    text, lines = "", {}
-    tables: list[tuple[str, KeyPath]] = [
-        ("", ()),
-        ("[[t]]", ("t", 0)),
-        ("[ t.sub ]", ("t", 0, "sub")),
-        ("[[t]] # again", ("t", 1)),
-        ("[other.'dotted x']", ("other", "dotted x")),
-    ]
-    for header, path in tables:
-        text += draw(FILLERS)
-        if header:
-            lines[path] = text.count("\n") + 1
-            text += header + "\n"
-        for name in draw(st.lists(NAMES, unique=True, max_size=4)):
-            text += draw(FILLERS) + draw(st.sampled_from(["", "  ", "\t"]))
-            dotted = draw(st.sampled_from([name, f"deep{len(text)} . {name}"]))
-            parts = [part.strip().strip("\"'") for part in re.split(r"\s\.\s", dotted)]
-            lines[(*path, *parts)] = text.count("\n") + 1
-            text += f"{dotted} = {draw(VALUES)}" + draw(st.sampled_from(["\n", " # end\n"]))
-    return text, lines
-
-
-@given(documents(), st.booleans())
-def test_every_key_is_found_on_its_line(document: tuple[str, dict[KeyPath, int]], windows: bool) -> None:
-    text, lines = document
-    tomllib.loads(text)
-    found = key_lines(text.replace("\n", "\r\n") if windows else text)
-    assert {path: found.get(path) for path in lines} == lines
-    assert {path[: len(path) - 1] for path in found if len(path) > 1} <= {*found, ()}
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_key_is_found_on_its_line(end: str) -> None:
+    tomllib.loads(DOCUMENT)
+    lines = key_lines(DOCUMENT.replace("\n", end))
+    assert {path: lines.get(path) for path in LINES} == LINES
 
 
 def test_what_is_not_there_is_told_by_what_is_around_it() -> None:

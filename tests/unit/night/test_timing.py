@@ -11,6 +11,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.night.sentinels import Contender, Pass, SentinelCode, Watched
+from tuner.results import codec
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel, Terms
 
 OTHER = {"BLOCK": 128, "ITEMS": 4, "ORDER": "blocked"}
@@ -51,7 +52,7 @@ def test_champion_the_one_before_and_the_library_are_timed_in_turns(tmp_path: Pa
     assert champion.binary_hash != found.players[1].binary_hash
     assert found.circumstances["sm_clock_hz"][0] == 1e9
     assert found.versions["driver"] == "1.0"
-    assert Sentinel.from_json(found.to_json()) == found
+    assert codec.from_json(Sentinel, codec.to_json(found)) == found
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,306 @@
+"""How a night is shared among problems and places, in simulated time: no study runs, and nobody waits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fixtures.fake_device import TOY, write_device
+from fixtures.simulated_places import Curve, Simulated, number_of, places
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.devices.detect import find
+from tuner.night.plan import read_plan
+from tuner.night.scheduler import MOST_LOST, Night
+from tuner.night.work import NightItem, Place, Work
+from tuner.results.record import ProblemKey
+
+NOTHING_STORED: Any = SimpleNamespace(crowned=lambda device: set())
+Spend = Callable[..., tuple[list[NightItem], Simulated]]
+MANY = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def falling(*shares: float) -> Curve:
+    """Each problem gains its share in 20 s, for ever."""
+    return lambda number, searched_s: ((1 - shares[number % len(shares)]) ** (searched_s / 20), "")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy and its board."""
+    made = tmp_path_factory.mktemp("night")
+    for name in ("toy.py", "toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), made)
+    write_device(made / "device.json")
+    return made
+
+
+def night_of(
+    folder: Path, problems: int, limit: str, seconds: float | None, runner: Simulated, **more: Any
+) -> Night:
+    """A night of so many problems and seconds on the clock of a runner."""
+    plan = folder / "plan.toml"
+    plan.write_text(f'[[problems]]\nfile = "toy.py"\nn = {list(range(1, problems + 1))}\n{limit}\n')
+    end_s = None if seconds is None else runner.now_s + seconds
+    store = more.pop("store", NOTHING_STORED)
+    return Night(read_plan(plan), store, 1, end_s, clock=lambda: runner.now_s, **more)
+
+
+@pytest.fixture
+def spend(folder: Path) -> Spend:
+    """A night of so many problems, places and seconds: its results in the plan's order, and what places did."""
+    info = find(f"fake:{folder}/device.json").info
+
+    def spent(
+        problems: int, count: int, seconds: float | None, limit_s: float | None = 60.0,
+        curve: Curve | None = None, **more: Any,
+    ) -> tuple[list[NightItem], Simulated]:  # fmt: skip
+        runner = Simulated(places(count, info), curve or falling(0.0, 0.1), **more)
+        limit = f"seconds = {limit_s}" if limit_s else "trials = 1000000"
+        night = night_of(folder, problems, limit, seconds, runner)
+        items = list(night.run(runner))
+        assert len(items) == problems
+        return sorted(items, key=lambda item: item.item.problem.dims["n"]), runner
+
+    return spent
+
+
+def opened(runner: Simulated) -> list[int]:
+    return [number_of(work) for _, work, opens in runner.log if opens]
+
+
+def finals(runner: Simulated) -> list[int]:
+    return sorted(number_of(work) for _, work, _ in runner.log if not work.parts)
+
+
+# --- one place -----------------------------------------
+
+
+def test_time_goes_where_the_gain_is_and_each_end_has_its_reason(spend: Spend) -> None:
+    curves = [falling(0.0), falling(0.2), None, falling(0.03)]
+
+    def curve(number: int, searched_s: float) -> tuple[float, str]:
+        own = curves[number]
+        return own(0, searched_s) if own else (1.0, "space covered" if searched_s >= 30 else "")
+
+    items, runner = spend(4, 1, 1500, 600, curve)
+    assert [item.state for item in items] == ["tuned"] * 4
+    flat, steep, short, gentle = items
+    assert flat.why.startswith("converged: 3 slices in a row, of ")
+    assert short.why == "space covered"
+    assert steep.why == "time is up", "the plan allows the steep one no more"
+    assert steep.spent_s == pytest.approx(600)
+    assert gentle.why in ("time is up", "the night's time is up")
+    assert gentle.spent_s > flat.spent_s > short.spent_s
+    assert runner.now_s <= 1500
+    # Everybody has a first slice; then the one that gains most is worked on.
+    assert opened(runner)[:5] == [0, 1, 2, 3, 1]
+    assert finals(runner) == [0, 1, 2, 3]
+
+
+def test_a_short_night_goes_to_those_that_gain(spend: Spend) -> None:
+    items, runner = spend(6, 1, 500, 300, falling(0.001, 0.2, 0.001, 0.1, 0.001, 0.001))
+    assert {(item.state, item.why) for item in items} <= {
+        ("tuned", "time is up"), ("tuned", "the night's time is up"),
+    }  # fmt: skip
+    searched_s = runner.searched_s
+    assert searched_s[1] > searched_s[3] > 0
+    assert all(searched_s[1] > 4 * searched_s[number] for number in (0, 2, 4, 5))
+
+
+def test_a_night_with_time_enough_opens_each_problem_once(spend: Spend) -> None:
+    items, runner = spend(3, 1, 700, 200, falling(0.1, 0.0, 0.1))
+    assert opened(runner) == [0, 1, 2]
+    assert [item.why.partition(":")[0] for item in items] == ["time is up", "converged", "time is up"]
+    assert items[1].spent_s < items[0].spent_s == pytest.approx(200)
+
+
+def test_without_any_end_problems_stop_when_they_converge(spend: Spend) -> None:
+    items, _ = spend(2, 1, None, None, lambda number, s: (max(0.5, 1 - number * s / 1000), ""))
+    assert all(item.why.startswith("converged: 3 slices in a row") for item in items)
+    assert items[1].slices > items[0].slices == 4
+
+
+def test_a_night_too_short_for_all_says_what_was_not_reached(spend: Spend) -> None:
+    items, runner = spend(20, 1, 120, 60, falling(0.1))
+    reached = [item.state for item in items].count("tuned")
+    assert reached >= 3
+    assert {(item.state, item.why) for item in items[reached:]} == {("not reached", "the deadline came first")}
+    assert 100 < runner.now_s <= 120
+
+
+@pytest.mark.parametrize("beyond_s", [0.0, 1.4])
+def test_finals_that_take_longer_than_their_share_have_their_time_put_aside(
+    spend: Spend, beyond_s: float
+) -> None:
+    items, runner = spend(10, 1, 125, 30.0, beyond_s=beyond_s)
+    assert sum(item.state == "tuned" for item in items) >= 3
+    assert runner.now_s <= 125
+
+
+@MANY
+@given(
+    seconds=st.floats(1, 5000),
+    limit_s=st.none() | st.floats(1, 1000),
+    opening_s=st.floats(0.1, 20),
+    gains=st.lists(st.floats(0, 0.5), min_size=1, max_size=8),
+)
+def test_no_night_takes_longer_than_it_has(
+    spend: Spend, seconds: float, limit_s: float | None, opening_s: float, gains: list[float]
+) -> None:
+    items, runner = spend(len(gains), 1, seconds, limit_s, falling(*gains), opening_s=opening_s)
+    assert finals(runner) == [number for number, item in enumerate(items) if item.state == "tuned"]
+    assert all(item.slices > 0 for item in items if item.state == "tuned")
+    # What opening costs is known after the first time only; the finals last a second at least.
+    late_s = max(opening_s - 4.0, 0.0) + 1.0
+    assert runner.now_s <= seconds + late_s + 1e-6
+    for number, item in enumerate(items):
+        allowed_s = (limit_s or math.inf) + opened(runner).count(number) * opening_s
+        assert item.spent_s <= allowed_s + late_s + 1e-6
+
+
+def calls_of_a_night(folder: Path, problems: int) -> int:
+    """Calls of functions of ours that a night takes which is too short for nearly all of its problems."""
+    counted = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal counted
+        counted += event == "call" and "/tuner/" in frame.f_code.co_filename
+
+    runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
+    night = night_of(folder, problems, "seconds = 20", 100, runner)
+    sys.setprofile(count)
+    try:
+        states = [item.state for item in night.run(runner)]
+    finally:
+        sys.setprofile(None)
+    assert states.count("not reached") > problems - 10
+    return counted
+
+
+def test_four_times_the_problems_take_four_times_the_work(folder: Path) -> None:
+    """So that a deadline holds with thousands of them."""
+    assert calls_of_a_night(folder, 800) < 6 * calls_of_a_night(folder, 200)
+
+
+def test_a_night_that_is_over_looks_nothing_up(folder: Path) -> None:
+    """Each look at what was done before takes milliseconds of the store."""
+    runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
+
+    def champion(problem: Any, device: Any, regime: str) -> None:
+        runner.now_s += 60
+
+    night = night_of(folder, 3, "seconds = 20", 70, runner, store=SimpleNamespace(champion=champion))
+    night.store.crowned = lambda device: {(ProblemKey.of(item.problem), "cold") for item in night.plan.items}
+    assert [item.why for item in night.run(runner)] == ["the deadline came first"] * 3
+    assert runner.now_s == 120, "the second look ended after the deadline, and there is no third"
+
+
+def test_a_plan_beyond_the_night_is_told_before_anything_is_tuned(folder: Path) -> None:
+    info = find(f"fake:{folder}/device.json").info
+    warnings: list[tuple[str, int]] = []
+    for seconds in (100, 3600):
+        runner = Simulated(places(1, info), falling(0.1))
+        warn = lambda text, runner=runner: warnings.append((text, len(runner.log)))
+        list(night_of(folder, 30, "seconds = 60", seconds, runner, warned=warn).run(runner))
+    ((text, done),) = warnings
+    assert text.startswith("30 problems are to be tuned, and 100 s hold about 6 of them: each needs")
+    assert done == 0
+
+
+def test_what_no_device_could_hold_fails_without_opening_it(folder: Path) -> None:
+    runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
+    (folder / "large.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [2_000_000_000]\n')
+    (item,) = Night(read_plan(folder / "large.toml"), NOTHING_STORED).run(runner)
+    assert item.state == "failed"
+    assert "must fit into free memory (16 GiB on Fake board)" in item.why
+    assert runner.log == []
+
+
+def test_a_problem_for_other_devices_is_not_reached_and_says_so(folder: Path) -> None:
+    (folder / "other.toml").write_text('[[problems]]\nfile = "toy.py"\nn = 9\ndevices = ["*H200*"]\n')
+    info = find(f"fake:{folder}/device.json").info
+    night = Night(read_plan(folder / "other.toml"), NOTHING_STORED)
+    for item in (*night.run(Simulated(places(1, info), falling(0.1))), *night.preview(Place("here", info))):
+        assert (item.state, item.why) == ("not reached", "it asks for *H200*, and none is in this night")
+
+
+# --- many places ---------------------------------------
+
+
+def test_places_share_a_plan_and_each_problem_is_at_one_place_at_a_time(spend: Spend) -> None:
+    items, runner = spend(20, 4, 4000)
+    assert [item.state for item in items] == ["tuned"] * 20
+    assert all(len(item.spells) == 1 for item in items), "there is time for all, so each stays where it is"
+    assert {place for place, _, _ in runner.log} == {f"node{number}" for number in range(4)}
+    assert runner.now_s < 20 * 60 / 4 + 60
+
+
+def test_twice_the_places_finish_a_plan_in_half_the_time(spend: Spend) -> None:
+    took_s = [spend(32, count, 10_000)[1].now_s for count in (1, 2, 4, 8)]
+    assert all(1.8 < before / after <= 2.1 for before, after in itertools.pairwise(took_s))
+
+
+def test_a_short_night_keeps_its_places_busy_to_the_end(spend: Spend) -> None:
+    items, runner = spend(60, 8, 900, limit_s=600)
+    assert [item.state for item in items] == ["tuned"] * 60
+    assert runner.now_s <= 900
+    assert runner.busy_s > 0.93 * 8 * 900
+    gained = [sum(spell.seconds for spell in item.spells.values()) for item in items]
+    assert sum(gained[1::2]) > 2 * sum(gained[0::2])
+
+
+def test_a_study_that_was_worked_on_elsewhere_is_opened_anew(spend: Spend) -> None:
+    items, runner = spend(12, 3, 600, limit_s=300)
+    turns: dict[str, list[int]] = {}
+    for _, work, _ in runner.log:
+        turns.setdefault(work.name, []).append(work.turn)
+    assert all(numbers == list(range(len(numbers))) for numbers in turns.values())
+    assert any(len(item.spells) > 1 for item in items)
+
+
+@pytest.mark.parametrize("in_finals", [False, True])
+def test_what_a_lost_place_had_is_done_by_another(spend: Spend, in_finals: bool) -> None:
+    lost: set[str] = set()
+
+    def fails(work: Work) -> bool:
+        first = work.name not in lost and number_of(work) % 3 == 0 and bool(work.parts) != in_finals
+        lost.update({work.name} if first else ())
+        return first
+
+    items, runner = spend(12, 4, 4000, fails=fails)
+    assert [item.state for item in items] == ["tuned"] * 12
+    assert runner.lost == 4
+    assert len(finals(runner)) == 12 + 4 * in_finals
+
+
+def test_a_problem_that_no_place_survives_is_given_up(spend: Spend) -> None:
+    items, runner = spend(6, 3, 4000, fails=lambda work: number_of(work) == 2)
+    assert [item.state for item in items] == ["tuned", "tuned", "failed", "tuned", "tuned", "tuned"]
+    assert items[2].why == f"{MOST_LOST} places in a row were lost on it, the last: it was killed"
+    assert runner.lost == MOST_LOST
+
+
+@MANY
+@given(
+    problems=st.integers(1, 20), count=st.integers(1, 9), seconds=st.floats(1, 3000),
+    limit_s=st.floats(1, 600), faults=st.sets(st.integers(0, 60)),
+)  # fmt: skip
+def test_no_night_of_many_places_takes_longer_than_it_has(
+    spend: Spend, problems: int, count: int, seconds: float, limit_s: float, faults: set[int]
+) -> None:
+    numbers = itertools.count(1)
+    items, runner = spend(problems, count, seconds, limit_s, fails=lambda work: next(numbers) in faults)
+    assert all(item.state in ("tuned", "not reached", "failed") for item in items)
+    # A lost place costs what it was given; the finals last a second at least.
+    assert runner.lost or runner.now_s <= seconds + 1.5
