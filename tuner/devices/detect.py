@@ -21,8 +21,8 @@ __all__ = ["DetectedDevice", "language_of"]
 def kinds() -> Mapping[str, DeviceKind]:
     """Name -> kind, of all folders that have one; the host's last, because others go before it."""
     folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/kind.py"))
-    found = [import_module(f"tuner.devices.{folder}.kind").KIND for folder in folders]
-    return {kind.name: kind for kind in sorted(found, key=lambda kind: kind.is_host)}
+    kinds = [import_module(f"tuner.devices.{folder}.kind").KIND for folder in folders]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.is_host)}
 
 
 def kind_of(spec: str) -> DeviceKind:
@@ -85,13 +85,13 @@ def find_all(spec: str = "") -> tuple[DetectedDevice, ...]:
     first = find(spec)
     if spec != first.target:
         return (first,)
-    found = kind_of(spec).detect()
-    names = sorted({device.info.name for device in found})
+    devices = kind_of(spec).detect()
+    names = sorted({device.info.name for device in devices})
     if len(names) > 1:
         raise DeviceTrouble(
             f"GPUs that share a study are of one kind, found {', '.join(names)}; choose one: --device cuda:N"
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def find_each(spec: str = "") -> tuple[DetectedDevice, ...]:

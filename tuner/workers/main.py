@@ -216,8 +216,8 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
         handler: Callable[[dict[str, Any]], Answer] = getattr(handlers, message["do"])
         try:
             answer = handler(message)
-            for each in [answer] if isinstance(answer, dict) else answer:
-                channel.send(each)
+            for part in [answer] if isinstance(answer, dict) else answer:
+                channel.send(part)
         except Exception as error:
             channel.send(_trouble(error))
 
@@ -250,11 +250,11 @@ def limit_memory(role: str, spec: str) -> None:
 
     GPU workers are not limited, because the driver maps far more memory than it uses.
     """
-    asked = os.environ.get(MEMORY_VARIABLE)
-    if asked is None and not (role == "device" and kind_of(spec).is_host):
+    share = os.environ.get(MEMORY_VARIABLE)
+    if share is None and not (role == "device" and kind_of(spec).is_host):
         return
     held = psutil.Process().memory_info()
-    limit = held.data + (cpu_load.free_bytes() if asked is None else int(asked))
+    limit = held.data + (cpu_load.free_bytes() if share is None else int(share))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -163,7 +163,7 @@ class Workload(Arrays):
         return Draw(offsets, references, self._fingerprints(references), rms_of)
 
     def _fingerprints(self, references: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(checksums(self._xp, [bits(each) for each in references.values()]))
+        return tuple(checksums(self._xp, [bits(values) for values in references.values()]))
 
     def _rms_of_more_draws(self, generator: Any) -> list[dict[str, float]]:
         """Returns the rms of each output that has few elements, over several draws of the inputs."""
@@ -171,12 +171,12 @@ class Workload(Arrays):
         few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
         if not few or self.problem.operation.fixed or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
             return []
-        found = []
+        draws = []
         for number in range(1, MORE_DRAWS + 1):
             more = {tensor.name: self._anew(tensor, generator, self._seed + number) for tensor in inputs}
             references = self._reference({**self.arrays, **more})
-            found.append({name: rms(value) for name, value in references.items()})
-        return found
+            draws.append({name: rms(values) for name, values in references.items()})
+        return draws
 
     def _anew(self, tensor: Tensor, generator: Any, seed: int) -> Any:
         """Numbers for an input, apart from its pool."""
@@ -362,10 +362,10 @@ class Workload(Arrays):
     def _error(self, draw: Draw, name: str) -> Error:
         output, values = self.arrays[name].reshape(-1), draw.references[name].reshape(-1)
         scale = self._scale(draw, name)
-        found = differences(self._xp, output, values, self.problem.tolerance, scale)
+        away = differences(self._xp, output, values, self.problem.tolerance, scale)
         unit, count = scale or 1.0, values.size
-        root = math.sqrt(found.squares / count)
-        return Error(found.largest / unit, root / unit, found.ratio, mean_rel=found.total / count / unit)
+        root = math.sqrt(away.squares / count)
+        return Error(away.largest / unit, root / unit, away.ratio, mean_rel=away.total / count / unit)
 
     def _scale(self, draw: Draw, name: str) -> float:
         """The rms relative to which rounding errors are measured."""
@@ -381,12 +381,12 @@ class Workload(Arrays):
             for guard in (whole[:GUARD_BYTES], whole[-GUARD_BYTES:])
         ]
         differ = unequal(self._xp, [pair for _, pair in pairs])
-        return next((wrong for (wrong, _), found in zip(pairs, differ, strict=True) if found), "")
+        return next((wrong for (wrong, _), differs in zip(pairs, differ, strict=True) if differs), "")
 
     def _stale(self, wrong: str) -> str:
         """Returns the complaint, or the stale message if the outputs are those of another draw."""
         others = [draw for draw in self._known if draw is not self._present]
-        return STALE if wrong and any(self._worst(each).bound_ratio <= 1 for each in others) else wrong
+        return STALE if wrong and any(self._worst(draw).bound_ratio <= 1 for draw in others) else wrong
 
     @property
     def _known(self) -> list[Draw]:

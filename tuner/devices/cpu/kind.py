@@ -168,23 +168,23 @@ def cpu_info() -> DeviceInfo:
     )
 
 
-def with_best_blas(found: DetectedDevice, core_type: str) -> DetectedDevice | None:
+def with_best_blas(cpu: DetectedDevice, core_type: str) -> DetectedDevice | None:
     """Returns the same CPU with OpenBLAS set to use the widest vectors.
 
     OpenBLAS mistakes some newer CPUs for older ones, and NumPy then runs at half speed.
 
     Args:
-        found: A CPU.
+        cpu: A CPU.
         core_type: Core type that OpenBLAS chose by itself.
 
     Returns:
         None if that is already the best, or if the device is not an x86 CPU.
     """
-    best = {64: "SkylakeX", 32: "Haswell"}.get(found.info.vector_bytes, "")
+    best = {64: "SkylakeX", 32: "Haswell"}.get(cpu.info.vector_bytes, "")
     wide = ("SkylakeX", "Cooperlake", "Sapphirerapids")
-    if found.spec != "cpu" or not core_type or not best or core_type == best or core_type in wide:
+    if cpu.spec != "cpu" or not core_type or not best or core_type == best or core_type in wide:
         return None
-    return replace(found, environment=(*found.environment, ("OPENBLAS_CORETYPE", best)))
+    return replace(cpu, environment=(*cpu.environment, ("OPENBLAS_CORETYPE", best)))
 
 
 def cache_groups(cores: set[int], folder: Path = CPU_FOLDER) -> list[int]:

@@ -28,15 +28,14 @@ def _syntax_of(node: Any) -> str:
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    if isinstance(
-        node, ast.Module
-    ):  # a source follows its includes, so that several files' docstrings are in it
-        fields["body"] = [each for each in node.body if not _is_text(each)]
+    if isinstance(node, ast.Module):
+        # A source follows its includes, so that several files' docstrings are in it.
+        fields["body"] = [statement for statement in node.body if not _is_text(statement)]
     elif isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False):
         fields["body"] = fields["body"][1:]
     # Empty fields are left out, because later Python versions add some.
-    told = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
-    return f"({type(node).__name__} {told})"
+    texts = " ".join(f"{name}={_syntax_of(value)}" for name, value in fields.items())
+    return f"({type(node).__name__} {texts})"
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -58,15 +57,15 @@ class NumbaLanguage(Language):
             body = ast.walk(ast.parse(text))
         except (SyntaxError, ValueError):
             return None
-        found: list[str] = []
+        names: list[str] = []
         for node in body:
             if isinstance(node, ast.FunctionDef):
-                found.append(node.name)
+                names.append(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.append(node.id)
+                names.append(node.id)
             elif isinstance(node, ast.alias):
-                found.append(node.asname or node.name)
-        return found
+                names.append(node.asname or node.name)
+        return names
 
     def measured_text(self, text: str) -> str:
         """Its syntax tree without docstrings."""

@@ -86,7 +86,8 @@ class CpuReading:
         new = {pid}
         while new:
             family |= new
-            new = {child for child, each in self.processes.items() if each.parent in new} - family
+            children = {pid for pid, process in self.processes.items() if process.parent in new}
+            new = children - family
         return family
 
     def family_s(self, pid: int) -> float:

@@ -38,8 +38,8 @@ def library(name: str) -> Any:
 
 def function(name: str) -> Callable[..., int]:
     """Returns a function of cuBLAS, e.g. ``cublasSgemm_v2``."""
-    found: Callable[..., int] = getattr(library("libcublas"), name)
-    return found
+    call: Callable[..., int] = getattr(library("libcublas"), name)
+    return call
 
 
 @cache
@@ -51,11 +51,11 @@ def one_and_zero(dtype: str) -> tuple[Any, Any]:
 
 def handle() -> ctypes.c_void_p:
     """CuPy's handle, on the current stream."""
-    found = cupy.cuda.device.get_cublas_handle()
+    own = cupy.cuda.device.get_cublas_handle()
     stream = cupy.cuda.get_current_stream()
     if not stream.is_capturing():
-        cublas.setStream(found, stream.ptr)
-    return ctypes.c_void_p(found)
+        cublas.setStream(own, stream.ptr)
+    return ctypes.c_void_p(own)
 
 
 def check(status: int) -> None:

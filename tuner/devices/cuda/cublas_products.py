@@ -304,4 +304,4 @@ def proposed(problem: Problem, fused: Fused, device: int) -> list[Product]:
         )  # fmt: skip
         check(status)
 
-    return [partial(product, each) for each in proposals[: count.value] if each.state == 0]
+    return [partial(product, proposal) for proposal in proposals[: count.value] if proposal.state == 0]

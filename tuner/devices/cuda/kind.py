@@ -49,16 +49,16 @@ class CudaKind(DeviceKind):
         match = re.fullmatch(r"cuda(?::(\d+))?", spec)
         if match is None:
             raise not_a_spec(spec)
-        found, index = self.detect(), int(match[1] or 0)
-        if not found:
+        gpus, index = self.detect(), int(match[1] or 0)
+        if not gpus:
             raise DeviceTrouble(
                 f"device {spec} needs an NVIDIA GPU and its driver, found none; use --device cpu, or see "
                 "`tuner doctor`"
             )
-        if index >= len(found):
-            names = ", ".join(f"{device.spec} ({device.info.name})" for device in found)
+        if index >= len(gpus):
+            names = ", ".join(f"{device.spec} ({device.info.name})" for device in gpus)
             raise DeviceTrouble(f"no device {spec}; found {names}; choose one of them")
-        return found[index]
+        return gpus[index]
 
     def open(self, spec: str) -> Device:
         """Loads CuPy, and makes a context on the first visible GPU."""

@@ -18,9 +18,9 @@ Gpu = Mapping[str, str]
 T = TypeVar("T")
 
 
-def gpu_of(found: DetectedDevice) -> Gpu | None:
+def gpu_of(device: DetectedDevice) -> Gpu | None:
     """What makes a device the one that such a process sees; None unless it is a GPU."""
-    return dict(found.environment) if found.opening == "cuda" else None
+    return dict(device.environment) if device.opening == "cuda" else None
 
 
 @contextmanager
@@ -31,9 +31,9 @@ def held_gpu(words: str, what: str) -> Iterator[Gpu | None]:
         DeviceTrouble: There is no such GPU here.
         LockedByAnother: Another process works with it.
     """
-    found = find(words) if words.startswith("cuda") else None
-    with device_lock(found.info, what) if found else nullcontext():
-        yield gpu_of(found) if found else None
+    device = find(words) if words.startswith("cuda") else None
+    with device_lock(device.info, what) if device else nullcontext():
+        yield gpu_of(device) if device else None
 
 
 def on_gpu(gpu: Gpu, function: Callable[..., T], *arguments: Any) -> T:
