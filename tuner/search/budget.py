@@ -25,7 +25,6 @@ class _Problem:
     gain: float = 0.0
     without_gain: int = 0
     trials: int = 0
-    stopped: str = ""
     since: int = 0
 
 
@@ -46,16 +45,9 @@ class Budget:
         self._problems = {name: _Problem(place) for place, name in enumerate(problems)}
         # Of thousands of problems most wait for a first slice, so a step looks only at the others.
         self._waiting = dict.fromkeys(self._problems)
-        self._running: dict[str, _Problem] = {}
+        self._running: set[str] = set()
+        self._stopped: dict[str, str] = {}
         self._slices = 0
-
-    def next(self) -> str | None:
-        """The problem to work on; None if all have stopped."""
-        return next(iter(self.ranked()), None)
-
-    def ranked(self) -> list[str]:
-        """The problems that have not stopped, the one to work on first."""
-        return [*self.waiting, *self.running]
 
     @property
     def waiting(self) -> Iterator[str]:
@@ -65,16 +57,17 @@ class Budget:
     @property
     def running(self) -> list[str]:
         """Problems that had a slice and have not stopped, the most valuable first."""
-        running = self._running
-        return sorted(running, key=lambda name: (-self._worth(running[name]), running[name].place))
+
+        def worth(name: str) -> tuple[float, int]:
+            problem = self._problems[name]
+            waited = self._slices - problem.since
+            return -(problem.gain + LEAST_GAIN * waited / len(self._problems)), problem.place
+
+        return sorted(self._running, key=worth)
 
     def why_stopped(self, problem: str) -> str:
         """Reason why a problem stopped; empty if it has not."""
-        return self._problems[problem].stopped
-
-    def _worth(self, problem: _Problem) -> float:
-        waited = self._slices - problem.since
-        return problem.gain + LEAST_GAIN * waited / len(self._problems)
+        return self._stopped.get(problem, "")
 
     def report(
         self, problem: str, best: float | None, trials: int, stopped: str = "", seconds: float = PER_S
@@ -92,27 +85,23 @@ class Budget:
         Returns:
             The share by which the slice reduced `best`; None if there was no earlier value.
         """
-        each = self._problems[problem]
-        first = each.best is None
-        gain = 0.0
+        known, gain = self._problems[problem], 0.0
+        before, first = known.best, known.best is None
         if best is not None:
-            gain = FIRST_GAIN if each.best is None else max(0.0, 1.0 - best / each.best)
-            each.best = best if each.best is None else min(best, each.best)
-        each.slices += 1
+            gain = FIRST_GAIN if before is None else max(0.0, 1.0 - best / before)
+            known.best = best if before is None else min(best, before)
+        known.slices += 1
         self._slices += 1
-        each.since = self._slices
+        known.since = self._slices
         rate = gain * PER_S / max(seconds, 1e-3)
-        each.gain = rate if each.slices <= 2 else FADE * each.gain + (1 - FADE) * rate
-        if gain >= LEAST_GAIN or each.best is None:
-            each.without_gain, each.trials = 0, trials
-        else:
-            each.without_gain += 1
-        each.stopped = stopped or self._converged(each, trials - each.trials)
+        known.gain = rate if known.slices <= 2 else FADE * known.gain + (1 - FADE) * rate
+        known.without_gain += 1
+        if gain >= LEAST_GAIN or known.best is None:
+            known.without_gain, known.trials = 0, trials
+        self._running.add(problem)
         self._waiting.pop(problem, None)
-        if each.stopped:
-            self._running.pop(problem, None)
-        else:
-            self._running[problem] = each
+        if why := stopped or self._converged(known, trials - known.trials):
+            self.stop(problem, why)
         return None if first else gain
 
     @staticmethod
@@ -127,11 +116,6 @@ class Budget:
 
     def stop(self, problem: str, why: str = "finished") -> None:
         """Takes a problem out."""
-        self._problems[problem].stopped = why
+        self._stopped[problem] = why
         self._waiting.pop(problem, None)
-        self._running.pop(problem, None)
-
-    @property
-    def stopped(self) -> dict[str, str]:
-        """Why each stopped problem stopped."""
-        return {name: each.stopped for name, each in self._problems.items() if each.stopped}
+        self._running.discard(problem)

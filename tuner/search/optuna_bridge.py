@@ -119,10 +119,9 @@ class OptunaStrategy(Strategy):
                 f"the sampler {self._name} needs the package {error.name}, which is not installed; "
                 "install it, or choose the sampler tile"
             ) from error
-        kernels = self._history.kernels
-        kernel = trial.params.get(KERNEL) or next(name for name in kernels if len(kernels[name].space))
-        if not kernels[kernel].left:
-            kernel = next(name for name in kernels if kernels[name].left)
+        left = [name for name, observations in self._history.kernels.items() if observations.left]
+        kernel = trial.params.get(KERNEL)
+        kernel = kernel if kernel in left else left[0]
         index = self._nearest(kernel, trial.params)
         # The suggestion itself is never measured; the measured config joins the study with its result.
         suggestion = self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -157,15 +156,12 @@ class OptunaStrategy(Strategy):
             return
         space = self._history.kernels[kernel].space
         # Parameters of other kernels do not affect the time, so any value will do.
-        params: dict[str, object] = dict.fromkeys(self._distributions, 0)
-        if KERNEL in params:
-            params[KERNEL] = kernel
+        params: dict[str, object] = dict.fromkeys(self._distributions, 0) | {KERNEL: kernel}
         for parameter, code in zip(space.parameters, space.codes[index].tolist(), strict=True):
-            if f"{kernel}.{parameter.name}" in params:
-                params[f"{kernel}.{parameter.name}"] = int(code)
+            params[f"{kernel}.{parameter.name}"] = int(code)
         self._study.add_trial(
             create_trial(
-                params=params,
+                params={name: params[name] for name in self._distributions},
                 distributions=self._distributions,
                 value=math.log(values[0]),
                 system_attrs=self._attributes.pop((kernel, index), {}),
@@ -209,15 +205,25 @@ def finished_trial(spaces: Mapping[str, Space], result: Observation, objectives:
     )
 
 
-def _study(storage: optuna.storages.BaseStorage, name: str, objectives: Sequence[str]) -> optuna.Study:
-    """A study in a storage, or the one that is there under this name."""
+def _add(
+    storage: optuna.storages.BaseStorage,
+    name: str,
+    objectives: Sequence[str],
+    spaces: Mapping[str, Space],
+    trials: Sequence[Observation],
+) -> int:
+    """Adds those finished trials to a study in a storage that are not there yet; returns the study's number."""
     import optuna
 
     study = optuna.create_study(
         storage=storage, study_name=name, load_if_exists=True, directions=["minimize"] * len(objectives)
     )
     study.set_metric_names(list(objectives))
-    return study
+    there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
+    for trial in (finished_trial(spaces, one, objectives) for one in trials):
+        if trial.user_attrs[IDENTITY] not in there:
+            storage.create_new_trial(study._study_id, trial)
+    return study._study_id
 
 
 def copy_trials(
@@ -244,11 +250,7 @@ def copy_trials(
         with _quiet():
             storage = optuna.storages.RDBStorage(url, engine_kwargs=connect)
             try:
-                study = _study(storage, name, objectives)
-                there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
-                for trial in (finished_trial(spaces, each, objectives) for each in trials):
-                    if trial.user_attrs[IDENTITY] not in there:
-                        study.add_trial(trial)
+                _add(storage, name, objectives, spaces, trials)
             finally:
                 storage.remove_session()
                 storage.engine.dispose()
@@ -284,16 +286,11 @@ class Shown:
         """
         with self._lock, _quiet():
             known = {study.study_name: study._study_id for study in self.storage.get_all_studies()}
-            if name in known:
-                if self.storage.get_n_trials(known[name]) == len(trials):
-                    return known[name]
-                self.storage.delete_study(known[name])
-            elif len(known) >= MOST_STUDIES:
-                self.storage.delete_study(min(known.values()))
-            study, spaces = _study(self.storage, name, objectives), _tried_spaces(trials)
-            for trial in trials:
-                self.storage.create_new_trial(study._study_id, finished_trial(spaces, trial, objectives))
-            return study._study_id
+            if name in known and self.storage.get_n_trials(known[name]) == len(trials):
+                return known[name]
+            if name in known or len(known) >= MOST_STUDIES:
+                self.storage.delete_study(known.get(name, min(known.values())))
+            return _add(self.storage, name, objectives, _tried_spaces(trials), trials)
 
 
 def _tried_spaces(trials: Sequence[Observation]) -> Mapping[str, Space]:

@@ -1,6 +1,6 @@
 """Who is champion, and why: the history of a problem, and what an operator may do about it.
 
-Nothing is changed or deleted: each act is an entry of the crown log (`tuner.results.crowns`), with who and why.
+Nothing is changed or deleted: each act is an entry of the crown log, with who and why.
 The command line, a service and nights use the same functions.
 """
 

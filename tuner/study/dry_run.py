@@ -35,8 +35,7 @@ def device_of(text: str, store: Store) -> DeviceInfo:
         UnknownName: Nothing is known of the name.
         DeviceTrouble: There is no such device here.
     """
-    known = Snapshot.open(store, None).devices()
-    return completed_device(parse_device(text), known)
+    return completed_device(parse_device(text), Snapshot.open(store, None).devices())
 
 
 def detected(text: str, store: Store) -> DetectedDevice:
@@ -45,25 +44,10 @@ def detected(text: str, store: Store) -> DetectedDevice:
     return DetectedDevice(text if text.startswith("fake:") else info.kind, info)
 
 
-def spaces_of(kernels: tuple[Kernel, ...], problem: Problem, device: DeviceInfo) -> list[dict[str, Any]]:
-    """For each kernel the sizes of its space, and what each rule leaves out first."""
-    found = []
-    for kernel in kernels:
-        space = Space.build(kernel.parameters, kernel.constraints, problem, device)
-        found.append(
-            {
-                "kernel": kernel.name, "combinations": space.raw_size, "legal": len(space),
-                "sampled": space.sampled,
-                "rejected": [{"rule": rule, "combinations": count} for rule, count in space.rejected if count],
-            }
-        )  # fmt: skip
-    return found
-
-
 def study_preview(
     problem: Problem, kernels: tuple[Kernel, ...], device: DeviceInfo, store: Store, regime: str
 ) -> dict[str, Any]:
-    """What a study would search, and what of it is done.
+    """What a study would search, what each rule leaves out first, and what is done.
 
     Args:
         problem: What is tuned.
@@ -73,20 +57,25 @@ def study_preview(
         regime: How times are taken.
     """
     key = ProblemKey.of(problem)
-    hashes = {kernel.name: kernel.source_hash for kernel in kernels}
-    own = [
-        each
-        for each in store.records(problem=key, device=device, role=Role.TRIAL)
-        if each.regime == regime and hashes.get(each.kernel) == each.source_hash
+    trials = [
+        (trial.kernel, trial.source_hash)
+        for trial in store.records(problem=key, device=device, role=Role.TRIAL)
+        if trial.regime == regime
     ]
-    done: dict[str, int] = {}
-    for each in own:
-        done[each.kernel] = done.get(each.kernel, 0) + 1
+    spaces = []
+    for kernel in kernels:
+        space = Space.build(kernel.parameters, kernel.constraints, problem, device)
+        rejected = [{"rule": rule, "combinations": count} for rule, count in space.rejected if count]
+        spaces.append(
+            {
+                "kernel": kernel.name, "combinations": space.raw_size, "legal": len(space),
+                "sampled": space.sampled, "rejected": rejected,
+                "tried": trials.count((kernel.name, kernel.source_hash)),
+            }
+        )  # fmt: skip
     champion = store.champion(key, device, regime)
-    spaces = spaces_of(kernels, problem, device)
     return {
-        "problem": str(problem), "device": device.name, "regime": regime,
-        "spaces": [each | {"tried": done.get(each["kernel"], 0)} for each in spaces],
+        "problem": str(problem), "device": device.name, "regime": regime, "spaces": spaces,
         "champion": {
             "kernel": champion.record.kernel, "config": dict(champion.record.config),
             "time_s": champion.record.measurement.time_s, "crowned_at": champion.crowned_at,
@@ -99,24 +88,22 @@ def night_preview(states: list[Any], plan: Any, deadline_s: float | None) -> dic
     """What a night would do with each problem, and the time that it asks for.
 
     Args:
-        states: Of `tuner.night.night.Night.preview`.
+        states: Of `tuner.night.scheduler.Night.preview`.
         plan: The plan.
         deadline_s: `time.monotonic` at which the night ends; None for no end.
     """
-    waiting = [each for each in states if each.state in ("to tune", "stale")]
-    asked = [each.item.seconds for each in waiting]
-    given_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
-    names = [each.state for each in states]
+    waiting_s = [one.item.seconds for one in states if one.state in ("to tune", "stale")]
+    names = [one.state for one in states]
     return {
         "problems": [
             {
-                "problem": str(each.item.problem), "state": each.state, "why": each.why,
-                "seconds": each.item.seconds, "trials": each.item.trials,
+                "problem": str(one.item.problem), "state": one.state, "why": one.why,
+                "seconds": one.item.seconds, "trials": one.item.trials,
             }
-            for each in states
+            for one in states
         ],
         "counts": {name: names.count(name) for name in dict.fromkeys(names)},
-        "surveys": [{"operation": each.operation.name, "seconds": each.seconds} for each in plan.surveys],
-        "asked_s": None if None in asked else sum(asked) + sum(each.seconds for each in plan.surveys),
-        "given_s": given_s,
+        "surveys": [{"operation": one.operation.name, "seconds": one.seconds} for one in plan.surveys],
+        "asked_s": None if None in waiting_s else sum(waiting_s) + sum(one.seconds for one in plan.surveys),
+        "given_s": None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0),
     }  # fmt: skip

@@ -55,9 +55,8 @@ def count(done: int, of: int) -> None:
 def _spent_s(of_study_s: float = 0.0) -> float:
     """Seconds that the job has run: those of its study, or of its night, and of processes before this one."""
     before_s = float(os.environ.get(SPENT) or 0.0)
-    return round(
-        before_s + (time.monotonic() - _LastProgress.begun_s if _LastProgress.is_night else of_study_s), 1
-    )
+    own_s = time.monotonic() - _LastProgress.begun_s if _LastProgress.is_night else of_study_s
+    return round(before_s + own_s, 1)
 
 
 def tell(problem: Problem, progress: Progress) -> None:
@@ -68,18 +67,19 @@ def tell(problem: Problem, progress: Progress) -> None:
     if now_s - _LastProgress.at_s < EVERY_S and progress.stage == _LastProgress.stage:
         return
     _LastProgress.at_s, _LastProgress.stage = now_s, progress.stage
-    work, best_s, left_s = problem.work, progress.best_s, progress.left_s
-    _write(
-        "progress",
-        progress.to_json()
-        | {
-            "problem": str(problem), "best": progress.best, "busy": list(progress.busy),
-            "tflops": work.flops / best_s / 1e12 if best_s else None,
-            "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(progress.elapsed_s),
-            "left_s": None if left_s is None else round(left_s, 1),
-            "done": _LastProgress.done, "of": _LastProgress.of,
-        },
-    )  # fmt: skip
+    work, best_s = problem.work, progress.best_s
+    speed = {"tflops": work.flops / best_s / 1e12 if best_s else None}
+    _write("progress", _note(str(problem), progress, progress.elapsed_s) | speed)
+
+
+def _note(subject: str, progress: Progress, of_study_s: float = 0.0) -> dict[str, Any]:
+    left_s = progress.left_s
+    return progress.to_json() | {
+        "problem": subject, "best": progress.best, "busy": list(progress.busy), "tflops": None,
+        "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(of_study_s),
+        "left_s": None if left_s is None else round(left_s, 1),
+        "done": _LastProgress.done, "of": _LastProgress.of,
+    }  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -96,9 +96,8 @@ def telling_of_fleet(snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None
 
     def tell_on() -> None:
         while not ended.wait(FLEET_EVERY_S):
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the night has changed what was read; the next note will do
+            # If the night changes what is read, the next note will do.
+            with contextlib.suppress(RuntimeError):
                 _write("progress", _of_fleet(snapshot()))
 
     thread = threading.Thread(target=tell_on, name="progress", daemon=True)
@@ -111,32 +110,33 @@ def telling_of_fleet(snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None
         _write("progress", _of_fleet(snapshot()))
 
 
-def _of_fleet(told: Mapping[str, Any]) -> dict[str, Any]:
+def _of_fleet(night: Mapping[str, Any]) -> dict[str, Any]:
     """A fleet's progress, with the keys of a study's where they mean the same."""
-    workers = told["workers"]
-    timed = [each for each in workers if each["best_s"]]
-    first = min(timed, key=lambda each: float(each["best_s"]), default=None)
+    from tuner.study.progress import Progress
+
+    workers = night["workers"]
+    timed = [worker for worker in workers if worker["best_s"]]
+    best: dict[str, Any] = min(timed, key=lambda worker: float(worker["best_s"]), default={})
+    at_work = sum(worker["state"] == "works" for worker in workers)
+    progress = Progress(
+        f"{at_work} of {len(workers)} workers at work", sum(worker["trials"] for worker in workers),
+        best_s=best.get("best_s"), best=best.get("best", ""), baseline_s=best.get("baseline_s"),
+        left_s=night["left_s"], elapsed_s=night["elapsed_s"],
+    )  # fmt: skip
     names = ("name", "device", "state", "doing", "slices", "trials", "trials_per_minute", "best_s")
-    busy = sum(each["state"] == "works" for each in workers)
-    return {
-        "problem": "", "stage": f"{busy} of {len(workers)} workers at work",
-        "trials": sum(each["trials"] for each in workers), "best": first["best"] if first else "",
-        "best_s": first["best_s"] if first else None, "library_s": first["baseline_s"] if first else None,
-        "tflops": None, "elapsed_s": round(told["elapsed_s"], 1), "spent_s": _spent_s(),
-        "left_s": None if told["left_s"] is None else round(told["left_s"], 1), "busy": [],
-        "done": _LastProgress.done, "of": _LastProgress.of,
+    return _note("", progress) | {
         "fleet": {
-            "trials_per_minute": round(told["trials_per_minute"], 1), "slices": told["slices"],
-            "problems_left": told["problems_left"],
-            "workers": [{name: each[name] for name in names} for each in workers[:MOST_WORKERS]],
+            "trials_per_minute": round(night["trials_per_minute"], 1), "slices": night["slices"],
+            "problems_left": night["problems_left"],
+            "workers": [{name: worker[name] for name in names} for worker in workers[:MOST_WORKERS]],
         },
     }  # fmt: skip
 
 
-def _write(name: str, told: Mapping[str, Any]) -> None:
+def _write(name: str, what: Mapping[str, Any]) -> None:
     """Writes a file whole; a job does not fail for want of it."""
     folder = Path(os.environ[VARIABLE])
     with contextlib.suppress(OSError, ValueError):
         part = folder / f".{name}.{os.getpid()}"
-        part.write_text(json.dumps(told, allow_nan=False), encoding="utf-8")
+        part.write_text(json.dumps(what, allow_nan=False), encoding="utf-8")
         part.replace(folder / name)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config, Space
 from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound
@@ -44,7 +45,6 @@ class Leaderboard:
         objectives: What the study minimises.
         progress: Counts the trials.
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
-        front: Those of them on the Pareto front.
     """
 
     def __init__(self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None) -> None:
@@ -57,7 +57,6 @@ class Leaderboard:
         self.objectives = objectives
         self.progress = progress or Progress()
         self.with_objectives: dict[Named, Measurement] = {}
-        self.front: list[Named] = []
         self.times_s: dict[Named, float] = {}
         self.stopped_s: dict[Named, float] = {}
         self.compiled_configs: dict[Named, CompiledConfig] = {}
@@ -80,7 +79,8 @@ class Leaderboard:
             self.best_s = self.progress.best_s = time_s
             self.progress.best = f"{kernel} {config}"
         self.add_objectives(kernel, config, measurement)
-        self.progress.front = len(self.front)
+        if self.with_objectives:
+            self.progress.front = len(self.front)
 
     def _keep(self, named: Named, code: CompiledConfig) -> None:
         """Keeps machine code, of half as many configs once there are too many."""
@@ -94,7 +94,11 @@ class Leaderboard:
         named = kernel, config
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.with_objectives[named] = measurement
-            self.front = self.front_of([*(one for one in self.front if one != named), named])
+
+    @property
+    def front(self) -> list[Named]:
+        """The configs on the Pareto front, the fastest first."""
+        return self.front_of(self.with_objectives)
 
     def front_of(self, configs: Iterable[Named]) -> list[Named]:
         """Returns the Pareto front of these configs, the fastest first."""
@@ -110,38 +114,42 @@ class Leaderboard:
         """A number that falls as the search progresses: the best time, or a rating of the front."""
         if len(self.objectives) == 1:
             return self.best_s
-        return front_value([self.values(one) for one in self.front]) if self.front else None
+        values = [self.values(one) for one in self.front]
+        return front_value(values) if values else None
 
 
 class Elimination:
-    """Watches the first configs of each kernel.
+    """Watches the first configs of each kernel, and says which kernels are hopeless.
 
     Idle cores do not count against a kernel: a config's time is scaled as if it used all cores.
     """
 
-    def __init__(self, first_configs: Mapping[str, int], cores: int, threads: Mapping[str, str]) -> None:
+    def __init__(self, kernels: Iterable[Kernel], spaces: Mapping[str, Space], cores: int) -> None:
         """Begins.
 
         Args:
-            first_configs: Kernel -> the legal ones of its declared first configs.
+            kernels: The competitors.
+            spaces: Kernel -> its legal configs; those without any do not take part.
             cores: Number of a CPU's cores; 1 for another device.
-            threads: Kernel -> its parameter that is the number of CPU threads; empty if it declares none.
         """
-        self._threads = threads
-        self._wanted = {name: min(max(count, 1), FIRST) for name, count in first_configs.items()}
+        self._kernels = {kernel.name: kernel for kernel in kernels if kernel.name in spaces}
         self._cores = max(cores, 1)
-        self._tried = dict.fromkeys(first_configs, 0)
-        self._at_best_s: dict[str, float] = {}
+        #: Kernel -> how many of its first configs are still to be tried, and the shortest time so far.
+        self._left: dict[str, int] = {}
+        for name, kernel in self._kernels.items():
+            legal = sum(config in spaces[name] for config in kernel.first_configs())
+            self._left[name] = min(max(legal, 1), FIRST)
+        self._best_s = dict.fromkeys(self._left, math.inf)
 
     def take(self, kernel: str, config: Config, measurement: Measurement) -> None:
         """Records a trial; failures count only if the time limit was exceeded."""
-        time_s = math.inf if measurement.outcome is Outcome.TIMED_OUT else measurement.time_s
-        stopped = measurement.outcome is Outcome.TIMED_OUT or not measurement.outcome.failed
-        if kernel not in self._wanted or not stopped or time_s is None:
+        stopped = measurement.outcome is Outcome.TIMED_OUT
+        time_s = math.inf if stopped else measurement.time_s
+        if kernel not in self._left or time_s is None or (measurement.outcome.failed and not stopped):
             return
-        self._tried[kernel] += 1
-        used = min(int(config.get(self._threads.get(kernel, ""), self._cores)), self._cores)
-        self._at_best_s[kernel] = min(time_s * used / self._cores, self._at_best_s.get(kernel, math.inf))
+        self._left[kernel] -= 1
+        used = min(int(config.get(self._kernels[kernel].threads, self._cores)), self._cores)
+        self._best_s[kernel] = min(time_s * used / self._cores, self._best_s[kernel])
 
     def dropped(self, best_s: float | None) -> dict[str, str]:
         """Returns the newly hopeless kernels, each with the reason.
@@ -149,15 +157,20 @@ class Elimination:
         Args:
             best_s: Median of the best config so far, in seconds; None if there is none yet.
         """
-        reasons: dict[str, str] = {}
-        for kernel, at_best_s in list(self._at_best_s.items()):
-            if best_s is None or self._tried[kernel] < self._wanted[kernel] or at_best_s <= HOPELESS * best_s:
-                continue
-            del self._at_best_s[kernel], self._wanted[kernel]
-            times = f"{at_best_s / best_s:.0f} times" if math.isfinite(at_best_s) else "many times"
+        if best_s is None:
+            return {}
+        hopeless = [
+            kernel
+            for kernel, left in self._left.items()
+            if left <= 0 and self._best_s[kernel] > HOPELESS * best_s
+        ]
+        reasons = {}
+        for kernel in hopeless:
+            del self._left[kernel]
+            ratio = self._best_s[kernel] / best_s
             reasons[kernel] = (
-                f"its first configs take {times} the best config's time; to search it all the same, "
-                f"ask for it by --kernel {kernel}"
+                f"its first configs take {f'{ratio:.0f}' if math.isfinite(ratio) else 'many'} times the best "
+                f"config's time; to search it all the same, ask for it by --kernel {kernel}"
             )
         return reasons
 
@@ -178,13 +191,7 @@ def elimination_of(
     """
     if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
         return None
-    counts = {
-        kernel.name: sum(config in spaces[kernel.name] for config in kernel.first_configs())
-        for kernel in request.kernels
-        if kernel.name in spaces
-    }
-    threads = {kernel.name: kernel.threads for kernel in request.kernels}
-    elimination = Elimination(counts, device.cores if kind_of(device.kind).is_host else 1, threads)
+    elimination = Elimination(request.kernels, spaces, device.cores if kind_of(device.kind).is_host else 1)
     for (kernel, config), measurement in before.items():
         elimination.take(kernel, config, measurement)
     return elimination

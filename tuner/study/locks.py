@@ -10,89 +10,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
-import os
 import re
-import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
-from tuner.devices.device_lock import device_lock
+from tuner.devices.device_lock import device_lock, holder_of, take_locks
 from tuner.errors import EnvironmentTrouble, LockedByAnother
-from tuner.results.record import utc_now
 
 
-class Occupancy:
-    """Holds a device for one database, as a context manager.
+@contextlib.contextmanager
+def database_lock(url: str, device: DeviceInfo, what: str) -> Iterator[None]:
+    """Holds a device for one database, by a file beside it (see `tuner.devices.device_lock`).
 
-    The lock is the operating system's on a file beside the database (in the folder for temporary files for
-    a database on a server), so it ends with its process in any case. The holder's name is written beside it;
-    that text may outlive its writer and is trusted only while the lock is held. Child processes must not
-    inherit the lock; start them by spawn, not by fork.
+    Args:
+        url: Database; of one on a server the file is in the folder for temporary files.
+        device: Device, by uuid if it has one.
+        what: What the holder does, in words: ``tune gemm 1024 x 1024 x 1024``.
+
+    Raises:
+        LockedByAnother: Another process has it; the message names it.
+        EnvironmentTrouble: The lock file cannot be written.
     """
-
-    def __init__(self, url: str, device: DeviceInfo, what: str) -> None:
-        """Names the lock, without touching any file.
-
-        Args:
-            url: Database.
-            device: Device, by uuid if it has one.
-            what: What the holder does, in words: ``tune gemm 1024 x 1024 x 1024``.
-        """
-        self._path = lock_file(url, device)
-        self._holder = self._path.with_suffix(".json")
-        self._device = device.name
-        self._what = what
-        self._lock: Any = None
-
-    def __enter__(self) -> Occupancy:
-        """Takes the lock.
-
-        Raises:
-            LockedByAnother: Another process has it; the message names it.
-            EnvironmentTrouble: The lock file cannot be written.
-        """
-        import filelock
-
-        lock = filelock.FileLock(self._path, thread_local=False)
-        try:
-            lock.acquire(timeout=0)
-            told = {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now(), "what": self._what}
-            self._holder.write_text(json.dumps(told), encoding="utf-8")
-        except filelock.Timeout:
-            raise LockedByAnother(
-                f"one process at a time works with a database and a device, and {self._who()} works with "
-                f"{self._device} ({self._path.name}); wait for it, or stop it"
-            ) from None
-        except OSError as error:
-            lock.release(force=True)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise EnvironmentTrouble(
-                f"a lock file must be written beside the database, and {self._path} cannot be "
-                f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
-            ) from error
-        self._lock = lock
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Releases the lock."""
-        with contextlib.suppress(OSError):
-            self._holder.unlink(missing_ok=True)
-        self._lock.release()
-
-    def _who(self) -> str:
-        try:
-            told = json.loads(self._holder.read_text(encoding="utf-8"))
-            return f"process {told['pid']} on {told['host']} ({told['what']}, since {told['since']})"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
+    path = lock_file(url, device)
+    try:
+        locks, blocked = take_locks([path], what)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise EnvironmentTrouble(
+            f"a lock file must be written beside the database, and {path} cannot be "
+            f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
+        ) from error
+    if blocked is not None:
+        raise LockedByAnother(
+            f"one process at a time works with a database and a device, and {holder_of(path)} works with "
+            f"{device.name} ({path.name}); wait for it, or stop it"
+        )
+    with locks:
+        yield
 
 
 @contextlib.contextmanager
@@ -105,8 +62,8 @@ def occupied(url: str, devices: Sequence[DetectedDevice], what: str) -> Iterator
     """
     with contextlib.ExitStack() as stack:
         # Always in the same order, so that two processes that need the same locks do not deadlock.
-        for device in sorted(devices, key=lambda each: each.info.uuid):
-            stack.enter_context(Occupancy(url, device.info, what))
+        for device in sorted(devices, key=lambda device: device.info.uuid):
+            stack.enter_context(database_lock(url, device.info, what))
             stack.enter_context(device_lock(device.info, what))
         yield
 

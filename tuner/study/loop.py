@@ -1,20 +1,17 @@
 """The one loop that times configs: a policy proposes, the loop compiles ahead, measures, verifies and stores.
 
 A study, a first use, a re-measurement and a step of a ladder are policies of it. The loop has one thread and
-any number of equal devices; a second thread stores what it has measured.
+any number of equal devices.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import math
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from tuner.declare.kernel import Kernel, Rendered, render
@@ -35,123 +32,6 @@ LEAST_TRIALS, GRACE_S = 4, 30.0
 THINK_S = 0.002
 
 
-class Background:
-    """Takes the steps of some work in a thread, or only where `run` is called.
-
-    On a CPU target a thread would disturb timing.
-
-    Attributes:
-        inline: True if there is no thread.
-    """
-
-    def __init__(self, step: Callable[[], bool], inline: bool) -> None:
-        """Takes no step yet.
-
-        Args:
-            step: Takes one; False if there was nothing to do.
-            inline: True for no thread.
-        """
-        self._step, self.inline = step, inline
-        self._thread = None if inline else ThreadPoolExecutor(1, "background")
-        self._job: Future[None] | None = None
-        self._failure: BaseException | None = None
-
-    def wake(self) -> None:
-        """Has the thread go on until nothing is left to do, unless it is about to."""
-        waits = self._job is not None and not self._job.running() and not self._job.done()
-        if self._thread is not None and not waits:
-            with contextlib.suppress(RuntimeError):  # it was closed
-                self._job = self._thread.submit(self.run)
-
-    def run(self) -> None:
-        """Takes steps until nothing is left to do; `check` raises what a step raised."""
-        try:
-            while self._step():
-                pass
-        except BaseException as error:
-            self._failure = error
-
-    @property
-    def busy(self) -> bool:
-        """True while the thread works, or is about to."""
-        return self._job is not None and not self._job.done()
-
-    def wait(self) -> None:
-        """Waits until the thread has done all."""
-        if self._job is not None:
-            self._job.result()
-
-    def check(self) -> None:
-        """Raises what a step raised."""
-        if self._failure is not None:
-            raise self._failure
-
-    def close(self) -> None:
-        """Ends the thread, without waiting for the step that it takes."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-class WriteBehind(Background):
-    """Stores records in order; all waiting ones go into one transaction.
-
-    Attributes:
-        storing_s: Seconds that storing took.
-    """
-
-    def __init__(self, store: Callable[[list[Record]], object], inline: bool) -> None:
-        """Prepares it.
-
-        Args:
-            store: Stores records in one transaction; they are on disk when it returns.
-            inline: True to store in `put`, without a thread.
-        """
-        super().__init__(self._store_waiting, inline)
-        self._store = store
-        self._waiting: collections.deque[tuple[Record, Callable[[], None]]] = collections.deque()
-        self.storing_s = 0.0
-
-    @property
-    def pending(self) -> bool:
-        """True if records are not stored yet.
-
-        Raises:
-            Exception: What storing raised.
-        """
-        self.check()
-        return bool(self._waiting) or self.busy
-
-    def put(self, record: Record, stored: Callable[[], None]) -> None:
-        """Stores a record, soon.
-
-        Args:
-            record: The record to store.
-            stored: Called once it is on disk, possibly in another thread.
-
-        Raises:
-            Exception: Storing this record or an earlier one raised it.
-        """
-        self.check()
-        self._waiting.append((record, stored))
-        if self.inline:
-            self.run()
-            self.check()
-        else:
-            self.wake()
-
-    def _store_waiting(self) -> bool:
-        """Stores the waiting records; False if there are none."""
-        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if not taken:
-            return False
-        start = time.perf_counter()
-        self._store([record for record, _ in taken])
-        self.storing_s += time.perf_counter() - start
-        for _, stored in taken:
-            stored()
-        return True
-
-
 @dataclass(frozen=True)
 class TimeLimits:
     """For how long a config is timed.
@@ -170,8 +50,7 @@ class TimeLimits:
 class TrialPolicy:
     """Says what a loop times next and for how long, and learns what came of it.
 
-    By itself it proposes a list, in order, and each config is timed to the end; others derive from it. Only
-    `stored` may be called in another thread than the loop's.
+    By itself it proposes a list, in order, and each config is timed to the end; others derive from it.
 
     Attributes:
         kernels: The kernels that candidates name.
@@ -227,7 +106,7 @@ class TrialPolicy:
         """
 
     def stored(self, candidate: Candidate, record: Record) -> None:
-        """Takes the record of a result once it is on disk, maybe in another thread."""
+        """Takes the record of a result once it is on disk."""
 
 
 @dataclass
@@ -262,7 +141,7 @@ class Loop:
         self._until_s = math.inf
         self._begun_s = time.monotonic()
         self._tried, self._any_measured = 0, False
-        self._write = WriteBehind(session.store.add, inline=session.shares_cores)
+        self._unstored: list[tuple[Candidate, Record]] = []
         self.stop = ""
 
     def prepare(self) -> None:
@@ -291,15 +170,14 @@ class Loop:
             while self._step():
                 pass
         finally:
-            self._write.wait()
-        self._write.check()
+            self._store()
         return self.stop
 
     def _step(self) -> bool:
         """Runs one iteration; False if the search has ended, or is to pause."""
         with self._budget.spent("bookkeeping"):
             self._ask()
-        if not self._trials and not self._write.pending:
+        if not self._trials:
             self.stop = self.stop or self._policy.exhausted()
             if self.stop:
                 return False
@@ -308,8 +186,11 @@ class Loop:
             self._take_compiled(compiled)
         for number in [number for number in self._measuring if self._session.workers[number].arrived()]:
             self._take_measured(number)
+        if self._session.shares_cores:
+            self._store()
+        # Elsewhere devices have their next configs before anything is stored.
         self._dispatch()
-        self._budget.progress.spent_s["storing"] = self._write.storing_s
+        self._store()
         self._budget.tick()
         return bool(self._measuring) or not self._out_of_budget()
 
@@ -438,10 +319,10 @@ class Loop:
             measurement = replace(measurement, compiled=trial.code.compiled)
         for stage in ("load", "verify", "time", "power"):
             self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))
-        self._finish(trial, measurement, number, dispatch=True)
+        self._finish(trial, measurement, number)
 
-    def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0, dispatch: bool = False) -> None:
-        """Learns, gives the device its next config if asked, then stores."""
+    def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
+        """Learns; `_store` stores."""
         candidate = trial.candidate
         del self._trials[candidate.number]
         self._tried += 1
@@ -451,10 +332,18 @@ class Loop:
                 Role.TRIAL, self._policy.kernels[candidate.kernel], candidate.config, measurement
             )
             self._policy.learn(candidate, measurement, trial.code)
-        if dispatch:
-            self._dispatch()
+            self._unstored.append((candidate, record))
+
+    def _store(self) -> None:
+        """Stores what was finished in one transaction, then tells the policy."""
+        finished, self._unstored = self._unstored, []
+        if not finished:
+            return
+        with self._budget.spent("storing"):
+            self._session.store.add([record for _, record in finished])
         with self._budget.spent("bookkeeping"):
-            self._write.put(record, partial(self._policy.stored, candidate, record))
+            for candidate, record in finished:
+                self._policy.stored(candidate, record)
 
     def _discarded(self, trial: _Trial) -> bool:
         """True if the policy does not want it any more; it then is no trial."""

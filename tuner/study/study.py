@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ from tuner.search import Candidate, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.finals import Finals, measure_baseline
 from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of, found_wrong, front_of
-from tuner.study.loop import Background, Loop, TimeLimits, TrialPolicy
+from tuner.study.loop import Loop, TimeLimits, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Recorder, Session, study_name
@@ -39,8 +39,6 @@ from tuner.workers.device_worker import Crew, run_limit_s
 
 #: Variable that has trials copied into Optuna's own tables, for optuna-dashboard, if it is 1.
 COPY_VARIABLE = "TUNER_DASHBOARD"
-#: Configs that a search chooses in one step; results that come meanwhile wait for it.
-CHOSEN_AT_ONCE = 4
 
 
 class SearchPolicy(TrialPolicy):
@@ -74,31 +72,50 @@ class SearchPolicy(TrialPolicy):
         """
         super().__init__(kernels)
         self.leaderboard, self._progress = leaderboard, leaderboard.progress
-        self._search, self._work, self._lock = search, Background(self._step, inline), threading.Lock()
-        self._most, self._elimination = trials, elimination
+        self._search, self._most, self._elimination = search, trials, elimination
+        self._thread = None if inline else ThreadPoolExecutor(1, "search")
+        self._asked: Future[list[Candidate]] | None = None
         self._results: list[tuple[Candidate, Outcome, float | None, tuple[float, ...]]] = []
-        self._ready: list[Candidate] = []
         self._dropped: list[str] = []
-        self._wanted, self._exhausted, self._thinking_s = 0, False, 0.0
+        self._count, self._exhausted = 0, False
         self._drop()
 
     def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
-        """What the search has ready; it is told how much there is room for."""
+        """What the search has ready; it then is told the results, and asked for what there is room for."""
         if self._most is not None:
             room = min(room, self._most - self._progress.trials - under_way)
-        with self._lock:
-            self._wanted = max(room, 0)
-            lacking = self._lacking()
-        if self._work.inline:
-            self._work.run()
-        elif lacking:
-            self._work.wake()
-        self._work.check()
-        with self._lock:
-            ready, self._ready = self._ready, []
-            self._wanted = max(self._wanted - len(ready), 0)
-        self._progress.spent_s["thinking"] = self._thinking_s
+        if self._asked is not None and not self._asked.done():
+            return ()
+        ready = self._took(self._asked.result()) if self._asked is not None else []
+        self._count = 0 if self._exhausted else max(room - len(ready), 0)
+        work, self._asked = (self._results, self._dropped, self._count), None
+        if any(work):
+            self._results, self._dropped = [], []
+            if self._thread is None:
+                return self._took(self._step(*work))
+            self._asked = self._thread.submit(self._step, *work)
         return ready
+
+    def _took(self, candidates: list[Candidate]) -> list[Candidate]:
+        """What the search chose; if it is less than was asked for, it waits for results."""
+        self._exhausted = self._exhausted or (len(candidates) < self._count and not self._results)
+        return candidates
+
+    def _step(
+        self,
+        results: Sequence[tuple[Candidate, Outcome, float | None, tuple[float, ...]]],
+        dropped: Sequence[str],
+        count: int,
+    ) -> list[Candidate]:
+        """Tells the search what came of its configs, then asks for some."""
+        begun_s = time.perf_counter()
+        for result in results:
+            self._search.tell(*result)
+        for kernel in dropped:
+            self._search.drop(kernel)
+        candidates = self._search.ask(count)
+        self._progress.spend("thinking", time.perf_counter() - begun_s)
+        return candidates
 
     def ended(self) -> str:
         """It ends with the last trial."""
@@ -107,9 +124,8 @@ class SearchPolicy(TrialPolicy):
 
     def exhausted(self) -> str:
         """The search has stopped, or knows nothing more to try until a result comes."""
-        with self._lock:
-            more = not self._exhausted or self._results or self._ready
-            return "" if more else self._search.stopped or "nothing is left to try"
+        more = not self._exhausted or self._results or self._asked is not None
+        return "" if more else self._search.stopped or "nothing is left to try"
 
     def wants(self, candidate: Candidate) -> bool:
         """False if the kernel was dropped after this request; the search is told."""
@@ -148,46 +164,21 @@ class SearchPolicy(TrialPolicy):
 
     def close(self) -> None:
         """Ends the search's thread; the records have what the search has not heard of."""
-        self._wanted = 0
-        self._work.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _tell(
         self, candidate: Candidate, outcome: Outcome, time_s: float | None, others: tuple[float, ...] = ()
     ) -> None:
-        with self._lock:
-            self._results.append((candidate, outcome, time_s, others))
-            self._exhausted = False
-        self._work.wake()
+        self._results.append((candidate, outcome, time_s, others))
+        self._exhausted = False
 
     def _drop(self) -> None:
         if self._elimination is None:
             return
         for kernel, why in self._elimination.dropped(self.leaderboard.best_s).items():
             self._progress.dropped[kernel] = why
-            with self._lock:
-                self._dropped.append(kernel)
-
-    def _lacking(self) -> int:
-        """How many candidates the search is to choose now."""
-        return 0 if self._exhausted else max(self._wanted - len(self._ready), 0)
-
-    def _step(self) -> bool:
-        """Tells the search what came of its configs, then has it choose a few; False if there was nothing."""
-        with self._lock:
-            results, self._results = self._results, []
-            dropped, self._dropped = self._dropped, []
-            count = min(self._lacking(), CHOSEN_AT_ONCE)
-        begun_s = time.perf_counter()
-        for result in results:
-            self._search.tell(*result)
-        for kernel in dropped:
-            self._search.drop(kernel)
-        candidates = self._search.ask(count)
-        self._thinking_s += time.perf_counter() - begun_s
-        with self._lock:
-            self._ready.extend(candidates)
-            self._exhausted = self._exhausted or bool(count and not candidates and not self._results)
-        return bool(results or candidates)
+            self._dropped.append(kernel)
 
 
 @dataclass

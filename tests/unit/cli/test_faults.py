@@ -189,7 +189,7 @@ def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytes
 
 
 def test_a_lock_on_a_full_disk_says_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("tuner.devices.device_lock.os.open", full)
     with (
         pytest.raises(EnvironmentTrouble, match=r"No space left on device.*free some room there"),
         database_lock(f"sqlite:///{tmp_path}/studies.db", DeviceInfo("cpu", "cpu"), "a test"),

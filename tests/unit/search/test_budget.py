@@ -8,11 +8,16 @@ from tuner.search import Budget
 from tuner.search.budget import SLICES_WITHOUT_GAIN, TRIALS_WITHOUT_GAIN
 
 
+def following(budget: Budget) -> str | None:
+    """The problem that gets the next slice; None if all have stopped."""
+    return next(iter([*budget.waiting, *budget.running]), None)
+
+
 def test_every_problem_gets_a_slice_and_then_the_one_that_gains() -> None:
     budget = Budget(["a", "b", "c"])
     best = {"a": 1.0, "b": 1.0, "c": 1.0}
     order = []
-    while (name := budget.next()) is not None and len(order) < 12:
+    while (name := following(budget)) is not None and len(order) < 12:
         order.append(name)
         best[name] *= 0.8 if name == "b" else 0.999
         gain = budget.report(name, best[name], 40 * len(order))
@@ -24,12 +29,12 @@ def test_every_problem_gets_a_slice_and_then_the_one_that_gains() -> None:
 def test_converged_problems_stop_with_a_reason() -> None:
     budget = Budget(["a", "b"])
     slices = 0
-    while (name := budget.next()) is not None:
+    while (name := following(budget)) is not None:
         slices += 1
         budget.report(name, 1.0, TRIALS_WITHOUT_GAIN * slices, "space covered" if name == "b" else "")
     assert slices == 1 + 1 + SLICES_WITHOUT_GAIN
-    assert budget.stopped["b"] == "space covered"
-    assert budget.stopped["a"].startswith("converged: 3 slices in a row, of ")
+    assert budget.why_stopped("b") == "space covered"
+    assert budget.why_stopped("a").startswith("converged: 3 slices in a row, of ")
 
 
 def test_few_trials_or_none_that_worked_are_no_convergence() -> None:
@@ -37,12 +42,13 @@ def test_few_trials_or_none_that_worked_are_no_convergence() -> None:
     for slices in range(2 * SLICES_WITHOUT_GAIN):
         budget.report("slow", 1.0, 2 * slices)
         budget.report("failing", None, 100 * slices)
-    assert budget.stopped == {}
+    assert budget.why_stopped("slow") == budget.why_stopped("failing") == ""
     # The first time is a gain, from which on it counts.
     assert budget.report("failing", 1.0, 1000) is None
-    assert budget.next() == "failing"
+    assert following(budget) == "failing"
     for slices in range(SLICES_WITHOUT_GAIN):
         assert budget.report("failing", 1.0, 1100 + slices) == 0.0
-    assert list(budget.stopped) == ["failing"]
+    assert budget.why_stopped("failing")
+    assert following(budget) == "slow"
     budget.stop("slow")
-    assert budget.ranked() == []
+    assert following(budget) is None

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import (
-    BEST,
-    BEST_S,
-    TOY,
-    database,
-    request,
-    rule,
-    stored,
-    study,
-    write_device,
-)
+from fixtures.fake_device import BEST_S, TOY, database, request, stored, study, write_device
 
 from tuner.cli.formatting import answer_rows
 from tuner.lookup import Answer
@@ -28,21 +18,6 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
 from tuner.store import Store
 from tuner.study.study import run_study
-
-
-def test_a_finalist_that_is_wrong_at_an_edge_shape_is_not_crowned(tmp_path: Path) -> None:
-    second = BEST | {"ORDER": "blocked"}
-    rules = [
-        rule(BEST, latency_s=BEST_S, fault="wrong_result", only_at=1),
-        rule(second, latency_s=1.05 * BEST_S),
-    ]
-    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
-    assert result.champion is not None
-    assert dict(result.champion.record.config) == second
-    finals = {record.config["ORDER"]: record.measurement for record in stored(tmp_path, Role.FINAL)}
-    assert finals["striped"].outcome is Outcome.WRONG_RESULT
-    assert finals["striped"].reason.startswith("at toy 1 float32 plain: largest error")
-    assert finals["blocked"].outcome is Outcome.MEASURED
 
 
 def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:
@@ -74,7 +49,7 @@ def libraries(champion: Champion) -> dict[str, tuple[float, str]]:
     }
 
 
-@pytest.mark.parametrize(("one_s", "eight_s"), [(3.0, 1.5), (1.5, 3.0), (3.0, 0.5)])
+@pytest.mark.parametrize(("one_s", "eight_s"), [(1.5, 3.0), (3.0, 0.5)])
 def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champions(
     tmp_path: Path, one_s: float, eight_s: float
 ) -> None:
@@ -93,22 +68,6 @@ def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champi
     assert sorted(threads) == ["1", "8", "8"]
 
 
-def test_a_champion_that_uses_all_threads_meets_the_library_once(tmp_path: Path) -> None:
-    champion = crowned(tmp_path, 8, {"1": 1.5 * BEST_S, "8": 2 * BEST_S})
-    assert champion.speedup == pytest.approx(2.0, rel=0.01)
-    assert list(libraries(champion)) == ["NumPy, 8 threads"]
-
-
-def test_a_quiet_study_is_not_provisional(tmp_path: Path) -> None:
-    champion = crowned(tmp_path, 8, {"8": 2 * BEST_S})
-    assert champion.doubts == ()
-    assert champion.hardest is not None
-    assert champion.hardest.comparison.ratio == pytest.approx(2.0, rel=0.01)
-    seen = champion.record.measurement.circumstances
-    assert seen["baseline_apart_from_search"] == pytest.approx(1.0, rel=0.01)
-    assert 0 < seen["finals_noise"] < 0.01
-
-
 def stored_library(folder: Path, like: Champion, time_s: float, core_type: str = "") -> None:
     """Stores a run of the library from before, under a core type."""
     assert like.baseline is not None
@@ -119,6 +78,20 @@ def stored_library(folder: Path, like: Champion, time_s: float, core_type: str =
     )  # fmt: skip
     with Store.open(database(folder)) as store:
         store.add(earlier)
+
+
+def test_a_champion_that_uses_all_threads_meets_the_library_once_and_a_quiet_study_is_not_provisional(
+    tmp_path: Path,
+) -> None:
+    champion = crowned(tmp_path, 8, {"1": 1.5 * BEST_S, "8": 2 * BEST_S})
+    assert champion.speedup == pytest.approx(2.0, rel=0.01)
+    assert list(libraries(champion)) == ["NumPy, 8 threads"]
+    assert champion.doubts == ()
+    assert champion.hardest is not None
+    assert champion.hardest.comparison.ratio == pytest.approx(2.0, rel=0.01)
+    circumstances = champion.record.measurement.circumstances
+    assert circumstances["baseline_apart_from_search"] == pytest.approx(1.0, rel=0.01)
+    assert 0 < circumstances["finals_noise"] < 0.01
 
 
 def test_a_library_that_was_twice_as_fast_before_makes_the_champion_provisional(tmp_path: Path) -> None:

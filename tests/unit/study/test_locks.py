@@ -10,14 +10,14 @@ import pytest
 import tuner
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import EnvironmentTrouble, LockedByAnother
-from tuner.study.locks import Occupancy, lock_file
+from tuner.study.locks import database_lock, lock_file
 
 GPU = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1")
 HOLDER = """
 import os, sys
 from tuner.declare.hardware import DeviceInfo
-from tuner.study.locks import Occupancy
-with Occupancy(sys.argv[1], DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1"), "tune gemm"):
+from tuner.study.locks import database_lock
+with database_lock(sys.argv[1], DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1"), "tune gemm"):
     print(os.getpid(), flush=True)
     sys.stdin.read()
 """
@@ -34,34 +34,34 @@ def test_the_second_process_is_told_who_holds_it_until_a_kill(url: str) -> None:
     root = Path(tuner.__file__).parent.parent
     with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) as holder:
         pid = holder.stdout.readline().strip()
-        with pytest.raises(LockedByAnother, match=rf"process {pid} on .*\(tune gemm, since 20.*NVIDIA H200"):
-            Occupancy(url, GPU, "nightly").__enter__()
+        with pytest.raises(LockedByAnother, match=rf"process {pid} of user .*\(tune gemm, since 20.*NVIDIA H200"):
+            database_lock(url, GPU, "nightly").__enter__()
         holder.kill()
-    with Occupancy(url, GPU, "nightly"):
+    with database_lock(url, GPU, "nightly"):
         pass
 
 
 def test_two_in_one_process_exclude_each_other_too(url: str) -> None:
-    with Occupancy(url, GPU, "first"), pytest.raises(LockedByAnother, match=r"\(first, since"):
-        Occupancy(url, GPU, "second").__enter__()
-    with Occupancy(url, GPU, "third"):
+    with database_lock(url, GPU, "first"), pytest.raises(LockedByAnother, match=r"\(first, since"):
+        database_lock(url, GPU, "second").__enter__()
+    with database_lock(url, GPU, "third"):
         pass
 
 
 def test_other_devices_and_databases_are_free(url: str) -> None:
     with (
-        Occupancy(url, GPU, "a"),
-        Occupancy(url, DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-2"), "b"),
-        Occupancy(url.replace("studies", "other"), GPU, "c"),
+        database_lock(url, GPU, "a"),
+        database_lock(url, DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-2"), "b"),
+        database_lock(url.replace("studies", "other"), GPU, "c"),
     ):
         pass
 
 
 def test_a_holder_that_is_not_readable_is_just_another(url: str) -> None:
-    with Occupancy(url, GPU, "first"):
-        lock_file(url, GPU).with_suffix(".json").write_text("[1, ")
+    with database_lock(url, GPU, "first"):
+        lock_file(url, GPU).write_text("[1, ")
         with pytest.raises(LockedByAnother, match="and another process works with"):
-            Occupancy(url, GPU, "second").__enter__()
+            database_lock(url, GPU, "second").__enter__()
 
 
 def test_the_lock_lies_beside_the_database(tmp_path: Path) -> None:
@@ -81,4 +81,4 @@ def test_a_server_or_memory_has_its_lock_among_temporary_files() -> None:
 def test_a_folder_that_cannot_take_the_lock(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentTrouble, match="a lock file must be written beside the database"):
-        Occupancy(f"sqlite:///{tmp_path}/file/studies.db", GPU, "tune").__enter__()
+        database_lock(f"sqlite:///{tmp_path}/file/studies.db", GPU, "tune").__enter__()

@@ -11,7 +11,7 @@ from fixtures.fake_device import BEST, BOARD, TOY
 from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
-from tuner.errors import DeclarationError, InputError, NothingFound
+from tuner.errors import DeclarationError, InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
 from tuner.store import Store
@@ -49,12 +49,7 @@ def test_what_fits_is_let_through_and_what_does_not_is_told_with_sizes() -> None
         check_fits(toy(1 << 20), needed - 1, DEVICE)
 
 
-def test_a_dim_that_kernels_cannot_take_is_told() -> None:
-    with pytest.raises(InputError, match=r"n <= 2147483647 must hold .* got n=3000000000"):
-        check_fits(toy(3_000_000_000), 1 << 60, DEVICE)
-
-
-@pytest.mark.parametrize("what", ["tensors", "work", "scalars", "terms"])
+@pytest.mark.parametrize("what", ["tensors", "terms"])
 def test_a_declaration_that_fails_is_told(what: str) -> None:
     def failing(problem: Problem) -> Any:
         return {}["nothing"]
@@ -66,17 +61,11 @@ def test_a_declaration_that_fails_is_told(what: str) -> None:
         check_fits(toy(operation=replace(TOYS, **changed)), 1 << 60, DEVICE)
 
 
-@pytest.mark.parametrize("regime", ["cold-graph", "hot-graph"])
-def test_graphs_are_for_gpus(regime: str) -> None:
-    check_regime(regime, "cuda")
-    with pytest.raises(InputError, match=f"a CPU is timed cold or hot, got regime '{regime}'"):
-        check_regime(regime, "cpu")
-
-
-@pytest.mark.parametrize("regime", ["cold", "hot"])
-@pytest.mark.parametrize("kind", ["cuda", "cpu"])
-def test_plain_regimes_are_for_all(regime: str, kind: str) -> None:
-    check_regime(regime, kind)
+def test_graphs_are_for_gpus() -> None:
+    check_regime("hot", "cpu")
+    check_regime("hot-graph", "cuda")
+    with pytest.raises(InputError, match="a CPU is timed cold or hot, got regime 'hot-graph'"):
+        check_regime("hot-graph", "cpu")
 
 
 def test_kernels_without_a_legal_config_are_left_out() -> None:
@@ -90,19 +79,6 @@ def test_kernels_without_a_legal_config_are_left_out() -> None:
 
 def never(problem: Any, device: Any, config: Any) -> bool:
     return config.BLOCK < 0  # type: ignore[no-any-return]
-
-
-def test_when_nothing_is_legal_every_constraint_says_how_much_it_rejects() -> None:
-    small = replace(DEVICE, max_threads_per_block=16)
-    with pytest.raises(
-        NothingFound, match="no config is legal for toy 1000 float32 plain on Fake board"
-    ) as caught:
-        legal_spaces([BLOCKS], toy(), small)
-    assert str(caught.value).splitlines()[1:] == [
-        "  blocks: 60 configs",
-        "    60 break: a block has no more threads than the device allows",
-        "relax a constraint, or choose another problem or kernel",
-    ]
 
 
 # --- what is known from before ------------------------------------------------------------

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from threadpoolctl import threadpool_info
 
 from tuner.cli.main import command_line
 from tuner.errors import InputError
-from tuner.results.measurement import Outcome
 from tuner.study.recordings import Recording, read_recording
 from tuner.study.simulate import simulate
 
@@ -114,16 +112,3 @@ def test_the_command_prints_json_or_a_table(tmp_path: Path) -> None:
     shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False).output
     assert "here: tile, 2 studies" in shown
     assert f"{cold['fraction_at']['10']['mean']:.3f}" in shown
-
-
-def test_replays_leave_the_cores_to_others(toy: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-
-    def tried(*arguments: Any) -> tuple[Outcome, float]:
-        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-        return Outcome.MEASURED, 1.0
-
-    monkeypatch.setattr("tuner.study.simulate._tried", tried)
-    simulate(toy, trials=3, repeats=1)
-    assert seen
-    assert set(seen) == {1}

@@ -6,8 +6,6 @@ import itertools
 import json
 import shutil
 import signal
-import statistics
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,11 +126,7 @@ def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_pa
     assert first.progress.trials == 7
     assert len(stored(tmp_path)) == 7
     same = study(tmp_path, device, trials=7)
-    assert same.progress.trials == 7
-    assert same.stopped == "all trials are done"
-    assert len(stored(tmp_path)) == 7
-    more = study(tmp_path, device, trials=20)
-    assert more.progress.trials == 20
+    assert (same.progress.trials, len(stored(tmp_path))) == (7, 7)
     rest = study(tmp_path, device)
     trials = stored(tmp_path)
     assert len(trials) == LEGAL
@@ -140,15 +134,11 @@ def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_pa
     assert rest.champion is not None
     assert dict(rest.champion.record.config) == BEST
     assert rest.champion.trials["total"] == LEGAL
-    assert len({record.session for record in trials}) == 3
-
-
-def test_a_champion_that_stays_the_same_keeps_its_crown(tmp_path: Path, device: str) -> None:
-    study(tmp_path, device)
+    assert len({record.session for record in trials}) == 2
+    # A champion that stays the same keeps its crown.
     again = study(tmp_path, device)
     assert len(stored(tmp_path)) == LEGAL
     assert again.champion is not None
-    assert dict(again.champion.record.config) == BEST
     assert again.champion.verdict in ("same", "slower")
     assert again.pairs[-1].other == "CuPy"
     assert again.pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
@@ -187,12 +177,11 @@ def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: P
     assert len({record.source_hash for record in stored(tmp_path)}) == 2
 
 
-@pytest.mark.parametrize("change", [{"driver": "2.0"}, {"name": "Other board", "uuid": "FAKE-2"}])
-def test_another_driver_or_board_is_measured_again(tmp_path: Path, change: dict[str, str]) -> None:
-    study(tmp_path, write_device(tmp_path / "device.json"), trials=4)
-    changed = study(tmp_path, write_device(tmp_path / "device.json", info=change), trials=4)
-    assert changed.progress.trials == 4
-    assert len(stored(tmp_path)) == 8
+def test_another_driver_or_board_is_measured_again(tmp_path: Path) -> None:
+    for number, change in enumerate(({}, {"driver": "2.0"}, {"name": "Other board", "uuid": "FAKE-2"}), 1):
+        device = write_device(tmp_path / "device.json", info=change)
+        assert study(tmp_path, device, trials=3).progress.trials == 3
+        assert len(stored(tmp_path)) == 3 * number
 
 
 def test_the_default_search_finds_the_bottom_of_a_bowl(tmp_path: Path) -> None:
@@ -226,18 +215,6 @@ def test_a_study_of_no_time_in_which_all_fails_ends(tmp_path: Path) -> None:
     assert result.progress.trials >= 4
 
 
-def test_seconds_are_kept_roughly(tmp_path: Path) -> None:
-    # Every sample waits for as long as it says: the space would take longer.
-    device = write_device(tmp_path / "device.json", base_s=0.01, rules=[], pace=1.0)
-    begun_s = time.monotonic()
-    result = study(tmp_path, device, seconds=3.0)
-    assert result.stopped == "time is up"
-    assert result.champion is not None
-    assert 0 < result.progress.trials < LEGAL
-    # Generous: the finals of slow configs take their least number of rounds whatever the budget.
-    assert 1.0 < time.monotonic() - begun_s < 40.0
-
-
 def test_a_study_on_a_cpu_compiles_while_nothing_is_timed(tmp_path: Path) -> None:
     fastest = {"where": {"CHUNK": 256, "FUSED": True}, "latency_s": BEST_S}
     info = {"kind": "cpu", "name": "Fake CPU"}
@@ -256,8 +233,8 @@ def test_a_study_on_a_cpu_compiles_while_nothing_is_timed(tmp_path: Path) -> Non
 def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 5.0)
-    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 10.0)
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 3.0)
+    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 6.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
@@ -274,20 +251,14 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     assert dict(result.champion.record.config) == BEST
     assert result.progress.totals["failed"] == len(FAULTS)
     assert set(result.progress.reasons) == {outcome for outcome, _ in FAULTS.values()}
-
-
-def test_a_failed_config_is_not_tried_again(tmp_path: Path) -> None:
-    rules = [rule(config, fault="wrong_result") for config in fault_configs().values()]
-    device = write_device(tmp_path / "device.json", rules=rules)
-    study(tmp_path, device)
-    again = study(tmp_path, device)
+    # What failed is not tried again.
+    assert study(tmp_path, device).progress.totals == result.progress.totals
     assert len(stored(tmp_path)) == LEGAL
-    assert again.progress.outcomes["WRONG_RESULT"] == len(FAULTS)
 
 
 def test_a_device_that_stays_unwell_ends_the_study_and_finished_trials_stay(tmp_path: Path) -> None:
-    # Every config of one size poisons the device, and fresh workers find it dead.
-    rules = [rule({"ITEMS": 2}, fault="unwell")]
+    # Some configs poison the device, and fresh workers find it dead.
+    rules = [rule({"ITEMS": 2, "BLOCK": 64}, fault="unwell")]
     device = write_device(tmp_path / "device.json", rules=rules, dead=True)
     with pytest.raises(DeviceTrouble, match=r"Fake board stays unwell: .*finished trials are kept") as caught:
         study(tmp_path, device)
@@ -298,7 +269,7 @@ def test_a_device_that_stays_unwell_ends_the_study_and_finished_trials_stay(tmp_
     write_device(tmp_path / "device.json", rules=rules)
     result = study(tmp_path, device)
     assert len(stored(tmp_path)) == LEGAL
-    assert result.progress.outcomes["LAUNCH_FAILED"] == 12
+    assert result.progress.outcomes["LAUNCH_FAILED"] == 2
 
 
 def test_nothing_that_works_is_no_champion(tmp_path: Path) -> None:
@@ -330,14 +301,6 @@ def test_a_problem_larger_than_free_memory_is_bad_input(tmp_path: Path) -> None:
         InputError, match=r"must fit into free memory \(0\.000977 GiB on Fake board\), toy 10000000 "
     ):
         study(tmp_path, device, n=10**7)
-
-
-def test_medians_of_trials_are_those_of_the_table(tmp_path: Path, device: str) -> None:
-    study(tmp_path, device, trials=10)
-    for record in stored(tmp_path):
-        samples = record.measurement.samples_s
-        assert record.measurement.time_s == statistics.median(samples)
-        assert BEST_S * 0.9 < record.measurement.time_s < 11e-3
 
 
 def test_a_study_runs_in_a_thread_and_leaves_signals_alone(tmp_path: Path, device: str) -> None:

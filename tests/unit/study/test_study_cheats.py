@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import (
-    BEST,
-    BEST_S,
-    database,
-    rule,
-    stored,
-    study,
-    write_device,
-)
+from fixtures.fake_device import BEST, BEST_S, database, rule, stored, study, write_device
 
 from tuner.declare import catalogue
 from tuner.devices.detect import find
@@ -81,7 +73,6 @@ def bogus_device(path: Path, **how: Any) -> str:
     [
         ({"fault": "wrong_result", "only_at": 1}, "at toy 1 float32 plain: largest error"),
         ({"fault": "stale", "after": 60}, "returned a stale result"),
-        ({"fault": "unwritten", "after": 60}, "left elements unwritten"),
         ({"fault": "writes_input", "after": 60}, "wrote into the input x"),
     ],
 )
@@ -125,14 +116,6 @@ def test_it_is_told_when_the_time_for_the_finals_is_up_and_the_next_run_goes_on(
     assert again.champion is not None
     assert dict(again.champion.record.config) == BEST
     assert again.progress.outcomes["WRONG_RESULT"] == 1
-
-
-def test_where_all_are_wrong_elsewhere_nobody_is_crowned(tmp_path: Path) -> None:
-    rules = [{"where": {}, "latency_s": BEST_S, "fault": "wrong_result", "only_at": 1}]
-    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), trials=12)
-    assert result.champion is None
-    assert result.unplayed == ""
-    assert len(stored(tmp_path, Role.FINAL)) == 12
 
 
 # --- what earlier versions judged -----------------------------------------------------------------------------
