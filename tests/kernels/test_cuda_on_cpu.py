@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import Fault, compile_for_cpu
+from cuda_on_cpu import Fault
 from numpy.typing import NDArray
 from probing import probe, run_on_cpu
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import render
 from tuner.declare.launch import Launch
 
 ORDERS = ("forward", "backward", "random")
@@ -136,31 +135,3 @@ def test_planted_faults_are_found(name: str, order: str, folder: Path) -> None:
 def test_unknown_ptx_is_named(folder: Path) -> None:
     with pytest.raises(NotImplementedError, match=r"'sin\.approx\.f32'"):
         run('asm volatile("sin.approx.f32 %0, %1;" : "=f"(y[i]) : "f"(x[i]));', folder)
-
-
-IN_A_KERNEL = {
-    "wrong index": ("BOUNDS", "ALONG_K ? count - 1 : count - VECTOR", "ALONG_K ? count : count - VECTOR"),
-    "missing barrier": ("RACE|UNSET", "                __syncthreads();", ""),
-    "race": ("RACE", "stage = STAGE - stage;", ""),
-    "two threads in one place": (
-        "RACE",
-        "along += value * weight_along;\n            weight_along *= 2;",
-        "weight_along *= 2;",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", IN_A_KERNEL)
-def test_faults_planted_into_a_kernel_are_found(name: str, folder: Path) -> None:
-    kind, right, wrong = IN_A_KERNEL[name]
-    (kernel,) = builtin().of("gemm", "cuda", ("register_tiled",))
-    problem, config = GEMM.problem({"m": 132, "n": 132, "k": 20}), kernel.default_config()
-    assert config is not None
-    rendered = render(kernel, problem, config)
-    assert right in rendered.text
-    assert rendered.launch is not None
-    arrays = {each.name: np.ones(each.shape, np.float32) for each in problem.inputs}
-    compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays)
-    faulty = replace(rendered, text=rendered.text.replace(right, wrong, 1))
-    with pytest.raises(Fault, match=f"^({kind}): "):
-        compile_for_cpu(faulty, folder).run(problem, rendered.launch, arrays)

@@ -170,18 +170,6 @@ def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
 # --- what is declared -----------------------------------------------------------------------------------------
 
 
-def test_it_computes_in_16_bits_alone() -> None:
-    assert KERNEL not in CATALOGUE.of("gemm", "cuda", dtype="float32")
-    usual = GEMM.problem(dict.fromkeys("mnk", 1024))
-    assert "elements are float16 or bfloat16" in complaints(usual, config())
-    others = [
-        kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel not in CATALOGUE.of("gemm", dtype="float16")
-    ]
-    assert {"naive", "warp_tiled", "emulated"} <= {kernel.name for kernel in others}
-    for kernel in others:
-        assert any(each.sentence.startswith("elements are float32") for each in kernel.constraints)
-
-
 @pytest.mark.parametrize("layout", GEMM.layouts)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dims", [(8192, 8192, 8192), (1000, 1304, 776), (64, 8192, 8192), (8, 8, 8)])

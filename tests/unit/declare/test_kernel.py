@@ -6,15 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 from fixtures.fake_device import BEST, TOY
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.launch import Launch, ceil_div
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, choice
 from tuner.errors import DeclarationError
@@ -25,13 +22,6 @@ BLOCKS, CHUNKS = CATALOGUE.of("toy")
 
 def toy(n: int = 1000) -> Problem:
     return CATALOGUE.operation("toy").problem({"n": n})
-
-
-@given(st.integers(0, 10**12), st.integers(1, 10**6))
-def test_ceil_div_is_the_least_that_covers(numerator: int, denominator: int) -> None:
-    least = ceil_div(numerator, denominator)
-    assert least * denominator >= numerator > (least - 1) * denominator
-    assert ceil_div(numpy.array([numerator]), denominator).tolist() == [least]
 
 
 def test_a_cuda_kernel_is_rendered_with_macros_in_front_of_its_source() -> None:
@@ -75,6 +65,8 @@ def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_pat
     plain = declared("int a = 1;")
     assert declared("// one\nint a  =\n 1; /* two */") == plain
     assert declared("int a = 1;", "another declaration") == plain
+    (tmp_path / "shared.cu").write_text("// shared\nint b;")
+    assert declared("int a = 1;", includes=(Path("shared.cu"),)) == declared("int b;\nint a = 1;")
     changed = declared("int a = 2;"), declared("int a = 1;", entry="b"), declared("int a = 1;", options=("-G",))
     assert len({plain, *changed}) == 4
 
@@ -90,13 +82,6 @@ def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
     assert BLOCKS.launch is not None
     spelt_out = replace(BLOCKS.launch(toy(), config), shared_bytes=0, workspace=None)
     assert replace(BLOCKS, launch=lambda p, c: spelt_out).launch_hash(toy(), config) == plain
-
-
-def test_what_kernels_share_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "shared.cu").write_text("// shared")
-    (tmp_path / "k.cu").write_text("// own")
-    kernel = replace(BLOCKS, source=Path("k.cu"), includes=(Path("shared.cu"),)).declared(tmp_path / "k.py")
-    assert kernel.text == "// shared\n\n// own"
 
 
 def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.declare import rules
 from tuner.declare.catalogue import builtin
@@ -23,7 +21,6 @@ GPU = DeviceInfo(
 CPU = DeviceInfo(name="four cores", kind="cpu", cores=4, vector_bytes=32)
 GEMM = builtin().operation("gemm").problem({"m": 100, "n": 64, "k": 1000}, "float32", "nn")
 DOUBLE = builtin().operation("gemm").problem({"m": 100, "n": 64, "k": 1000}, "float64", "nn")
-numbers = st.integers(-(2**40), 2**40)
 
 
 def kept(rule: Constraint, device: Any = GPU, problem: Any = GEMM, **columns: Any) -> list[bool]:
@@ -39,15 +36,6 @@ def kept(rule: Constraint, device: Any = GPU, problem: Any = GEMM, **columns: An
     return alone
 
 
-@given(st.lists(st.tuples(st.booleans(), numbers, numbers), min_size=1, max_size=8))
-def test_select_is_the_same_for_numbers_and_arrays(rows: list[tuple[bool, int, int]]) -> None:
-    conditions, yes, no = (np.array(column) for column in zip(*rows, strict=True))
-    assert rules.select(conditions, yes, no).tolist() == [rules.select(*row) for row in rows]
-    assert rules.select(True, yes, no) is yes
-    assert rules.smaller(yes, no).tolist() == [min(row[1:]) for row in rows]
-    assert rules.larger(yes, no).tolist() == [max(row[1:]) for row in rows]
-
-
 @pytest.mark.parametrize(
     ("problem", "length", "most", "widest"),
     [(GEMM, 8, 4, 4), (GEMM, 6, 4, 2), (GEMM, 7, 4, 1), (GEMM, 8, 2, 2), (DOUBLE, 8, 4, 2)],
@@ -57,6 +45,8 @@ def test_the_widest_vector_is_aligned_and_at_most_16_bytes(
 ) -> None:
     assert rules.widest_vector(problem, length, most) == widest
     assert rules.widest_vector(problem, np.array([length]), np.array([most])).tolist() == [widest]
+    assert rules.smaller(length, most) == min(length, most)
+    assert rules.larger(np.array([length]), most).tolist() == [max(length, most)]
 
 
 def test_threads_are_within_a_block() -> None:
@@ -116,15 +106,6 @@ def test_offsets_stay_within_32_bits() -> None:
     rule = rules.offsets_fit_32_bits(lambda p, c: c.L, "m", "n", "k")
     assert kept(rule, problem=huge, L=[3, 4]) == [True, False]
     assert kept(rules.offsets_fit_32_bits(lambda p, c: c.L, "m", "k"), problem=huge, L=[4]) == [True]
-
-
-def test_rows_are_padded_only_if_some_are_not_of_that_length() -> None:
-    assert kept(rules.padded_only_where_needed(), PITCH=[1, 4, 128]) == [True, False, True]
-
-
-def test_a_piece_is_not_far_longer_than_what_it_is_cut_from() -> None:
-    rule = rules.below_multiple("short", lambda p, c: c.B, 256, lambda p, c: p.m)
-    assert kept(rule, B=[199, 200, 256]) == [True, False, True]
 
 
 def test_threads_of_a_cpu_have_cores_and_work() -> None:

@@ -68,12 +68,6 @@ def test_an_empty_space_says_which_constraint_rejects_how_many() -> None:
     assert dict(space.rejected) == {THREADS.sentence: 0, never.sentence: space.raw_size}
 
 
-def test_rules_see_problem_and_device() -> None:
-    rule = Constraint("X fits both", lambda p, d, c: (p["n"] >= c.X) & (d >= c.X))
-    space = Space.build((powers_of_two("X", 1, 64),), (rule,), {"n": 16}, 8)
-    assert [config.X for config in space] == [1, 2, 4, 8]
-
-
 def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
     def after(p: Any, d: Any, c: Any) -> Any:
         raise AssertionError
@@ -157,14 +151,6 @@ def test_more_combinations_than_64_bits_count_still_have_positions() -> None:
     assert [space.index_of(space[at]) for at in range(0, len(space), 37)] == list(range(0, len(space), 37))
 
 
-def test_parameters_of_one_value_are_no_more_work() -> None:
-    single = tuple(choice(f"P{number}", number) for number in range(80))
-    last = Constraint("X and all others are above 70", lambda p, d, c: (c.X + c.P69 > 70) & (c.P2 == 2))
-    space = Space.build((*single, powers_of_two("X", 1, 8)), (last,), None, None)
-    assert [config.X for config in space] == [2, 4, 8]
-    assert space[0].P79 == 79
-
-
 def test_a_sample_is_the_same_in_every_version() -> None:
     """Predictions near by, and studies that go on, rest on it."""
     rules = (
@@ -187,16 +173,6 @@ def test_beside_a_config_is_all_that_is_legal_and_differs_in_one_parameter_or_tw
         assert len(set(found)) == len(found)
         assert set(found) == {each for each, count in differing.items() if count in (1, 2)}
         assert {whole[at] for at in whole.beside(whole.index_of(centre), 10_000).tolist()} == set(found)
-
-
-def test_of_many_pairs_beside_a_config_some_are_drawn() -> None:
-    parameters = [choice(name, *range(30)) for name in "ABC"]
-    space = Space.at(parameters, (), None, None, dict.fromkeys("ABC", 0))
-    found = [space[at] for at in space.beside(0, 40).tolist()]
-    counts = [sum(value > 0 for value in each.values()) for each in found]
-    assert (counts.count(1), counts.count(2)) == (3 * 29, 40)
-    again = Space.at(parameters, (), None, None, dict.fromkeys("ABC", 0))
-    assert found == [again[at] for at in again.beside(0, 40).tolist()]
 
 
 def test_a_config_that_is_not_legal_has_legal_ones_beside_it() -> None:
