@@ -27,7 +27,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.model import fit as fits
 from tuner.model.calibrate import LossSummary, spread_of
 from tuner.model.fitting import circumstances, known_model, read_survey, refit, timings
-from tuner.model.judging import calibrated, judged, later_answers, read_page, trusted
+from tuner.model.judging import calibrated, cases_of, later_answers, read_page, trusted
 from tuner.model.predict import Model
 from tuner.model.stored import name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
@@ -109,12 +109,11 @@ def calibrate(
     writable_file(output)
     known, declared, kernels = _known(operation, device, dtype, regime, db)
     drawn = [read_page(page, declared, known) for page in pages]
-    answers = [answer for _, some in drawn for answer in some]
-    found, before, now = calibrated(known, kernels, answers)
-    origin = {"calibrated_at": utc_now(), "drawn_seeds": [seed for seed, _ in drawn]}
-    found = _store(found, dtype, db, origin)
-    rows = [("drawn problems that count", str(now.cases)), ("before", _figures(before)), ("now", _figures(now))]
-    _show(found, rows)
+    found, before, now = calibrated(known, kernels, [answer for _, some in drawn for answer in some])
+    seeds = [seed for seed, _ in drawn]
+    found = _store(found, dtype, db, {"calibrated_at": utc_now(), "drawn_seeds": seeds})
+    counts = ("drawn problems that count", str(now.cases))
+    _show(found, [counts, ("before", _figures(before)), ("now", _figures(now))])
     _publish(found, dtype, output)
 
 
@@ -146,14 +145,14 @@ def check(
             f"the database's surveys of {operation} time nothing that the model answers at problems that it "
             "was not fitted to; survey more"
         )
-    before = judged(known, kernels, answers)
+    cases = cases_of(known, kernels, answers)
+    before = known.calibration.judged(cases)
     rows = [("problems", f"{before.cases}, none of which it was fitted to"), ("it", _figures(before))]
     if not choose:
         _show(known, rows)
         return
-    found = trusted(known, kernels, answers)
-    found = _store(found, dtype, db, {"trusted_at": utc_now(), "trusted_by": len(answers)})
-    _show(found, [*rows, *_trust(found), ("now", _figures(judged(found, kernels, answers)))])
+    found = _store(trusted(known, cases), dtype, db, {"trusted_at": utc_now(), "trusted_by": len(answers)})
+    _show(found, [*rows, *_trust(found), ("now", _figures(found.calibration.judged(cases)))])
     _publish(found, dtype, output)
 
 

@@ -82,11 +82,6 @@ def cases_of(model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]) -> 
     )  # fmt: skip
 
 
-def judged(model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]) -> LossSummary:
-    """What a model says of its answers, and what they lost. Arguments as of `cases_of`."""
-    return model.calibration.judged(cases_of(model, kernels, answers))
-
-
 def calibrated(
     model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]
 ) -> tuple[Model, LossSummary, LossSummary]:
@@ -112,18 +107,18 @@ def calibrated(
     return replace(model, calibration=found), model.calibration.judged(cases), found.judged(cases)
 
 
-def trusted(model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]) -> Model:
+def trusted(model: Model, cases: Cases) -> Model:
     """A model that answers a kernel where that costs least at problems that it was not fitted to.
 
     Raises:
         InputError: There are too few.
     """
-    if len(answers) < FEWEST:
+    if len(cases.gain) < FEWEST:
         raise InputError(
             f"margin and doubt are chosen by {FEWEST} problems at least that the model was not fitted to, and "
-            f"at which what it answers was timed, got {len(answers)}; survey more"
+            f"at which what it answers was timed, got {len(cases.gain)}; survey more"
         )
-    doubt, margin = choice(cases_of(model, kernels, answers))
+    doubt, margin = choice(cases)
     return replace(model, calibration=replace(model.calibration, doubt=doubt, margin=margin))
 
 
@@ -138,10 +133,7 @@ def later_answers(model: Model, kernels: Kernels, surveyed: Timings) -> list[Tim
     predictor, answers = Predictor(model, kernels), []
     kinds, places = list(model.traits), np.rint(2**model.evidence.places).astype(np.int64).tolist()
     fitted_to = {(*kinds[at], *sizes) for at, sizes in zip(model.evidence.kinds.tolist(), places, strict=True)}
-    timed: list[dict[int, float]] = [{} for _ in surveyed.problems]
-    for number, config, time_s in zip(surveyed.problem, surveyed.config, surveyed.time_s.tolist(), strict=True):
-        timed[number][int(config)] = time_s
-    for problem, times_s in zip(surveyed.problems, timed, strict=True):
+    for problem, times_s in zip(surveyed.problems, surveyed.by_problem(), strict=True):
         place = problem.dtype, problem.layout, *(size for _, size in problem.shape)
         library_s = times_s.pop(LIBRARY, None)
         if library_s is None or not times_s or not model.knows(problem) or place in fitted_to:

@@ -8,8 +8,9 @@ tensors' sizes.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from tuner.declare.hardware import SCHEDULERS, DeviceInfo
 from tuner.declare.kernel import Kernel
+from tuner.declare.launch import Launch
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config
 from tuner.results.distance import Floats
@@ -131,42 +133,39 @@ def traits(
         like: Gives operation, dtype and layout.
         registers: Per config; 0 if unknown.
     """
-    probes = _Probes(like)
-    rows = [_traits_of(kernels.get(name), config, probes) for name, config in configs]
-    found = np.array(rows).T
+    dims = list(like.dims)
+
+    @functools.cache
+    def probe(size: int, ones: frozenset[str] = frozenset()) -> Problem:
+        """A problem some of whose dims are 1, and the others of a size."""
+        shape = {dim: 1 if dim in ones else size for dim in dims}
+        return like.operation.problem(shape, like.dtype, like.layout)
+
+    found = np.array([_traits_of(kernels.get(name), config, dims, probe) for name, config in configs]).T
     if registers is not None:
         found[-1] = registers
     return Traits(found, *incidence(like))
 
 
-class _Probes:
-    """Problems of one dtype and layout, at which launch rules and tiles show what a block takes."""
-
-    def __init__(self, like: Problem) -> None:
-        self.dims, self._like = list(like.dims), like
-        self._kept: dict[tuple[int, ...], Problem] = {}
-
-    def at(self, size: int, ones: Collection[str] = ()) -> Problem:
-        """Some dims are 1, the others of a size."""
-        sizes = tuple(1 if dim in ones else size for dim in self.dims)
-        if sizes not in self._kept:
-            shape = dict(zip(self.dims, sizes, strict=True))
-            self._kept[sizes] = self._like.operation.problem(shape, self._like.dtype, self._like.layout)
-        return self._kept[sizes]
+#: Makes problems of one dtype and layout, at which launch rules and tiles show what a block takes.
+_Probe = Callable[..., Problem]
+_Launched = Callable[[Problem, Config], Launch]
 
 
-def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[float]:
-    dims = probes.dims
+def _traits_of(kernel: Kernel | None, config: Config, dims: Sequence[str], probe: _Probe) -> list[float]:
     spans, rest = dict.fromkeys(dims, math.inf), [1.0, 0.0, 0.0, 0.0, 0.0]
-    tiles: Mapping[str, float] = {}
+    tiles: dict[str, float] = {}
     try:
-        if kernel is not None:
-            tiles = _declared(kernel, config, probes)
+        if kernel is not None and kernel.tiles is not None:
+            # Of the dims for which they are the same at any shape.
+            long, half = (kernel.tiles(probe(size), config) for size in (LONG_DIM, LONG_DIM // 2))
+            tiles = {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
         if kernel is not None and kernel.launch is not None:
-            spans, rest = _probed(kernel, config, probes)
-            stays = _staying(kernel, config, probes, [dim for dim in tiles if math.isinf(spans[dim])])
+            spans, rest = _probed(kernel.launch, config, dims, probe, frozenset())
+            unspanned = [dim for dim in tiles if math.isinf(spans[dim])]
+            stays = _staying(kernel.launch, config, dims, probe, unspanned)
             if stays:  # along these dims; the others' spans show where these ask for one block
-                spans, rest = _probed(kernel, config, probes, frozenset(stays))
+                spans, rest = _probed(kernel.launch, config, dims, probe, frozenset(stays))
                 rest[1] = max(stays.values())
     except Exception:  # rules of anybody's, at dims that they may not be made for
         spans, tiles = dict.fromkeys(dims, math.inf), {}
@@ -176,42 +175,33 @@ def _traits_of(kernel: Kernel | None, config: Config, probes: _Probes) -> list[f
     return [*spans.values(), *steps.values(), *rest]
 
 
-def _declared(kernel: Kernel, config: Config, probes: _Probes) -> dict[str, float]:
-    """Tiles that a kernel declares, of the dims for which they are the same at any shape."""
-    if kernel.tiles is None:
-        return {}
-    long, half = (kernel.tiles(probes.at(size), config) for size in (LONG_DIM, LONG_DIM // 2))
-    return {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
-
-
 def _probed(
-    kernel: Kernel, config: Config, probes: _Probes, ones: frozenset[str] = frozenset()
+    launched: _Launched, config: Config, dims: Sequence[str], probe: _Probe, ones: frozenset[str]
 ) -> tuple[dict[str, float], list[float]]:
     """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0.
 
     Dims of `ones` are 1 in all that is looked at.
     """
-    assert kernel.launch is not None, "asked for kernels with a launch rule only"
-    launch = kernel.launch(probes.at(LONG_DIM, ones), config)
-    blocks = float(math.prod(launch.grid))
-    spans, others = dict.fromkeys(probes.dims, math.inf), blocks
-    for dim in probes.dims:
-        if dim in ones:
-            continue
-        ratio = blocks / math.prod(kernel.launch(probes.at(LONG_DIM, ones | {dim}), config).grid)
+    launch = launched(probe(LONG_DIM, ones), config)
+    others = blocks = float(math.prod(launch.grid))
+    spans = dict.fromkeys(dims, math.inf)
+    for dim in (dim for dim in dims if dim not in ones):
+        ratio = blocks / math.prod(launched(probe(LONG_DIM, ones | {dim}), config).grid)
         spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
         others /= ratio
     return spans, [others, 0.0, float(math.prod(launch.block)), float(launch.shared_bytes), 0.0]
 
 
-def _staying(kernel: Kernel, config: Config, probes: _Probes, dims: Sequence[str]) -> dict[str, float]:
+def _staying(
+    launched: _Launched, config: Config, dims: Sequence[str], probe: _Probe, of: Sequence[str]
+) -> dict[str, float]:
     """Of some dims, those along which as many blocks stay however long the dim is, and how many."""
-    assert kernel.launch is not None, "asked for kernels with a launch rule only"
     found = {}
-    for dim in dims:
-        ones = [other for other in probes.dims if other != dim]
-        alone = (probes.at(size, ones) for size in (LONG_DIM, LONG_DIM // 2))
-        long, half = (float(math.prod(kernel.launch(problem, config).grid)) for problem in alone)
+    for dim in of:
+        ones = frozenset(dims) - {dim}
+        long, half = (
+            float(math.prod(launched(probe(size, ones), config).grid)) for size in (LONG_DIM, LONG_DIM // 2)
+        )
         if long == half > 1:
             found[dim] = long
     return found

@@ -6,12 +6,12 @@ timed in turn.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,10 @@ import numpy as np
 
 from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
-from tuner.declare.catalogue import Catalogue
-from tuner.declare.kernel import Rendered, render
+from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.devices.detect import find, kind_of
 from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.lookup import Answer, answer
 from tuner.lookup.asking import kept_open, parse_device, parse_key
@@ -34,6 +33,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import LossSummary, summarized
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
+from tuner.results.record import Record
 from tuner.store import Store
 from tuner.study.first_use import answer_at_first_use
 from tuner.study.locks import occupied
@@ -82,13 +82,18 @@ def lookup_quality(
     regime = regime or kind_of(found.target).survey.regime
     seed = secrets.randbits(32) if seed is None else seed
     problems = draw(catalogue.operation(operation), Ranges.on(found.target, dtype=dtype), count, seed)
+    kernels = catalogue.of(operation, found.target, dtype=problems[0].dtype)
+    requests = [
+        StudyRequest(problem, kernels, (found,), regime, seconds, seed=seed + number)
+        for number, problem in enumerate(problems)
+    ]
     title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
     where = {"device": found.info.name, "regime": regime, "seed": seed}
     ways = list(dict.fromkeys(on_miss))
     pages = [Page(title + WAYS[way], where) for way in ways]
     answers = [partial(_answered, way, device, regime, db) for way in ways]
     with occupied(db, (found,), title):
-        for cases in measured(problems, answers, catalogue, found, seconds, regime, seed):
+        for cases in measured(requests, answers):
             for way, page, case in zip(ways, pages, cases, strict=True):
                 page.cases.append(case)
                 click.echo(f"{len(page.cases)} of {count}: {' | '.join(row(case))}", err=True)
@@ -173,74 +178,48 @@ def summary(cases: Sequence[DrawnProblem]) -> LossSummary:
     )
 
 
-#: Kernel and config.
-Named = tuple[str, Config]
-
-
-def timed_in_turn(
-    study: Study, rendered: Mapping[Named, Rendered], seconds: float
-) -> tuple[dict[Named, Measurement], Measurement | None]:
-    """Compiles configs, and times them and the library in turn, as finals do. Nothing is stored.
-
-    Args:
-        study: Open, on the problem; its search is over.
-        rendered: The configs.
-        seconds: Wall time of the rounds, of all players together.
-
-    Returns:
-        Measurements of the configs that compile, none if the device does not survive them; and the library's,
-        that from before the search if it was not timed now, None without a library.
-    """
-    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {named: compiled[number] for number, named in enumerate(rendered) if number in compiled}
-    if not players:
-        return {}, study.library
-    try:
-        timed = study.session.worker.finals(list(players.values()), seconds)
-    except DeviceTrouble:  # it did not survive them; the next study has a worker of its own
-        return {}, study.library
-    libraries = [measurement for measurement in timed[len(players) :] if measurement.time_s]
-    best = min(libraries, key=lambda measurement: measurement.time_s or math.inf, default=study.library)
-    return dict(zip(players, timed, strict=False)), best
-
-
 #: Seconds in which answers, champion and library are timed in turn, after a study.
 IN_TURN_S = 1.0
 
 
 def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
-    """Searches, plays the finals, and times answers, champion and library in turn.
+    """Searches, plays the finals, and times answers, champion and library in turn, as finals do.
 
     Args:
         study: Open, on the problem.
         answers: What lookups answered.
 
     Returns:
-        A case for each answer.
+        A case for each answer. What does not compile has no time; the library's is that from before the search
+        if it was not timed now.
 
     Raises:
         DeviceTrouble: The device stays unwell.
         Interrupted: SIGINT or SIGTERM came.
     """
     study.search()
-    champion = study.finals().champion
+    champion, problem = study.finals().champion, study.request.problem
     kernels = {kernel.name: kernel for kernel in study.request.kernels}
-    problem = study.request.problem
-    named = [
-        (each.kernel, Config(dict(each.config)))
-        for each in (*answers, *([champion.record] if champion else ()))
-    ]
+    sources: list[Answer | Record] = [*answers, *([champion.record] if champion else [])]
+    named = [(source.kernel, Config(dict(source.config))) for source in sources]
     rendered = {of: render(kernels[of[0]], problem, of[1]) for of in named}
-    times, library = timed_in_turn(study, rendered, IN_TURN_S)
+    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
+    players = {of: compiled[number] for number, of in enumerate(rendered) if number in compiled}
+    timed: list[Measurement] = []
+    with contextlib.suppress(DeviceTrouble):  # it did not survive them; the next study has a worker of its own
+        timed = study.session.worker.finals(list(players.values()), IN_TURN_S) if players else []
+    times = dict(zip(players, timed, strict=False))
+    before = study.library.time_s if study.library else None
+    library_s = min((each.time_s for each in timed[len(players) :] if each.time_s), default=before)
     winner, won = (times.get(named[-1]), f"{named[-1][0]} {named[-1][1]}") if champion else (None, "")
-    cases = []
-    for told, of in zip(answers, named, strict=False):
-        timed = times.get(of)
-        cases.append(DrawnProblem(
-            problem, told.to_json(), timed.time_s if timed else None, library.time_s if library else None,
-            winner.time_s if winner else None, won, _trouble(timed),
-        ))  # fmt: skip
-    return tuple(cases)
+    champion_s = winner.time_s if winner else None
+    return tuple(
+        DrawnProblem(
+            problem, told.to_json(), times[of].time_s if of in times else None, library_s, champion_s, won,
+            _trouble(times.get(of)),
+        )
+        for told, of in zip(answers, named, strict=False)
+    )  # fmt: skip
 
 
 def _trouble(timed: Measurement | None) -> str:
@@ -250,26 +229,15 @@ def _trouble(timed: Measurement | None) -> str:
 
 
 def measured(
-    problems: Sequence[Problem],
-    answers: Sequence[Callable[[Problem, Crew], Answer]],
-    catalogue: Catalogue,
-    device: DetectedDevice,
-    seconds: float,
-    regime: str = "cold",
-    seed: int = 0,
+    requests: Sequence[StudyRequest], answers: Sequence[Callable[[Problem, Crew], Answer]]
 ) -> Iterator[tuple[DrawnProblem, ...]]:
     """Answers each problem, tunes it for a while, and times answers, champion and library in turn.
 
     The studies' records are thrown away, so that the problems remain ones that nobody tuned.
 
     Args:
-        problems: The problems.
+        requests: The studies, one for each problem, of one device.
         answers: Ways to look a problem up; the device's workers are at hand, open or not.
-        catalogue: Kernels.
-        device: Where.
-        seconds: Of each study.
-        regime: How time is taken.
-        seed: Of the searches.
 
     Returns:
         A case for each way to look up, problem by problem.
@@ -278,17 +246,15 @@ def measured(
         DeviceTrouble: The device stays unwell.
         Interrupted: SIGINT or SIGTERM came.
     """
-    with tempfile.TemporaryDirectory() as folder, closing(Crew((device,))) as crew:
-        for number, problem in enumerate(problems):
-            told = [ask(problem, crew) for ask in answers]
-            kernels = catalogue.of(problem.operation.name, device.target, dtype=problem.dtype)
-            request = StudyRequest(problem, kernels, (device,), regime, seconds, seed=seed + number)
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Crew(requests[0].found)) as crew:
+        for number, request in enumerate(requests):
+            told = [ask(request.problem, crew) for ask in answers]
             with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
                 try:
                     with open_study(request, store, crew=crew) as study:
                         yield compared(study, told)
                 except NothingFound as error:
-                    yield tuple(DrawnProblem(problem, each.to_json(), why=str(error)) for each in told)
+                    yield tuple(DrawnProblem(request.problem, each.to_json(), why=str(error)) for each in told)
 
 
 @dataclass(frozen=True)

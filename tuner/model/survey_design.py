@@ -324,9 +324,17 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
         (ProblemKey.of(tuned.problem), {named: timed.time_s for named, timed in tuned.times.items()})
         for tuned in gather(store, subject, declared)
     ]
-    for problem, times_s in [*known, *_surveyed(request, store, device)]:
+    parts = store.survey_parts(request.operation.name, device, request.regime)
+    surveyed = joined(parts, request.operation, request.kernels)
+    if surveyed is not None:  # earlier, also by this survey
+        for problem, times in zip(surveyed.problems, surveyed.by_problem(), strict=True):
+            times.pop(LIBRARY, None)
+            known.append(
+                (ProblemKey.of(problem), {surveyed.configs[at]: time_s for at, time_s in times.items()})
+            )
+    for key, times_s in known:
         numbered = {made.pool.number(named): time_s for named, time_s in times_s.items()}
-        made.times.add(problem, {at: time_s for at, time_s in numbered.items() if at is not None})
+        made.times.add(key, {at: time_s for at, time_s in numbered.items() if at is not None})
     return made
 
 
@@ -342,18 +350,3 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
         return [(each.kernel, each.config) for each in predictor.candidates(problem, count)]
 
     return proposed
-
-
-def _surveyed(
-    request: SurveyRequest, store: Store, device: DeviceInfo
-) -> Iterator[tuple[ProblemKey, dict[Named, float]]]:
-    """Problems of earlier surveys, also of this one, with the times of configs of kernels as they are."""
-    parts = store.survey_parts(request.operation.name, device, request.regime)
-    known = joined(parts, request.operation, request.kernels)
-    if known is None:
-        return
-    times: list[dict[Named, float]] = [{} for _ in known.problems]
-    for problem, config, time_s in zip(known.problem, known.config, known.time_s.tolist(), strict=True):
-        if config != LIBRARY:
-            times[problem][known.configs[config]] = time_s
-    yield from zip(map(ProblemKey.of, known.problems), times, strict=True)

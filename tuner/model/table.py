@@ -60,6 +60,13 @@ class Timings:
         if not (np.isfinite(self.time_s) & (np.asarray(self.time_s) > 0)).all():
             raise InputError("times are finite and above 0 s, got others; leave failed runs out")
 
+    def by_problem(self) -> list[dict[int, float]]:
+        """Per problem the times of configs, and of the library, by their numbers."""
+        times: list[dict[int, float]] = [{} for _ in self.problems]
+        for problem, config, time_s in zip(self.problem, self.config, self.time_s.tolist(), strict=True):
+            times[problem][int(config)] = time_s
+        return times
+
 
 #: A config that is n times slower than the best counts 1/n^2; n is this at the most.
 SLOW = 10.0

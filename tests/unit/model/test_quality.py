@@ -13,6 +13,7 @@ from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
 from tuner.model.quality import DrawnProblem, lines, measured, summary
 from tuner.results.record import ProblemKey
+from tuner.study.requests import StudyRequest
 
 DECLARED = catalogue.from_file(TOY)
 PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
@@ -36,7 +37,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnProblem, ...]:
     ways = [(BEST, ""), ({**BEST, "BLOCK": 128}, ""), (BEST, "library"), (broken, "")]
     found = find(spec)
     answers = [lambda problem, crew, way=way: told_of(found, *way) for way in ways]
-    ((*compared,),) = measured([PROBLEM], answers, DECLARED, found, seconds=4.0)
+    request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=4.0)
+    ((*compared,),) = measured([request], answers)
     return tuple(compared)
 
 
