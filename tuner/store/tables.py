@@ -13,21 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    Uuid,
-)
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, Table, Text
 
 from tuner.results.record import Champion, Record, latest_hash
 from tuner.results.survey import Kept
@@ -36,15 +23,17 @@ from tuner.store import lines
 #: The schema, and older ones that are carried over to it (`tuner.store.carry_over`).
 SCHEMA, OLDER = "0006", ("0001", "0002", "0003", "0004", "0005")
 
-METADATA = MetaData()
-_NUMBER = BigInteger().with_variant(Integer, "sqlite")
-_UUID: Uuid[str] = Uuid(as_uuid=False)
+METADATA = sa.MetaData()
+_NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_UUID: sa.Uuid[str] = sa.Uuid(as_uuid=False)
+#: Column -> what it refers to, if that has another name.
+_REFERS_TO = {"baseline": "record"}
 
 
 def _coded(kind: Any, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Any:
     """A type of columns whose values are written and read by functions."""
 
-    class Coded(TypeDecorator[Any]):
+    class Coded(sa.TypeDecorator[Any]):
         impl, cache_ok = kind, True
 
         def process_bind_param(self, value: Any, dialect: Any) -> Any:
@@ -89,9 +78,9 @@ def _unpacked_json(data: bytes) -> Any:
         return None
 
 
-_ITEM = _coded(LargeBinary, lines.packed, _item_of)
+_ITEM = _coded(sa.LargeBinary, lines.packed, _item_of)
 _JSON = _coded(Text, json.dumps, json.loads)
-_PACKED_JSON = _coded(LargeBinary, _packed_json, _unpacked_json)
+_PACKED_JSON = _coded(sa.LargeBinary, _packed_json, _unpacked_json)
 
 
 def _table(name: str, *columns: Any) -> Table:
@@ -108,11 +97,15 @@ def _texts(*names: str, unique: bool = False) -> list[Column[str]]:
 
 
 def _integers(*names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=False) for name in names]
+    return [Column(name, sa.BigInteger, nullable=False) for name in names]
 
 
-def _refers(name: str, table: str, *, optional: bool = False) -> Column[int]:
-    return Column(name, _NUMBER, ForeignKey(f"{table}.number"), nullable=optional)
+def _refer(*names: str, optional: bool = False) -> list[Column[int]]:
+    """Columns with the numbers of rows of the tables that they are named after; a baseline is a record."""
+    return [
+        Column(name, _NUMBER, sa.ForeignKey(f"tuner_{_REFERS_TO.get(name, name)}s.number"), nullable=optional)
+        for name in names
+    ]
 
 
 def _json(*names: str) -> list[Column[Any]]:
@@ -139,143 +132,92 @@ schema_history = Table(
 #: Columns of a problem; its precision and epilogue stand behind the dtype.
 PROBLEM = ("operation", "shape", "dtype", "layout")
 
-problems = _table("tuner_problems", *_texts(*PROBLEM), UniqueConstraint(*PROBLEM, name="tuner_problems_once"))
+problems = _table(
+    "tuner_problems", *_texts(*PROBLEM), sa.UniqueConstraint(*PROBLEM, name="tuner_problems_once")
+)
 
 devices = _table(
-    "tuner_devices",
-    *_texts("digest", unique=True),
-    *_texts("kind", "name", "uuid", "info"),
+    "tuner_devices", *_texts("digest", unique=True), *_texts("kind", "name", "uuid", "info"),
     Index("tuner_devices_by_name", "kind", "name"),
-)
+)  # fmt: skip
 
 kernels = _table(
-    "tuner_kernels",
-    *_texts("name", "source_hash", "origin"),
-    UniqueConstraint("name", "source_hash", "origin", name="tuner_kernels_once"),
-)
+    "tuner_kernels", *_texts("name", "source_hash", "origin"),
+    sa.UniqueConstraint("name", "source_hash", "origin", name="tuner_kernels_once"),
+)  # fmt: skip
 
 runs = _table(
-    "tuner_runs",
-    *_texts("digest", unique=True),
-    *_texts("study", "session", "versions"),
-    Index("ix_tuner_runs_study", "study"),
-    Index("ix_tuner_runs_session", "session"),
-)
+    "tuner_runs", *_texts("digest", unique=True), *_texts("study", "session", "versions"),
+    Index("ix_tuner_runs_study", "study"), Index("ix_tuner_runs_session", "session"),
+)  # fmt: skip
 
 # --- what is kept for good: only added, exported, and copied beside the database ---
 
 records = _table(
-    "tuner_records",
-    _id(),
-    _refers("problem", "tuner_problems"),
-    _refers("device", "tuner_devices"),
-    _refers("kernel", "tuner_kernels"),
-    _refers("run", "tuner_runs"),
-    *_texts("regime", "role", "outcome"),
-    Column("time_s", Double, nullable=True),
-    *_texts("config", "measured_at"),
-    _data(),
-    Index("tuner_records_by_run", "run"),
-    Index("tuner_records_by_device", "device", "measured_at"),
+    "tuner_records", _id(), *_refer("problem", "device", "kernel", "run"),
+    *_texts("regime", "role", "outcome"), Column("time_s", sa.Double, nullable=True),
+    *_texts("config", "measured_at"), _data(),
+    Index("tuner_records_by_run", "run"), Index("tuner_records_by_device", "device", "measured_at"),
     Index("tuner_records_by_time", "problem", "regime", "device", "time_s"),
-)
+)  # fmt: skip
 
 champions = _table(
-    "tuner_champions",
-    _id(),
-    _refers("record", "tuner_records"),
-    _refers("baseline", "tuner_records", optional=True),
-    _refers("problem", "tuner_problems"),
-    _refers("device", "tuner_devices"),
-    *_texts("regime"),
-    Column("speedup", Double, nullable=False),
-    *_texts("crowned_at"),
-    _data(),
-    Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
-)
+    "tuner_champions", _id(), *_refer("record"), *_refer("baseline", optional=True),
+    *_refer("problem", "device"), *_texts("regime"), Column("speedup", sa.Double, nullable=False),
+    *_texts("crowned_at"), _data(), Index("tuner_champions_by_problem", "problem", "regime", "crowned_at"),
+)  # fmt: skip
 
 retractions = _table(
-    "tuner_retractions",
-    _id(),
-    Column("of", _UUID, nullable=False),
-    *_texts("made_at"),
-    _data(),
+    "tuner_retractions", _id(), Column("of", _UUID, nullable=False), *_texts("made_at"), _data(),
     Index("ix_tuner_retractions_of", "of"),
-)
+)  # fmt: skip
 
 # A part of a survey is some hundred timings of one operation.
 surveys = _table(
-    "tuner_surveys",
-    _id(),
-    _refers("device", "tuner_devices"),
-    _refers("run", "tuner_runs"),
-    *_texts("operation", "regime"),
-    Column("timings", Integer, nullable=False),
-    *_texts("measured_at"),
-    _data(),
+    "tuner_surveys", _id(), *_refer("device", "run"), *_texts("operation", "regime"),
+    Column("timings", sa.Integer, nullable=False), *_texts("measured_at"), _data(),
     Index("tuner_surveys_by_operation", "operation", "regime", "device"),
-)
+)  # fmt: skip
 
-# The crown log: pins, rollbacks, confirmations; see `tuner.results.crowns`.
-crowns = _table(
-    "tuner_crowns", _id(), *_texts("act"), _refers("problem", "tuner_problems", optional=True), _data()
-)
+# The crown log: pins, rollbacks, confirmations; see `tuner.results.verdict`.
+crowns = _table("tuner_crowns", _id(), *_texts("act"), *_refer("problem", optional=True), _data())
 
 # --- nights and fleets ---------------------------------
 
 # Who of a fleet works on what; see `tuner.store.claims`. A number is never used again.
 claims = _table(
-    "tuner_claims",
-    *_texts("night", "study", "what", "worker", "device", "board", "state", "why"),
-    *_integers("trials"),
-    *_texts("started_at", "progressed_at", "ended_at"),
-    Index("tuner_claims_by_study", "study", "state"),
-    Index("tuner_claims_by_night", "night"),
-)
+    "tuner_claims", *_texts("night", "study", "what", "worker", "device", "board", "state", "why"),
+    *_integers("trials"), *_texts("started_at", "progressed_at", "ended_at"),
+    Index("tuner_claims_by_study", "study", "state"), Index("tuner_claims_by_night", "night"),
+)  # fmt: skip
 
 # What nights watched; see `tuner.store.watched`.
 sentinels = _table(
-    "tuner_sentinels",
-    _id(),
-    Column("night", _UUID, nullable=False),
-    Column("process", Integer, nullable=False),
-    _refers("problem", "tuner_problems"),
-    _refers("device", "tuner_devices"),
-    *_texts("regime"),
-    _data(_PACKED_JSON),
-    *_texts("measured_at"),
+    "tuner_sentinels", _id(), Column("night", _UUID, nullable=False),
+    Column("process", sa.Integer, nullable=False), *_refer("problem", "device"), *_texts("regime"),
+    _data(_PACKED_JSON), *_texts("measured_at"),
     Index("tuner_sentinels_by_problem", "problem", "regime", "measured_at"),
-)
+)  # fmt: skip
 
 # How nights began and ended, and their reports: events that are only added.
 nights = _table(
-    "tuner_nights",
-    _id(),
-    Column("night", _UUID, nullable=False),
-    *_texts("event"),
-    _data(_PACKED_JSON),
+    "tuner_nights", _id(), Column("night", _UUID, nullable=False), *_texts("event"), _data(_PACKED_JSON),
     *_texts("at"),
-)
+)  # fmt: skip
 
-# Models of times; see `tuner.store.models`. No number is used again: the last one tells of a change.
+# Models of times; see `tuner.store.watched`. No number is used again: the last one tells of a change.
 models = _table(
-    "tuner_models",
-    *_texts("operation", "device", "regime"),
-    _data(LargeBinary),
-    *_texts("fitted_at"),
+    "tuner_models", *_texts("operation", "device", "regime"), _data(sa.LargeBinary), *_texts("fitted_at"),
     Index("tuner_models_by_operation", "operation", "regime", "device"),
-)
+)  # fmt: skip
 
-# What was asked and had no exact answer, counted; see `tuner.store.demand`.
+# What was asked and had no exact answer, counted; see `tuner.store.watched`.
 demand = _table(
-    "tuner_demand",
-    *_texts(*PROBLEM, "kind", "device", "match"),
-    *_integers("calls"),
-    Column("saves_s", Double, nullable=False),
-    *_texts("first_at", "last_at"),
-    UniqueConstraint(*PROBLEM, "kind", "device", name="tuner_demand_once"),
+    "tuner_demand", *_texts(*PROBLEM, "kind", "device", "match"), *_integers("calls"),
+    Column("saves_s", sa.Double, nullable=False), *_texts("first_at", "last_at"),
+    sa.UniqueConstraint(*PROBLEM, "kind", "device", name="tuner_demand_once"),
     Index("tuner_demand_by_saving", "saves_s"),
-)
+)  # fmt: skip
 
 # --- the service ---------------------------------------
 
@@ -284,37 +226,25 @@ snapshots = _table("tuner_snapshots", *_texts("made_at"), *_json("positions"), *
 
 # A token's secret is not stored, only its SHA-256.
 tokens = _table(
-    "tuner_tokens",
-    *_texts("name", "digest", unique=True),
+    "tuner_tokens", *_texts("name", "digest", unique=True),
     *_texts("scopes", "created_at", "expires_at", "revoked_at", "used_at"),
-)
+)  # fmt: skip
 
 # Files of kernels that jobs may name, on one node; see `tuner.service.job_queue`.
 allowed_files = _table(
-    "tuner_allowed_files",
-    *_texts("node", "path", "digest", "allowed_at"),
-    *_json("covers"),
-    UniqueConstraint("node", "path", name="tuner_allowed_files_once"),
-)
+    "tuner_allowed_files", *_texts("node", "path", "digest", "allowed_at"), *_json("covers"),
+    sa.UniqueConstraint("node", "path", name="tuner_allowed_files_once"),
+)  # fmt: skip
 
 # `same` is the digest of what is asked while a job is unfinished, else its id: equal unfinished jobs are one.
 jobs = _table(
-    "tuner_jobs",
-    _id(),
-    *_texts("same", unique=True),
-    *_texts("node", "submitter"),
-    *_integers("priority"),
-    *_texts("deadline", "device", "state", "why"),
-    *_json("asked", "process", "progress", "report"),
-    *_integers("starts"),
-    *_texts("submitted_at", "started_at", "ended_at"),
+    "tuner_jobs", _id(), *_texts("same", unique=True), *_texts("node", "submitter"), *_integers("priority"),
+    *_texts("deadline", "device", "state", "why"), *_json("asked", "process", "progress", "report"),
+    *_integers("starts"), *_texts("submitted_at", "started_at", "ended_at"),
     Index("tuner_jobs_by_state", "state", "number"),
-)
+)  # fmt: skip
 
 job_events = _table(
-    "tuner_job_events",
-    _refers("job", "tuner_jobs"),
-    *_texts("kind", "at"),
-    *_json("said"),
+    "tuner_job_events", *_refer("job"), *_texts("kind", "at"), *_json("said"),
     Index("tuner_job_events_by_job", "job", "number"),
-)
+)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,67 +20,43 @@ from tuner.results.record import ProblemKey, Record, Role, new_id
 from tuner.store import Store
 from tuner.store.published import entries
 
-DECLARATION = """
-from pathlib import Path
-from tuner.declare.kernel import Kernel
-from tuner.declare.launch import Launch
-from tuner.declare.problem import Operation, Tensor, Work
-from tuner.declare.space import choice
-
-OPERATION = Operation(
-    name="copy_all", dims=("n",),
-    tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
-    work=lambda p: Work(0.0, 8.0 * p.n), reference=lambda xp, p, arrays: arrays["x"].astype(xp.float64),
-)
-KERNEL = Kernel(
-    operation="copy_all", name="plain", target="cuda", source=Path("copy.cu"),
-    parameters=(choice("BLOCK", 64, 128),),
-    launch=lambda p, c: Launch(grid=(-(-p.n // c.BLOCK),), block=(c.BLOCK,)),
-)
-"""
-SOURCE = """extern "C" __global__ void copy_all(const float* x, float* y, int n)
-{
-    int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < n) y[i] = x[i];
-}
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(DECLARATION)
-    (tmp_path / "copy.cu").write_text(SOURCE)
+    """The toy's kernels, to be changed."""
+    for path in TOY.parent.glob("toy.*"):
+        shutil.copy(path, tmp_path)
     return tmp_path
 
 
 def stored_record(folder: Path) -> Record:
     """A record as a study leaves it, read back from a store."""
-    catalogue = from_file(folder / "own.py")
-    kernel, config = catalogue.of("copy_all")[0], Config({"BLOCK": 64})
-    problem = catalogue.operation("copy_all").problem({"n": 1000})
+    catalogue = from_file(folder / "toy.py")
+    kernel, config = catalogue.of("toy", "cuda")[0], Config(BEST)
+    problem = catalogue.operation("toy").problem({"n": 1000})
     compiled = CompileReport(launch_hash=kernel.launch_hash(problem, config))
     measurement = Measurement(Outcome.MEASURED, samples_s=(1e-3,), compiled=compiled)
     record = Record(
-        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, dict(config),
-        kernel.source_hash, measurement, {"flops": 0.0, "bytes": 8e3}, origin=str(folder / "own.py"),
+        ProblemKey.of(problem), DeviceInfo.from_json(BOARD), "cold", Role.TRIAL, kernel.name, BEST,
+        kernel.source_hash, measurement, {"flops": 0.0, "bytes": 8e3}, origin=str(folder / "toy.py"),
     )  # fmt: skip
     with Store.open(f"sqlite:///{folder / 'studies.db'}") as store:
         store.add(record)
         return next(iter(store.records()))
 
 
-@pytest.mark.parametrize(("name", "comment"), [("copy.cu", "// A copy."), ("own.py", "# Mine.")])
+@pytest.mark.parametrize(("name", "comment"), [("toy.cu", "// A copy."), ("toy.py", "# Mine.")])
 def test_a_comment_makes_nothing_stale(folder: Path, name: str, comment: str) -> None:
     record = stored_record(folder)
     (folder / name).write_text(f"{comment}\n{(folder / name).read_text()}")
-    assert staleness(record, from_file(folder / "own.py")) == (False, "")
+    assert staleness(record, from_file(folder / "toy.py")) == (False, "")
 
 
 @pytest.mark.parametrize(
     ("name", "was", "becomes", "why"),
     [
-        ("copy.cu", "< n", "<= n", "has changed since"),
-        ("own.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
+        ("toy.cu", "< n)", "<= n)", "has changed since"),
+        ("toy.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
     ],
 )
 def test_a_changed_constant_makes_a_record_stale(
@@ -89,7 +66,7 @@ def test_a_changed_constant_makes_a_record_stale(
     text = (folder / name).read_text()
     assert was in text
     (folder / name).write_text(text.replace(was, becomes))
-    stale, reason = staleness(record, from_file(folder / "own.py"))
+    stale, reason = staleness(record, from_file(folder / "toy.py"))
     assert stale is True
     assert why in reason
 

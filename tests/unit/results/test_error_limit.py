@@ -178,12 +178,3 @@ def test_tune_tells_the_limit_as_a_table_and_as_json(tune: Callable[..., tuple[i
     assert limit["ratio"] == pytest.approx(1.0, abs=0.1)
     assert limit["ratio"] == answer["error"]["rms_rel"] / limit["library_rms_rel"]
     assert json.loads(tune("--json")[1])["error_limit"] is None
-
-
-def test_a_limit_that_nothing_meets_is_told(tune: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    rules = [rule({}, latency_s=BEST_S, error_rel=3e-7)]
-    spec = write_device(tmp_path / "far.json", rules=rules, baseline_s=BEST_S, baseline_error_rel=1e-7)
-    code, out, err = tune("--error-limit", "2", device=spec)
-    assert (code, out) == (1, "")
-    assert f"none of {LEGAL} trials can be champion:\n  INACCURATE: rms error" in err
-    assert "the limit is 2 times" in err

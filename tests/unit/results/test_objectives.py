@@ -52,8 +52,6 @@ def test_objectives_are_read_in_any_order() -> None:
     ("text", "kind", "message"),
     [
         ("time,power", UnknownName, "unknown objective 'power'"),
-        ("tine,error", UnknownName, "did you mean time"),
-        ("", UnknownName, "unknown objective ''"),
         ("energy", InputError, "the objectives are time, or time with .*, got energy; give e.g. time,energy"),
         ("time,error,time", InputError, "each once, got time,error,time; give e.g. time,error"),
     ],
@@ -202,7 +200,6 @@ def test_the_front_of_what_is_published(told: Told, here: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--objective", "energy"], "the objectives are time, or time with energy"),
         (["--objective", "time,error", "--sampler", "tpe"], "the sampler tpe minimises one objective"),
         (["-o", "plots"], "-o writes a plot of the front, which takes several objectives, got time alone"),
         (["--objective", "time,error", "-o", "device.json"], "-o takes a folder that can be written"),

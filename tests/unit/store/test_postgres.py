@@ -1,7 +1,6 @@
 """A database on a server: what a study, several writers and every kind of trouble make of it."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from fixtures.fake_device import BEST, BEST_S, ROOT, TOY, command, write_device
+from fixtures.fake_device import BEST, BEST_S, ROOT, TOY, write_device
 from fixtures.postgres import Databases
 from fixtures.records import record, square
 
+from tuner.cli.main import run
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.store import Store, tables
 
@@ -27,26 +27,14 @@ def url(databases: Databases) -> Iterator[str]:
     return databases.fresh()
 
 
-def test_a_study_and_a_lookup_on_a_server(url: str, here: Path) -> None:
-    """Optuna's tables are in the same database."""
+def test_a_study_and_a_lookup_on_a_server(url: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = write_device(here / "device.json", baseline_s=2 * BEST_S)
-    asked = [str(TOY), "--set", "n=1000", "--device", device, "--db", url, "--json"]
-    subprocess.run(
-        command("tune", *asked, "--sampler", "random", "--trials", "60", "--quiet"), check=True, cwd=here,
-        env=os.environ | {"TUNER_DASHBOARD": "1"},
-    )  # fmt: skip
-    done = subprocess.run(command("best", *asked), check=True, cwd=here, capture_output=True, text=True)
-    assert json.loads(done.stdout)["config"] == BEST
-    counted = subprocess.run(
-        command("records", "stats", "--db", url, "--json"), check=True, cwd=here, capture_output=True, text=True
-    )
-    (tally,) = json.loads(counted.stdout)
-    assert (tally["operation"], tally["device"], tally["champions"]) == ("toy", "Fake board", 1)
-    engine = sa.create_engine(url)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM trials").scalar() == tally["trials"]
-    engine.dispose()
-    assert [each.name for each in here.iterdir() if "ledger" in each.name] == []
+    named = [str(TOY), "--set", "n=1000", "--device", device, "--db", url, "--json"]
+    assert run(["tune", *named, "--sampler", "random", "--trials", "60", "--quiet"]) == 0
+    capsys.readouterr()
+    assert run(["best", *named]) == 0
+    assert json.loads(capsys.readouterr().out)["config"] == BEST
+    assert [file.name for file in here.iterdir() if "ledger" in file.name] == []
 
 
 def test_several_processes_write_to_one_server(url: str) -> None:

@@ -167,14 +167,8 @@ def test_devices_operations_and_own_kernels(store: Store, tmp_path: Path) -> Non
     assert publish(store, tmp_path, operation="stencil") == [tmp_path / "nvidia-h200" / "stencil.json"]
     assert "/home/me" not in (tmp_path / "nvidia-h200" / "stencil.json").read_text()
     assert publish(store, tmp_path, regime="hot") == []
-    assert {each.record.problem.operation for each in champions(directory=tmp_path)} == {
-        "gemm",
-        "gemv",
-        "stencil",
-    }
     assert [each.record.device.name for each in champions("gemm", tmp_path)] == [CPU.name, BOARD.name]
     assert champions("transpose", tmp_path) == []
-    assert champions(directory=tmp_path / "none") == []
 
 
 def test_results_of_one_device_are_read_without_those_of_others(store: Store, tmp_path: Path) -> None:

@@ -173,21 +173,6 @@ def test_the_command_marks_what_is_taken_back(store: Store, told: Told) -> None:
     assert json.loads(told("records", "forget", "--before", "2026-01-02", "--json")[1]) == {"taken_back": 3}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give the one or the other"),
-        (["--alone"], "give the one or the other"),
-        (["--before", "yesterday"], "--before takes a date such as 2026-05-31"),
-        (["xyz"], "a record is named by its id, a UUID such as"),
-    ],
-)
-def test_what_cannot_be_taken_back_is_told(told: Told, arguments: list[str], message: str) -> None:
-    code, _, err = told("records", "forget", *arguments)
-    assert code == 2
-    assert message in err
-
-
 # ---- a clock that stood ahead
 
 AHEAD = (datetime.now(UTC) + timedelta(days=2000)).isoformat(timespec="microseconds")

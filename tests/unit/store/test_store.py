@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,25 +116,6 @@ def test_a_reader_cannot_write(url: str) -> None:
         assert store.records() == []
 
 
-def test_a_process_that_changes_its_folder_goes_on_with_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        Store.open("sqlite:///studies.db").close()
-    monkeypatch.chdir(first)
-    with Store.open("sqlite:///studies.db") as store:
-        store.close()  # the next use makes a connection
-        monkeypatch.chdir(second)
-        store.add(record())
-    assert {path.name for path in first.iterdir()} == {"studies.db", "studies.db.ledger.jsonl.gz"}
-    assert [path.name for path in second.iterdir()] == ["studies.db"]
-    with Store.open(f"sqlite:///{first}/studies.db", read_only=True) as store:
-        assert len(store.records()) == 1
-
-
 def test_a_lone_file_is_read_as_it_lies(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a medium that cannot be written: no log may be made beside the file."""
     with Store.open(url) as store:
@@ -237,3 +219,13 @@ def test_a_new_database_is_opened_by_several_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             for store in pool.map(lambda _, url=url: Store.open(url), range(4)):
                 store.close()
+
+
+def test_precisions_are_problems_of_their_own(url: str) -> None:
+    usual, emulated = square(64), replace(square(64), precision="emulated")
+    with Store.open(url) as store:
+        crowned = [records.champion(records.record(problem)) for problem in (usual, emulated)]
+        store.crown(crowned)
+        for problem, champion in zip((usual, emulated), crowned, strict=True):
+            assert store.champion(problem, records.BOARD, "cold") == champion
+            assert store.records(problem=problem) == [champion.record]

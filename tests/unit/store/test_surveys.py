@@ -11,7 +11,6 @@ from fixtures.records import BOARD, CPU, survey_part
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.cli.main import run
 from tuner.results.measurement import Outcome
 from tuner.results.record import Retraction
 from tuner.results.survey import SurveyPart, Timing
@@ -84,13 +83,3 @@ def test_surveys_are_taken_back(url: str) -> None:
         assert retracting.give_back(store, Chosen((part.id,))) == 1
         assert store.survey_parts("gemm", BOARD, "cold") == [part]
         assert isinstance(next(listing.stream(store, Retraction)), Retraction)
-
-
-def test_stats_and_export_tell_of_surveys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"sqlite:///{tmp_path / 'studies.db'}"
-    with Store.open(url) as store:
-        store.add(survey_part(9))
-    assert run(["records", "stats", "--db", url]) == 0
-    assert "timings" in capsys.readouterr().out
-    assert run(["records", "export", str(tmp_path / "a.jsonl"), "--db", url]) == 0
-    assert "9 timings of surveys" in capsys.readouterr().err
