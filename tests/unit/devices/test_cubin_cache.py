@@ -28,31 +28,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CubinCach
     opened.close()
 
 
-def test_what_was_put_is_found_by_another_process_with_its_report(cache: CubinCache) -> None:
-    assert cache.get(RENDERED, "sm_90a", "NVRTC 13.0") is None
-    cache.put(RENDERED, "sm_90a", "NVRTC 13.0", BINARY)
-    other = CubinCache()
-    assert other.get(RENDERED, "sm_90a", "NVRTC 13.0") == BINARY
-    other.close()
-
-
-@pytest.mark.parametrize(
-    ("rendered", "architecture", "compiler"),
-    [
-        (replace(RENDERED, text="other"), "sm_90a", "NVRTC 13.0"),
-        (replace(RENDERED, options=("-O3", "--use_fast_math")), "sm_90a", "NVRTC 13.0"),
-        (RENDERED, "sm_80", "NVRTC 13.0"),
-        (RENDERED, "sm_90a", "NVRTC 12.9"),
-    ],
-    ids=["source", "options", "architecture", "compiler"],
-)
-def test_another_source_option_architecture_or_compiler_is_another_binary(
-    cache: CubinCache, rendered: Rendered, architecture: str, compiler: str
-) -> None:
-    cache.put(RENDERED, "sm_90a", "NVRTC 13.0", BINARY)
-    assert cache.get(rendered, architecture, compiler) is None
-
-
 def test_it_stays_within_its_bound(cache: CubinCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "LIMIT_BYTES", 1 << 20)
     small = CubinCache()

@@ -2,50 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
-import tuner
 from tuner.declare.language import languages
 from tuner.devices.detect import is_spec, kind_of, kinds, language_of
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeclarationError, InputError
-
-PACKAGE = Path(tuner.__file__).parent
-#: Questions about other libraries' names of devices (PyTorch's, DLPack's), and the default GPU of `tuner.tune`.
-MOST_PLACES = 5
-#: Whoever asks for a fake device asks whether this is a rehearsal.
-NAMES = {*kinds(), *languages(), *(language_of(target).name for target in languages())} - {"fake"}
-
-
-def _names_one(node: ast.expr) -> bool:
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return any(map(_names_one, node.elts))
-    return isinstance(node, ast.Constant) and str(node.value).partition(":")[0] in NAMES
-
-
-def _asks(node: ast.AST) -> bool:
-    """True for a comparison with the name of a kind or language, or a table by such names."""
-    if isinstance(node, ast.Compare):
-        return any(map(_names_one, (node.left, *node.comparators)))
-    if isinstance(node, ast.Dict):
-        return any(key is not None and _names_one(key) for key in node.keys)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in ("startswith", "get") and any(map(_names_one, node.args))
-    return isinstance(node, ast.MatchValue) and _names_one(node.value)
-
-
-def test_nearly_nothing_outside_devices_asks_what_kind_a_device_is() -> None:
-    places = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] != "devices"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if _asks(node)
-    ]
-    assert len(places) <= MOST_PLACES, f"give the kind or the language an attribute instead: {places}"
 
 
 @pytest.mark.parametrize("name", kinds())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from fixtures.fake_device import BOARD
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.cpu import load as cpu
@@ -78,19 +74,6 @@ def test_steal_quota_and_heat_are_found() -> None:
     assert cpu_load(after, after, OWN) == Load()
 
 
-@given(st.floats(0.01, 1e4), st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4), st.integers(1, 512))
-def test_whatever_is_read_the_load_is_a_number_of_cores(
-    wall_s: float, start_s: float, busy_s: float, own_s: float, cores: int
-) -> None:
-    before = CpuReading(0.0, cores, start_s, processes={OWN: CpuProcess(1, "", 0.0)})
-    after = CpuReading(wall_s, cores, start_s + busy_s, processes={OWN: CpuProcess(1, "", own_s)})
-    circumstances = cpu_load(before, after, OWN).circumstances
-    assert circumstances[OTHERS_CORES] >= 0
-    # An own share that is as large as all that was used leaves nothing for others.
-    assert own_s < busy_s or circumstances[OTHERS_CORES] <= 1e-3
-    assert all(isinstance(value, float) for value in circumstances.values())
-
-
 def test_this_machine_is_read() -> None:
     now = CpuReading.now()
     assert now.cores == len(os.sched_getaffinity(0))
@@ -134,12 +117,6 @@ def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: py
     watch.restart()
     # From here on the GPU's own utilization is this study's.
     assert watch.load().circumstances == {OTHERS_PROCESSES: 1}
-
-
-def test_what_a_fake_device_sees_stands_in_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "fake.json"
-    path.write_text(json.dumps({"info": BOARD, "machine": {OTHERS_PROCESSES: 2}}))
-    assert MachineWatch([find(f"fake:{path}")]).complaints() == ("2 other processes on the GPU",)
 
 
 # --- Files of Linux -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, fault_configs, reque
 
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
-from tuner.devices.detect import DetectedDevice, find
+from tuner.devices.detect import find
 from tuner.devices.fake.device import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
@@ -143,14 +143,6 @@ def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> N
     with pytest.raises(DeviceTrouble, match="Fake board stays unwell: the device is unwell"):
         worker.finish()
     assert worker.restarts == device_worker.MAX_UNWELL
-
-
-def test_a_device_that_cannot_be_opened_is_trouble(tmp_path: Path) -> None:
-    known = find(write_device(tmp_path / "device.json"))
-    worker = DeviceWorker(DetectedDevice(f"fake:{tmp_path}/gone.json", known.info))
-    with pytest.raises(DeviceTrouble, match="cannot read"):
-        worker.open()
-    worker.close()
 
 
 def test_a_worker_that_fails_at_what_no_config_can_spoil_is_trouble(make: Make) -> None:

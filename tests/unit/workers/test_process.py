@@ -63,12 +63,6 @@ def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> 
         worker.request({"do": "canary"})
 
 
-def test_a_device_that_cannot_be_opened_is_trouble(start: Start, tmp_path: Path) -> None:
-    worker = start("device", f"fake:{tmp_path}/none.json")
-    with pytest.raises(DeviceTrouble, match="a fake device is a JSON file, cannot read"):
-        worker.ask({"do": "hello"})
-
-
 def test_a_killed_worker_is_told_with_its_signal(start: Start, spec: str) -> None:
     worker = start("compile", spec)
     worker.ask({"do": "hello"})
