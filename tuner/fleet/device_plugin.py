@@ -30,8 +30,7 @@ from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet import orders
 from tuner.night.night import Stage
 from tuner.night.sentinels import SentinelCode
-from tuner.night.standing import kernels_of, study_of
-from tuner.night.work import Work
+from tuner.night.work import Work, kernels_of, study_of
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.sentinel import Sentinel
 from tuner.store import Store

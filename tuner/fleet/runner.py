@@ -23,8 +23,7 @@ from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
 from tuner.fleet import device_plugin, orders
 from tuner.night.scheduler import Night
 from tuner.night.sentinels import Pass, Timed, Watched
-from tuner.night.standing import study_of
-from tuner.night.work import Done, Place, Work
+from tuner.night.work import Done, Place, Work, study_of
 from tuner.results.record import new_id
 from tuner.store import Store
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently

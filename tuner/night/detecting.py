@@ -89,35 +89,26 @@ class Finding:
         return self.certainty > TOLD and abs(self.change) >= LEAST_CHANGE[self.moved]
 
 
-def examine(nights: Floats, tonight: Floats) -> Finding | None:
+def examine(nights: Floats, tonight: Floats, again: Floats | None = None) -> Finding | None:
     """Judges one problem's night on one board.
 
     Args:
         nights: A row for each earlier night, as from `levels`, the first first, since the last change that was
             said.
-        tonight: One row for each pass of this night.
-
-    Returns:
-        None while there are too few nights, or if the champion was not timed.
-    """
-    explanations = _explanations(nights, tonight)
-    return max(explanations.values(), key=lambda finding: finding.certainty, default=None)
-
-
-def confirmed(nights: Floats, tonight: Floats, again: Floats) -> Finding | None:
-    """Judges a night again, with its repeats in fresh processes.
-
-    Args:
-        nights: A row for each earlier night.
         tonight: The row of this night's own pass.
-        again: A row for each repeat.
+        again: A row for each repeat in fresh processes; None without repeats.
 
     Returns:
-        The finding of all passes together; None if the repeats alone do not point the same way.
+        The finding of all passes together; None while there are too few nights, if the champion was not timed,
+        or if the repeats alone do not point the same way.
     """
-    finding = examine(nights, np.vstack([tonight[None], again]))
-    alone = _explanations(nights, again).get(finding.moved) if finding else None
-    return finding if finding and alone and alone.change * finding.change > 0 else None
+    passes = tonight[None] if again is None else np.vstack([tonight[None], again])
+    explanations = _explanations(nights, passes)
+    finding = max(explanations.values(), key=lambda one: one.certainty, default=None)
+    if finding is not None and again is not None:
+        alone = _explanations(nights, again).get(finding.moved)
+        return finding if alone and alone.change * finding.change > 0 else None
+    return finding
 
 
 def _explanations(nights: Floats, tonight: Floats) -> dict[str, Finding]:
@@ -165,41 +156,26 @@ LEAST_STRETCH, LEAST_NIGHTS = 2, 6
 PENALTY = 6.0
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Nights of equal level.
-
-    Attributes:
-        first: Index of its first night.
-        last: Index of its last night.
-        level: Mean of the logarithms.
-    """
-
-    first: int
-    last: int
-    level: float
-
-
-def stretches(values: Sequence[float]) -> list[Stretch]:
-    """Cuts one series into stretches of equal level.
+def level_changes(values: Sequence[float]) -> list[tuple[int, float]]:
+    """Cuts a series into stretches of equal level.
 
     Args:
         values: A logarithm for each night, the first first.
+
+    Returns:
+        Index of the first night of each stretch but the first, and the change of the mean there.
     """
     import ruptures  # type: ignore[import-untyped]
 
+    if len(values) < LEAST_NIGHTS:
+        return []
     series = np.asarray(values, dtype=np.float64)
-    ends = [len(series)]
-    if len(series) >= LEAST_NIGHTS:
-        # The deviation of a night, from neighbours: a change of level hardly counts in it.
-        sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / math.sqrt(2.0)
-        search = ruptures.Pelt(model="l2", min_size=LEAST_STRETCH, jump=1).fit(series / (sigma or 1.0))
-        ends = search.predict(pen=PENALTY * math.log(len(series)))
-    return [
-        Stretch(start, end - 1, float(series[start:end].mean()))
-        for start, end in itertools.pairwise([0, *ends])
-        if end > start
-    ]
+    # The deviation of a night, from neighbours: a change of level hardly counts in it.
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / math.sqrt(2.0)
+    search = ruptures.Pelt(model="l2", min_size=LEAST_STRETCH, jump=1).fit(series / (sigma or 1.0))
+    cuts = search.predict(pen=PENALTY * math.log(len(series)))[:-1]
+    means = [float(part.mean()) for part in np.split(series, cuts)]
+    return [(cut, since - before) for cut, (before, since) in zip(cuts, itertools.pairwise(means), strict=True)]
 
 
 def history_of(store: Store, tonight: Sentinel, changes: Mapping[tuple[str, str], str]) -> list[Sentinel]:
@@ -267,8 +243,8 @@ class ProblemNight:
         champion, before = (_who(self.history[-1], name) for name in (CHAMPION, BEFORE))
         changed = [number for number, night in enumerate(self.history) if _who(night, CHAMPION) != champion]
         nights = self._rows(self.history[changed[-1] + 1 if changed else 0 :], before)
-        tonight = self._rows([self.tonight], before)
-        return confirmed(nights, tonight[0], self._rows(again, before)) if again else examine(nights, tonight)
+        (tonight,) = self._rows([self.tonight], before)
+        return examine(nights, tonight, self._rows(again, before) if again else None)
 
     @staticmethod
     def _rows(sentinels: Iterable[Sentinel], before: tuple[object, ...] | None) -> Floats:

@@ -24,6 +24,8 @@ from tuner.workers.bench import CompiledConfig
 
 #: Seconds of rounds.
 SECONDS = 1.0
+BEFORE_CODE = "the machine code of before"
+COMPILER, NOT_COMPILER = "the compiler is the cause", "the compiler is not the cause"
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,31 @@ def explain(
         if night.process == 1 and night.device.uuid == now.device.uuid
     ]
     rendered, champion = problem.contenders[0].rendered(problem.problem), now.players[0]
-    has_nvcc = source_language(board.target).has_launch and not board.spec.startswith("fake:")
-    nvcc = _by_nvcc(rendered, now.device.architecture) if has_nvcc else "none is installed for it"
+    nvcc: CompiledConfig | str = "none is installed for it"
+    if source_language(board.target).has_launch and not board.spec.startswith("fake:"):
+        nvcc = _by_nvcc(rendered, now.device.architecture)
+
+    def swapped(name: str, code: CompiledConfig | str, faster: str, same: str) -> Swap:
+        """Machine code, by its times over the library's, so that clocks do not matter."""
+        if isinstance(code, str):
+            return Swap(name, code)
+        return _compared(name, _timed(board, problem, code), now, True, faster, same)
+
+    here, there = "faster there: this board or its clocks are the cause", "no faster there"
+    before = _of_before(rendered, history, now)
     swaps = [
         Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s),
-        _with_code(
-            "the machine code of before", board, problem, _of_before(rendered, history, now), now,
-            "faster: the compiler is the cause", "not faster: the compiler is not the cause",
+        swapped(
+            BEFORE_CODE,
+            _of_before(rendered, history, now),
+            f"faster: {COMPILER}",
+            f"not faster: {NOT_COMPILER}",
         ),
-        _with_code(
-            "another compiler", board, problem, nvcc, now,
-            "nvcc's is faster: the compiler is the cause", "nvcc's is no faster",
-        ),
-        *(_elsewhere(other, problem, now) for other in others),
-    ]  # fmt: skip
+        swapped("another compiler", nvcc, f"nvcc's is faster: {COMPILER}", "nvcc's is no faster"),
+    ]
+    for other in others:
+        timed = _timed(other, problem)
+        swaps.append(_compared(f"another board: {other.spec}", timed, now, False, here, there))
     if not others:
         swaps.append(Swap("another board", "none was named; --other cuda:N tries it"))
     return [*swaps, _older_library(history, now)]
@@ -99,30 +112,15 @@ def _timed(board: DetectedDevice, problem: Watched, instead: CompiledConfig | No
     return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [problem])[0]
 
 
-def _with_code(
-    name: str, board: DetectedDevice, problem: Watched, code: CompiledConfig | str, now: Sentinel,
-    faster: str, same: str,
-) -> Swap:  # fmt: skip
-    """A swap of machine code, by its times over the library's, so that clocks do not matter."""
-    if isinstance(code, str):
-        return Swap(name, code)
-    swapped = _timed(board, problem, code)
-    library, other = now.player(LIBRARY), swapped.player(LIBRARY)
-    beside = other.time_s / library.time_s if library and other and library.time_s and other.time_s else 1.0
-    return _compared(name, swapped, now, beside, faster, same)
-
-
-def _elsewhere(other: DetectedDevice, problem: Watched, now: Sentinel) -> Swap:
-    name, faster = f"another board: {other.spec}", "faster there: this board or its clocks are the cause"
-    return replace(_compared(name, _timed(other, problem), now, 1.0, faster, "no faster there"), library=None)
-
-
-def _compared(name: str, swapped: Sentinel, now: Sentinel, beside: float, faster: str, same: str) -> Swap:
-    ours, theirs = now.players[0], swapped.players[0]
+def _compared(name: str, swapped: Sentinel, now: Sentinel, by_library: bool, faster: str, same: str) -> Swap:
+    ours, theirs, beside = now.players[0], swapped.players[0], None
     if not (ours.time_s and theirs.time_s):
         return Swap(name, theirs.wrong or ours.wrong or "it was not timed")
-    change = theirs.time_s / ours.time_s / beside - 1.0
-    return Swap(name, faster if change < -now.bound else same, theirs.time_s, change, beside - 1.0)
+    if by_library:
+        library, other = now.player(LIBRARY), swapped.player(LIBRARY)
+        beside = (other.time_s or 1.0) / (library.time_s or 1.0) - 1.0 if library and other else 0.0
+    change = theirs.time_s / ours.time_s / (1.0 + (beside or 0.0)) - 1.0
+    return Swap(name, faster if change < -now.bound else same, theirs.time_s, change, beside)
 
 
 def _of_before(rendered: Rendered, history: Sequence[Sentinel], now: Sentinel) -> CompiledConfig | str:
@@ -135,7 +133,7 @@ def _of_before(rendered: Rendered, history: Sequence[Sentinel], now: Sentinel) -
         if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
     ]
     if not earlier:
-        return "every earlier night ran the same machine code: the compiler is not the cause"
+        return f"every earlier night ran the same machine code: {NOT_COMPILER}"
     binary = CubinCache().get(rendered, now.device.architecture, earlier[0].compiler)
     if binary is None:
         return f"it was made by {earlier[0].compiler}, and is no longer in the cache"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import itertools
 import json
 import math
 import platform
@@ -23,7 +22,7 @@ import click
 
 from tuner.errors import InputError, NothingFound
 from tuner.night.causes import arguments
-from tuner.night.detecting import stretches
+from tuner.night.detecting import level_changes
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import Champion, utc_now
@@ -221,19 +220,12 @@ def _history(store: Store, now: Sentinel) -> dict[str, Any]:
         players = {name: night.player(name) for name in COLOURS}
         times = {name: player.time_s if player else None for name, player in players.items()}
         rows.append({"at": night.measured_at, **times})
-    return {
-        "problem": str(now.problem), "board": now.device.uuid, "nights": rows, "changes": _changes(nights),
-    }  # fmt: skip
-
-
-def _changes(nights: Sequence[Sentinel]) -> list[dict[str, Any]]:
-    """Where the level of champion over library changed, and by which share."""
-    shifts = [(night.measured_at, night.shift(CHAMPION, LIBRARY)) for night in nights]
-    ratios = [(at, shift.log_ratio) for at, shift in shifts if shift is not None]
-    return [
-        {"at": ratios[since.first][0], "change": math.expm1(since.level - before.level)}
-        for before, since in itertools.pairwise(stretches([ratio for _, ratio in ratios]))
+    shifts = [(night.measured_at, shift) for night in nights if (shift := night.shift(CHAMPION, LIBRARY))]
+    changes = [
+        {"at": shifts[first][0], "change": math.expm1(change)}
+        for first, change in level_changes([shift.log_ratio for _, shift in shifts])
     ]
+    return {"problem": str(now.problem), "board": now.device.uuid, "nights": rows, "changes": changes}
 
 
 # --- pages ---------------------------------------------

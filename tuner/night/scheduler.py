@@ -15,8 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.night.plan_items import Plan, PlanItem, asks_for
 from tuner.night.slices import LEAST_SLICE_S, Slices
-from tuner.night.standing import Standing, kernels_of
-from tuner.night.work import Done, NightItem, Place, Runner, Work
+from tuner.night.work import Done, NightItem, Place, Runner, Standing, Work, kernels_of
 from tuner.search import Budget
 from tuner.store import Store
 from tuner.store.claims import patiently

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from fixtures.fake_device import ROOT
 
 from tuner.cli.main import run
@@ -24,8 +24,9 @@ from tuner.fleet.clusters import (
     job_script,
     seconds_of,
     site,
-    worker_command,
 )
+from tuner.fleet.command import worker
+from tuner.night.command import nightly
 
 DOCS = ROOT / "docs"
 
@@ -128,12 +129,6 @@ def test_the_limit_of_a_job_is_read(walltime: str, seconds: float | None) -> Non
     assert seconds_of(walltime) == seconds
 
 
-def test_workers_end_before_their_job() -> None:
-    command = worker_command("tcp://a:1", "n", {"python": "python"}, "01:00:00")
-    assert command.endswith("--lifetime 3480")
-    assert "--lifetime" not in worker_command("tcp://a:1", "n", {}, None)
-
-
 def test_jobs_are_submitted_and_cancelled(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch system of two scripts: one notes the job, the other its end."""
     for name, body in (("sbatch", 'cp "$1" "$JOBS/job.sh"; echo "Submitted batch job 17"'),
@@ -155,22 +150,6 @@ def test_jobs_are_submitted_and_cancelled(here: Path, monkeypatch: pytest.Monkey
     assert (here / "cancelled").read_text().strip() == "17"
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (Certificates(authority=Path("ca.pem")), "add --tls-cert, --tls-key"),
-        (
-            Certificates(Path("ca.pem"), Path("c.pem"), Path("k.pem")),
-            "--tls-ca names a PEM file, there is none",
-        ),
-    ],
-)
-def test_certificates_that_are_not_there_are_told(here: Path, given: Certificates, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        given.security("worker")
-    assert Certificates().security("worker") is None
-
-
 def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
     found = re.search(r"```sh\n(kind=.*?done)\n", (DOCS / "fleet.md").read_text(), re.DOTALL)
     assert found is not None
@@ -178,14 +157,9 @@ def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
     ours = Certificates(here / "ca.pem", here / "coordinator.pem", here / "coordinator.key")
     from distributed import LocalCluster
 
-    files = {name: str(here / name) for name in ("ca.pem", "scheduler.pem", "scheduler.key")}
-    from distributed.security import Security
-
-    security = Security(
-        tls_ca_file=files["ca.pem"], require_encryption=True, tls_scheduler_cert=files["scheduler.pem"],
-        tls_scheduler_key=files["scheduler.key"], tls_client_cert=files["scheduler.pem"],
-        tls_client_key=files["scheduler.key"],
-    )  # fmt: skip
+    security = Certificates(here / "ca.pem", here / "scheduler.pem", here / "scheduler.key").security(
+        "scheduler"
+    )
     with LocalCluster(
         n_workers=0, host="127.0.0.1", protocol="tls", security=security, dashboard_address="127.0.0.1:0"
     ) as cluster:
@@ -195,63 +169,28 @@ def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
             assert here_too.client.scheduler_info()["workers"] == {}
 
 
-def documents() -> list[dict[str, Any]]:
-    """The objects of the manifest."""
-    return list(yaml.safe_load_all((DOCS / "fleet" / "kubernetes.yaml").read_text()))
-
-
-def pods() -> list[dict[str, Any]]:
-    """The pods that the manifest makes: metadata and spec of each."""
-    found = []
-    for each in documents():
-        spec = each["spec"].get("jobTemplate", {}).get("spec", each["spec"])
-        if "template" in spec:
-            found.append(spec["template"])
-    return found
-
-
-def test_the_manifest_has_the_objects_of_a_fleet() -> None:
-    kinds = [(each["apiVersion"], each["kind"]) for each in documents()]
-    assert kinds == [
-        ("v1", "Service"), ("apps/v1", "Deployment"), ("apps/v1", "DaemonSet"), ("batch/v1", "CronJob"),
-        ("networking.k8s.io/v1", "NetworkPolicy"),
-    ]  # fmt: skip
-    names = [each["metadata"]["name"] for each in documents()]
-    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) for name in names)
-    for each in documents():
-        if each["kind"] in ("Deployment", "DaemonSet"):
-            wanted = each["spec"]["selector"]["matchLabels"]
-            assert wanted.items() <= each["spec"]["template"]["metadata"]["labels"].items()
-    service, policy = documents()[0], documents()[-1]
-    scheduler = pods()[0]["metadata"]["labels"]
-    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == scheduler
+def test_the_manifest_has_the_objects_of_a_fleet_and_commands_that_are_understood() -> None:
+    documents = list(yaml.safe_load_all((DOCS / "fleet" / "kubernetes.yaml").read_text()))
+    service, scheduler, workers, night, policy = documents
+    kinds = [document["kind"] for document in documents]
+    assert kinds == ["Service", "Deployment", "DaemonSet", "CronJob", "NetworkPolicy"]
     assert "type" not in service["spec"], "a service of the cluster's own network"
-
-
-def test_the_manifests_containers_are_whole() -> None:
-    for pod in pods():
-        volumes = {each["name"] for each in pod["spec"]["volumes"]}
-        for container in pod["spec"]["containers"]:
-            assert {each["name"] for each in container["volumeMounts"]} <= volumes
-            words = [*container["command"], *container.get("args", [])]
-            assert all(isinstance(word, str) for word in words)
-            assert "--tls-cert" in words
-            assert "memory" in container["resources"]["requests"]
-            for variable in container.get("env", []):
-                assert variable.keys() in ({"name", "value"}, {"name", "valueFrom"})
-
-
-def test_the_manifests_commands_are_understood() -> None:
-    """Each command's options are among those that its --help lists."""
-    for pod in pods()[1:]:
-        container = pod["spec"]["containers"][0]
-        words = [*container["command"], *container["args"]]
-        told = subprocess.run(
-            [sys.executable, "-m", "tuner", words[1], "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        ).stdout
-        assert words[0] == "tuner"
-        assert all(word in told for word in words if word.startswith("--"))
+    pods = [
+        scheduler["spec"]["template"], workers["spec"]["template"],
+        night["spec"]["jobTemplate"]["spec"]["template"],
+    ]  # fmt: skip
+    labels = pods[0]["metadata"]["labels"]
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == labels
+    for document, pod in zip((scheduler, workers), pods[:2], strict=True):
+        wanted = document["spec"]["selector"]["matchLabels"]
+        assert wanted.items() <= pod["metadata"]["labels"].items()
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        (container,) = pod["spec"]["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        words = [*container["command"], *container.get("args", [])]
+        assert "--tls-cert" in words
+        assert "memory" in container["resources"]["requests"]
+        if pod is not pods[0]:
+            shown = CliRunner().invoke({"worker": worker, "nightly": nightly}[words[1]], ["--help"]).output
+            assert all(word in shown for word in words if word.startswith("--"))

@@ -32,7 +32,5 @@ def test_each_worker_process_gets_its_share(tmp_path: Path, monkeypatch: pytest.
     boards = [find(write_device(tmp_path / f"{name}.json", info={"uuid": name})) for name in "ab"]
     made = nanny_options(boards, WorkerOptions(folder=tmp_path))
     assert [options["plugins"][0].cores for options in made] == [set(range(16)), set(range(16, 32))]
-    assert [Path(options["env"]["TUNER_CACHE"]) for options in made] == [
-        tmp_path / "a" / "cache",
-        tmp_path / "b" / "cache",
-    ]
+    caches = [options["env"]["TUNER_CACHE"] for options in made]
+    assert caches == [str(tmp_path / name / "cache") for name in "ab"]

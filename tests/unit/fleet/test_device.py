@@ -20,11 +20,8 @@ from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.errors import LockedByAnother, StoreTrouble
 from tuner.fleet import device_plugin
-from tuner.fleet.device_plugin import DevicePlugin
 from tuner.fleet.orders import Database, Greeting, Order, WorkAnswer, identity_of
-from tuner.night.plan import read_plan
-from tuner.night.standing import kernels_of, study_of
-from tuner.night.work import Work
+from tuner.night.work import Work, kernels_of, study_of
 from tuner.store import Store
 from tuner.store.claims import PatientStore
 
@@ -183,30 +180,12 @@ def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
     assert bench.worker.events[-1]["cut"] == (stall_s > 1)
 
 
-def test_a_greeting_is_answered_by_what_the_machine_is(bench: Bench) -> None:
-    identity = identity_of(str(item.file) for item in read_plan(Path("plan.toml")).items)
-    (report,) = bench.run(lambda: bench.device.greet(Greeting(identity, bench.database)))
-    assert (report.identity, report.complaints, report.info.name) == (identity, (), "Fake board")
-
-
 def test_a_device_that_another_process_holds_is_told(bench: Bench) -> None:
     bench.device.lock_wait_s = 0.2
     with ExitStack() as stack:
         stack.enter_context(device_lock(find(bench.device.spec).info, "tune gemm"))
         stack.enter_context(pytest.raises(LockedByAnother, match="one process at a time times on a device"))
         bench.run(lambda: bench.device.greet(Greeting(identity_of(), bench.database)))
-
-
-@pytest.mark.parametrize(("idle_s", "closes"), [(0.05, True), (60.0, False)])
-def test_a_device_is_closed_once_nobody_asks_for_anything(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, idle_s: float, closes: bool
-) -> None:
-    monkeypatch.setattr(device_plugin, "IDLE_S", idle_s)
-    closed: list[bool] = []
-    monkeypatch.setattr("fixtures.rehearsed_device.RehearsedStage.close", lambda stage: closed.append(True))
-    bench.run(lambda: bench.device.work(bench.order()), lambda: time.sleep(0.5), lambda: closed.append(False))
-    assert closed[0] is closes
-    assert closed[-1], "at the end it is closed in any case"
 
 
 @pytest.mark.parametrize(
@@ -242,10 +221,3 @@ def test_a_database_that_is_away_as_it_is_opened_is_waited_for(
     assert isinstance(answer, WorkAnswer)
     assert answer.done.trials["total"] == 2
     assert bench.worker.events[0]["stage"] == "waiting for the database", "the coordinator hears of it"
-
-
-def test_a_process_without_our_device_takes_no_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_plugin, "get_worker", lambda: type("Worker", (), {"plugins": {}}))
-    with pytest.raises(Exception, match="a worker is started by `tuner worker`, this one was not"):
-        device_plugin.perform("greet", None)
-    assert DevicePlugin("cpu").spec == "cpu"

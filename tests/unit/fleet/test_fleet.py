@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -11,16 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, stored, write_device
 from rich.console import Console
-from tuner.night.result import workers_rows
 
 from tuner.cli.main import run
 from tuner.fleet.command import workers_table
+from tuner.night.command import workers_rows
 from tuner.results.record import Role
 
 PLAN = """
@@ -119,41 +119,22 @@ def _ctrl_c(folder: Path) -> None:
     assert alive == []
 
 
-TOLD: dict[str, Any] = {
-    "night": "x", "left_s": 3725.2, "elapsed_s": 100.0, "problems_left": 7, "slices": 12,
-    "trials_per_minute": 480.0,
-    "workers": [
-        {"name": "node1", "host": "node1", "device": "NVIDIA H200", "board": "GPU-1", "state": "works",
-         "why": "", "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "busy_s": 97.0,
-         "trials": 480, "trials_per_minute": 288.0, "best_s": 1.5e-3, "best": "tiled", "baseline_s": None},
-        {"name": "node2", "host": "node2", "device": "", "board": "", "state": "refused",
-         "why": "its clocks are low", "doing": "refused: its clocks are low", "slices": 0, "busy_s": 0.0,
-         "trials": 0, "trials_per_minute": 0.0, "best_s": None, "best": "", "baseline_s": None},
-    ],
-}  # fmt: skip
-
-
-def test_the_view_shows_each_worker_what_it_does_and_the_time_left() -> None:
-    console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    console.print(workers_table(TOLD))
-    console.file.close()
+def test_the_view_and_the_report_show_each_worker_what_it_does_and_the_time_left() -> None:
+    node1 = {"name": "node1", "device": "NVIDIA H200", "board": "GPU-1", "state": "works", "why": "",
+             "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "busy_s": 97.0, "trials": 480,
+             "trials_per_minute": 288.0, "best_s": 1.5e-3}  # fmt: skip
+    node2 = {**node1, "name": "node2", "why": "its clocks are low", "doing": "refused: its clocks are low"}
+    snapshot = {"left_s": 3725.2, "elapsed_s": 100.0, "problems_left": 7, "slices": 12,
+                "trials_per_minute": 480.0, "workers": [node1, node2]}  # fmt: skip
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(workers_table(snapshot), workers_table({**snapshot, "left_s": None}))
     shown = console.export_text()
-    assert "7 problems to go, 12 slices, 480 trials a minute, 1:02:06 left" in shown
-    assert "gemm 64 x 64 x 64 float32 nn: searching" in shown
-    assert "1.5 ms" in shown
-    assert "refused: its clocks are low" in shown
-    assert "no deadline" in _text(workers_table({**TOLD, "left_s": None}))
-
-
-def _text(shown: Any) -> str:
-    with Path(os.devnull).open("w") as nowhere:
-        console = Console(width=160, record=True, file=nowhere)
-        console.print(shown)
-        return console.export_text()
-
-
-def test_the_report_says_what_each_worker_did() -> None:
-    one, two = workers_rows(TOLD)
+    for text in (
+        "7 problems to go, 12 slices, 480 trials a minute, 1:02:06 left", "no deadline", "1.5 ms",
+        "gemm 64 x 64 x 64 float32 nn: searching", "refused: its clocks are low",
+    ):  # fmt: skip
+        assert text in shown
+    one, two = workers_rows(snapshot)
     assert one == ("node1", "NVIDIA H200", "GPU-1", "5", "480", "97%", "works")
     assert two[-1] == "its clocks are low"
 

@@ -18,8 +18,7 @@ from tuner.errors import LockedByAnother
 from tuner.fleet.orders import WorkAnswer
 from tuner.fleet.runner import ClaimLedger
 from tuner.night.plan import read_plan
-from tuner.night.standing import kernels_of
-from tuner.night.work import Done, Finished, Place, Work
+from tuner.night.work import Done, Finished, Place, Work, kernels_of
 from tuner.results.record import Champion
 from tuner.store import Store
 from tuner.store.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
@@ -114,14 +113,3 @@ def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends
             pass
         with Claims(other).coordinating(), pytest.raises(LockedByAnother, match="another works with"):
             ledger.order(place, work)
-
-
-def test_nothing_is_ordered_once_another_coordinates(store: FencedStore, place: Place, work: Work) -> None:
-    def hold() -> None:
-        raise LockedByAnother("another works with it")
-
-    ledger = ClaimLedger(store, URL, hold)
-    with pytest.raises(LockedByAnother, match="another works"):
-        ledger.order(place, work)
-    assert Claims(store).of(ledger.night) == []
-    assert ledger.slices == 0

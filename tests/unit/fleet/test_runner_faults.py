@@ -21,8 +21,7 @@ from tuner.fleet import clusters, runner
 from tuner.fleet.runner import State
 from tuner.night import scheduler
 from tuner.night.plan import read_plan
-from tuner.night.standing import Standing
-from tuner.night.work import NightItem
+from tuner.night.work import NightItem, Standing
 from tuner.results.record import Record, Role
 from tuner.store import Store
 from tuner.store.claims import DONE, LOST, RUNNING, STOPPED, Claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.night.detecting import Floats, confirmed, examine
+from tuner.night.detecting import Floats, examine, level_changes
 
 LEVELS = np.log([3e-4, 3.1e-4, 4e-4])
 
@@ -29,10 +29,10 @@ def test_what_moved_in_a_night_is_named(
     if not has_before:
         rows[:, 1] = np.nan
     tonight, again = rows[-4] + change, rows[-3:-1] + change
-    first = examine(rows[:10], tonight[None])
+    first = examine(rows[:10], tonight)
     assert first is not None
     assert first.suspect
-    found = confirmed(rows[:10], tonight, again)
+    found = examine(rows[:10], tonight, again)
     assert found is not None
     assert (found.moved, found.nights, found.is_told) == (moved, 1, True)
     assert found.change == pytest.approx(max(change), abs=0.006)
@@ -43,14 +43,14 @@ def test_what_moved_in_a_night_is_named(
 def test_a_repeat_that_points_the_other_way_takes_it_back() -> None:
     rows = nights(12)
     tonight = rows[10] + (0.02, 0, 0)
-    assert confirmed(rows[:10], tonight, rows[11:12] - (0.02, 0, 0)) is None
+    assert examine(rows[:10], tonight, rows[11:12] - (0.02, 0, 0)) is None
 
 
 def test_too_few_nights_and_a_champion_that_was_not_timed_tell_nothing() -> None:
     rows = nights(8)
-    assert examine(rows[:3], rows[3:4]) is None
+    assert examine(rows[:3], rows[3]) is None
     rows[-1, 0] = np.nan
-    assert examine(rows[:7], rows[7:]) is None
+    assert examine(rows[:7], rows[7]) is None
 
 
 def test_creep_is_told_by_the_nights_together() -> None:
@@ -58,7 +58,7 @@ def test_creep_is_told_by_the_nights_together() -> None:
     told = 0
     for night in range(1, 11):
         rows[13 + night, 0] += 0.002 * night
-        found = examine(rows[: 13 + night], rows[13 + night : 14 + night])
+        found = examine(rows[: 13 + night], rows[13 + night])
         assert found is not None
         told = told or (night if found.is_told and found.nights > 1 and found.change > 0 else 0)
     assert 1 < told <= 10
@@ -67,7 +67,7 @@ def test_creep_is_told_by_the_nights_together() -> None:
 def test_a_change_too_small_to_matter_is_not_told() -> None:
     rows = nights(40, sigma=0.00005)
     rows[30:, 0] += 0.002
-    found = confirmed(rows[:37], rows[37], rows[38:])
+    found = examine(rows[:37], rows[37], rows[38:])
     assert found is not None
     assert not found.is_told
 
@@ -77,9 +77,33 @@ def test_nights_in_which_nothing_changes_are_seldom_suspect_and_never_told() -> 
     for seed in range(60):
         rows = nights(20, seed)
         for night in range(6, 18):
-            found = examine(rows[:night], rows[night : night + 1])
+            found = examine(rows[:night], rows[night])
             assert found is not None
-            twice = confirmed(rows[:night], rows[night], rows[night + 1 : night + 3]) if found.suspect else None
+            twice = examine(rows[:night], rows[night], rows[night + 1 : night + 3]) if found.suspect else None
             suspect, told, done = suspect + found.suspect, told + bool(twice and twice.is_told), done + 1
     assert suspect / done < 0.15
     assert told == 0
+
+
+# --- levels over many nights ---------------------------
+
+
+def series(count: int, seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).normal(-11.0, 0.002, count)
+
+
+def test_a_lasting_change_is_found_where_it_began_and_creep_rises() -> None:
+    lasting, creep = series(30), series(30)
+    lasting[18:] += 0.02
+    ((first, change),) = level_changes(lasting.tolist())
+    assert first == 18
+    assert change == pytest.approx(0.02, abs=0.003)
+    creep[15:] += 0.002 * np.arange(1, 16)
+    rises = [change for _, change in level_changes(creep.tolist())]
+    assert rises
+    assert min(rises) > 0
+
+
+def test_nights_without_a_change_are_seldom_cut() -> None:
+    assert sum(bool(level_changes(series(30, seed).tolist())) for seed in range(40)) <= 4
+    assert [level_changes(values) for values in ([], [1.0], [1.0] * 5, [1.0] * 30)] == [[]] * 4
