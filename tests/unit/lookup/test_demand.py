@@ -115,14 +115,6 @@ def test_what_cannot_be_written_at_the_end_is_dropped_and_told_by_number(
     assert not (tmp_path / "none.db").exists()
 
 
-def test_memory_is_bounded(counts: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "KEPT", 2)
-    for m in (3, 4, 5):
-        tuner.matmul(*operands(m))
-    counts.flush()
-    assert sorted(each.problem.dims["m"] for each in stored()) == [4, 5]
-
-
 def test_the_end_of_a_process_writes_what_it_counted() -> None:
     program = "import numpy, tuner\ntuner.transpose(numpy.ones((9, 3), 'float32'))"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

@@ -149,18 +149,6 @@ def test_a_later_record_of_the_store_comes_before_a_published_one(store: Store, 
     assert answer(None, problem, BOARD, published=folder).config == tiled(8)
 
 
-def test_a_published_runner_up_may_answer_elsewhere(store: Store, tmp_path: Path) -> None:
-    """BLOCK=32 is best at neither of two shapes of 4096 but good at both; each best is bad at the other."""
-    folder = tmp_path / "tuned"
-    tuned(store, gemm(4096, 4096, 4096), {8: 1.00e-3, 16: 1.6e-3, 32: 1.02e-3})
-    tuned(store, gemm(4096, 4096, 4000), {8: 1.6e-3, 16: 1.00e-3, 32: 1.02e-3})
-    publish(store, folder)
-    told = answer(None, gemm(4096, 4096, 4048), BOARD, published=folder)
-    assert (told.match, told.config) == ("predicted", LARGE)
-    assert told.predicted is not None
-    assert told.predicted.kernel_s == pytest.approx(1.02e-3, rel=0.05)
-
-
 def test_another_regime_answers_before_a_default_does(store: Store) -> None:
     problem = gemm(64, 64, 64)
     best = record(problem, 1e-3, regime="hot", role=Role.FINAL)

@@ -15,12 +15,9 @@ from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
 from tuner import lookup
 from tuner.declare import catalogue
 from tuner.devices.cpu.kind import cpu_info
-from tuner.devices.detect import find
 from tuner.lookup import demand as module
 from tuner.lookup.demand import most_wanted
 from tuner.night import night as nightly
-from tuner.night.night import with_wanted
-from tuner.night.plan import read_plan
 from tuner.results.record import ProblemKey, Wanted
 from tuner.store import Store, watched
 
@@ -131,12 +128,3 @@ def test_a_night_tunes_the_most_wanted_and_names_them(built_in_toy: str, told: T
     _, out, _ = told("nightly", "plan.toml", "--device", built_in_toy, "--quiet")
     column = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
     assert "wanted (1 call)" in " ".join(column)
-
-
-@pytest.mark.usefixtures("own_records")
-def test_a_problem_that_is_not_declared_any_more_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text("wanted = 5\n")
-    add(toy(8))
-    with Store.open(os.environ["TUNER_DB"]) as store:
-        found = find(write_device(tmp_path / "device.json"))
-        assert with_wanted(read_plan(tmp_path / "plan.toml"), store, found).items == ()

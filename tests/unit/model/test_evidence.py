@@ -1,6 +1,5 @@
 """Answers rest on what was timed near a problem, and on what is beside it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -85,10 +84,3 @@ def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
     before, after = (predictor.beside(UNALIGNED, each, 3, 5) for each in (known, slower))
     assert [each.config for each in before] == [each.config for each in after]
     assert [each.time_s for each in after] == pytest.approx([3 * each.time_s for each in before])
-
-
-def test_nothing_is_found_beside_what_failed_or_is_of_no_kernel_here() -> None:
-    predictor = Predictor(plain_model(), KERNELS)
-    ((failed, _), *_) = timed(predictor).items()
-    assert predictor.beside(UNALIGNED, {failed: math.inf}, 4) == []
-    assert predictor.beside(UNALIGNED, {("gone", failed[1]): 1e-6}, 4) == []

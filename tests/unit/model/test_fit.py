@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import CONFIGS, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.errors import InputError, TunerError
-from tuner.model.calibrate import Cases, calibrate, doubted
+from tuner.model.calibrate import Cases, calibrate
 from tuner.model.fit import fit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
@@ -122,16 +120,6 @@ def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
     for doubt in (0.0, 1.0):
         other = cases.doubted(doubt)
         assert found.losses.mean() <= min(other.lost(margin).mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
-
-
-@given(st.floats(-5, 5), st.floats(-5, 5), st.floats(0, 1), st.floats(0, 1))
-def test_doubt_lessens_a_gain_toward_that_near_by(gain: float, near: float, less: float, more: float) -> None:
-    less, more = sorted((less, more))
-    assert (
-        min(gain, near) - 1e-9 <= doubted(gain, near, more) <= doubted(gain, near, less) + 1e-9 <= gain + 2e-9
-    )
-    assert doubted(gain, near, 1.0) == min(gain, near)
-    assert doubted(gain, near, 0.0) == gain
 
 
 def test_a_survey_of_few_timings_has_trees_alone() -> None:

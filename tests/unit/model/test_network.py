@@ -12,7 +12,6 @@ from tuner.model.network import (
     OUTERMOST,
     Training,
     encoding_of,
-    share_of,
     train,
     trained,
 )
@@ -85,11 +84,3 @@ def test_the_same_seed_trains_the_same_networks_also_where_the_gpu_fails(
         found = trained(*few, how, 5, {"CUDA_VISIBLE_DEVICES": "GPU-3"})
     np.testing.assert_array_equal(found.weights, train(*few, how, 5).weights)
     assert (found.weights != train(*few, how, 6).weights).any()
-
-
-def test_the_share_is_what_errs_least() -> None:
-    rng = np.random.default_rng(0)
-    target = rng.normal(0, 0.3, 4000)
-    trees, networks = target + rng.normal(0, 0.1, 4000), target + rng.normal(0, 0.05, 4000)
-    assert share_of(trees, networks, target, np.ones(4000)) == pytest.approx(0.8, abs=0.03)  # variances 1 to 4
-    assert share_of(trees, trees, target, np.ones(4000)) == 0

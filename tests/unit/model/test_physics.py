@@ -1,9 +1,6 @@
 """What configs do at a problem, from declarations."""
 
-import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from fixtures.model_survey import GEMM, KERNELS
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config
 from tuner.model.physics import (
     DeviceRates,
@@ -58,29 +54,6 @@ def test_dims_belong_to_tensors_by_their_sizes() -> None:
     assert summed.tolist() == [0, 0, 1]
     turned = builtin().operations["transpose"].problem({"m": 2, "n": 2})
     assert incidence(turned)[1].tolist() == [0, 0]
-
-
-def test_blocks_that_stay_are_as_many_as_the_parts_of_another_dim_at_least() -> None:
-    """Of a thin product, blocks stay along the wide side; each part of the sum has one at least."""
-
-    def launch(p: Any, c: Config) -> Launch:
-        parts, tiles = ceil_div(p.k, c.BK), ceil_div(p.m, c.BM)
-        return Launch((max(min(c.BLOCKS, parts * tiles), parts),), (128,))
-
-    stays = Kernel(
-        "gemm", "stays", "cuda", Path("stays.cu"), launch=launch, tiles=lambda p, c: {"m": c.BM, "k": c.BK}
-    )
-    config = Config({"BM": 64, "BK": 512, "BLOCKS": 264})
-    of = traits({"stays": stays}, [("stays", config)], GEMM.problem(dict.fromkeys("mnk", 2)))
-    assert of.row(1)[0] == 264
-    for sizes in (
-        {"m": 64, "n": 1, "k": 512},
-        {"m": 1 << 16, "n": 1, "k": 2048},
-        {"m": 64, "n": 1, "k": 1 << 20},
-    ):
-        problem = GEMM.problem(sizes)
-        blocks = math.exp(config_features(problem, BOARD, of, KNOWN)[0][0, 0])
-        assert blocks == pytest.approx(math.prod(launch(problem, config).grid))
 
 
 def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:

@@ -114,12 +114,6 @@ def test_a_similar_device_is_answered_by_the_model_of_the_other_and_says_what_is
     assert told.to_json()["predicted"]["time_interval_s"] is None
 
 
-def test_another_regime_is_answered_and_told(tmp_path: Path) -> None:
-    told = asked(published(tmp_path, surveyed()), regime="hot")
-    assert told.match == "predicted"
-    assert "this was timed cold" in told.reasons[0]
-
-
 @pytest.mark.parametrize(
     ("model", "why"),
     [

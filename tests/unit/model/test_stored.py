@@ -1,6 +1,8 @@
 """Models as text, and answers from them."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,11 @@ import pytest
 from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
 
 from tuner.errors import InputError
+from tuner.lookup.snapshot import Snapshot
 from tuner.model import stored
 from tuner.model.predict import Model, Predictor
-from tuner.model.stored import from_bytes, to_bytes
+from tuner.model.stored import from_bytes, models, name_of, path_of, to_bytes
+from tuner.store import Store, watched
 
 PROBLEM = GEMM.problem({"m": 1000, "n": 500, "k": 300})
 
@@ -83,3 +87,36 @@ def test_a_kernel_that_is_gone_and_a_layout_that_was_not_surveyed_are_not_answer
     answer = Predictor(plain_model(), {}).answer(PROBLEM)
     assert answer.best is None
     assert answer.by_library
+
+
+def test_of_published_and_own_models_the_last_fitted_answers(tmp_path: Path) -> None:
+    store, model = Store.open(f"sqlite:///{tmp_path}/models.db"), plain_model()
+    before = Snapshot.open(store, tmp_path).state
+    watched.add_model(store, "gemm", model.device.name, "cold", to_bytes(model))
+    assert Snapshot.open(store, tmp_path).state != before, "what was answered before is not told again"
+    folder = tmp_path / "board" / "models"
+    folder.mkdir(parents=True)
+    for fitted_at, own in (("2999-01-01T00:00:00+00:00", False), ("2001-01-01T00:00:00+00:00", True)):
+        published = plain_model()
+        object.__setattr__(published, "provenance", {"fitted_at": fitted_at, "published": True})
+        (folder / "gemm.json").write_bytes(to_bytes(published))
+        [found] = models("gemm", directory=tmp_path, store=store)
+        assert ("published" not in found.provenance) is own
+
+
+def test_models_of_two_dtypes_answer_beside_each_other(tmp_path: Path) -> None:
+    store, single = Store.open(f"sqlite:///{tmp_path}/models.db"), plain_model()
+    half = replace(single, traits={("bfloat16", "nn"): single.traits["float32", "nn"]})
+    for model, dtype in ((single, "float32"), (half, "bfloat16")):
+        watched.add_model(store, name_of(GEMM, dtype), model.device.name, "cold", to_bytes(model))
+    single_or_half = {"float32": "float32", "bfloat16": "bfloat16", "float64": "float32", "": "float32"}
+    for dtype, expected in single_or_half.items():
+        [found] = models("gemm", directory=tmp_path, store=store, dtype=dtype)
+        assert list(found.traits) == [(expected, "nn")], "one of another dtype stands in"
+    published = path_of(name_of(GEMM, "bfloat16"), half.device.name, tmp_path)
+    assert published.name == "gemm-bfloat16.json"
+    published.parent.mkdir(parents=True)
+    published.write_bytes(to_bytes(half))
+    [found] = models("gemm", directory=tmp_path, dtype="bfloat16")
+    assert list(found.traits) == [("bfloat16", "nn")]
+    assert models("gemm", directory=tmp_path) == []

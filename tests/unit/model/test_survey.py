@@ -198,7 +198,10 @@ def _stored(folder: Path) -> int:
         return 0
 
 
-def test_the_command_tells_what_it_did(tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_what_it_did_and_that_no_model_was_fitted_without_lightgbm(
+    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[[problems]]\nfile = "{TOY}"\noperation = "toy"\nn = [100, 2000]\n')
     command = [
@@ -206,8 +209,9 @@ def test_the_command_tells_what_it_did(tmp_path: Path, device: str, capsys: pyte
         "--db", database(tmp_path),
     ]  # fmt: skip
     assert run([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["problems"], told["timings"]) == (2, 10)
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["problems"], json.loads(out)["timings"]) == (2, 10)
+    assert "no model was fitted: LightGBM is not installed" in err
     assert run(command) == 0
     assert "2 of earlier runs" in capsys.readouterr().out
 
@@ -277,17 +281,3 @@ def test_a_survey_ends_with_a_model_that_answers(
     with Store.open(database(tmp_path)) as store:
         info = found[0].device
         assert Predictions(asked.problems[0], asked.kernels, info, "cold", store).starts[0][1] == best.config
-
-
-def test_a_survey_without_lightgbm_says_that_no_model_was_fitted(
-    tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "lightgbm", None)
-    plan = tmp_path / "plan.toml"
-    plan.write_text(f'[[problems]]\nfile = "{TOY}"\noperation = "toy"\nn = [100]\n')
-    command = [
-        "survey", str(TOY), "--device", device, "--shapes", str(plan), "--only-shapes", "--configs", "3",
-        "--db", database(tmp_path),
-    ]  # fmt: skip
-    assert run(command) == 0
-    assert "no model was fitted: LightGBM is not installed" in capsys.readouterr().err

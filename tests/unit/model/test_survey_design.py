@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Space
 from tuner.devices.detect import DetectedDevice
@@ -100,14 +97,6 @@ def test_new_configs_are_as_many_as_can_be_compiled() -> None:
     assert len(design.pool.configs) > 15
 
 
-def test_the_library_alone_is_timed_at_some_problems() -> None:
-    turns = surveyed(Design(REQUEST, BOARD, nothing), 200)
-    alone = [turn.problem for turn in turns if not turn.configs]
-    assert abs(len(alone) / len(turns) - LIBRARY_ALONE) < 0.12
-    # Which ones says nothing of their dims.
-    assert abs(np.mean([np.log(each.m) for each in alone]) / np.log(4096) - 0.5) < 0.1
-
-
 def test_what_a_model_proposes_is_timed() -> None:
     proposal = ("blocks", Config({"BM": 32, "BN": 128, "SPLIT": 4, "LOAD": "plain"}))
     design = Design(REQUEST, BOARD, lambda problem, count: [proposal])
@@ -173,15 +162,6 @@ def test_problems_spread_evenly_over_decades_and_all_layouts() -> None:
 def test_a_longer_survey_begins_with_the_same_problems() -> None:
     assert draw(GEMM, Ranges(), 20, 0) == PROBLEMS[:20]
     assert draw(GEMM, Ranges(), 20, 1) != PROBLEMS[:20]
-
-
-@settings(deadline=None, max_examples=20)
-@given(most=st.integers(1, 3000), seed=st.integers(0, 99), operation=st.sampled_from(["gemv", "transpose"]))
-def test_ranges_are_kept(most: int, seed: int, operation: str) -> None:
-    declared = builtin().operations[operation]
-    ranges = Ranges(most=dict.fromkeys(declared.dims, most), most_bytes=1e9)
-    for each in draw(declared, ranges, 5, seed):
-        assert all(1 <= size <= max(most, 1) for _, size in each.shape)
 
 
 def test_ranges_without_problems_are_refused() -> None:
