@@ -171,7 +171,7 @@ class Hyperparameters:
     def _apart(self, flat: Floats) -> list[Floats]:
         """Splits the side-by-side tables by feature."""
         pieces = np.split(flat, self._ends) if self._tables else []
-        return [each.reshape(table.shape) for each, table in zip(pieces, self._tables, strict=True)]
+        return [piece.reshape(table.shape) for piece, table in zip(pieces, self._tables, strict=True)]
 
     def fit(self, codes: NDArray[Any], values: Floats) -> None:
         """Moves to the mode of the posterior.
@@ -233,8 +233,8 @@ class Hyperparameters:
 class Posterior:
     """The process conditioned on requested configs, evaluated at a fixed set of candidates.
 
-    Adding a config costs O(asked * candidates). A config in flight lowers the variance around it and does not
-    change the mean.
+    Adding a config costs O(requested * candidates). A config in flight lowers the variance around it and does
+    not change the mean.
 
     Attributes:
         candidates: Positions in the space.

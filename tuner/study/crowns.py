@@ -260,20 +260,20 @@ def _named(where: Reign, champion: str) -> str:
     return fitting[0]
 
 
-def reign_json(found: Reign) -> dict[str, Any]:
+def reign_json(reigning: Reign) -> dict[str, Any]:
     """A problem on a device with the champion that answers, and the one before it."""
-    place, rules, now, before = found.place, found.rules, found.champion, found.before
+    place, rules, now, before = reigning.place, reigning.rules, reigning.champion, reigning.before
     return {
         "operation": place.problem.operation, "shape": place.problem.dims, "dtype": place.problem.dtype,
         "layout": place.problem.layout, "precision": place.problem.precision,
         **place.problem.told_epilogue, "device": place.device,
-        "regime": place.regime, "champion": now and champion_json(found, now),
-        "before": before and champion_json(found, before), "pinned": rules.pinned or None,
+        "regime": place.regime, "champion": now and champion_json(reigning, now),
+        "before": before and champion_json(reigning, before), "pinned": rules.pinned or None,
         "frozen_at": rules.frozen_at or None,
     }  # fmt: skip
 
 
-def champion_json(found: Reign, champion: Champion) -> dict[str, Any]:
+def champion_json(reigning: Reign, champion: Champion) -> dict[str, Any]:
     """A champion with its figures, and whether it may answer."""
     record, library = champion.record, champion.baseline
     return {
@@ -282,22 +282,25 @@ def champion_json(found: Reign, champion: Champion) -> dict[str, Any]:
         "speedup": champion.speedup or None,
         "library": library and {"name": library.kernel, "time_s": library.measurement.time_s},
         "verdict": champion.verdict, "crowned_at": champion.crowned_at,
-        "state": found.state(champion) or None, "confirmed": champion.id in found.rules.confirmed,
+        "state": reigning.state(champion) or None, "confirmed": champion.id in reigning.rules.confirmed,
         "provisional_reasons": list(champion.doubts), "record_id": record.id,
         "device_uuid": record.device.uuid, "driver": record.device.driver,
     }  # fmt: skip
 
 
-def history_json(found: Reign) -> dict[str, Any]:
+def history_json(reigning: Reign) -> dict[str, Any]:
     """Everybody who was champion of a problem on a device, and all that was said about them."""
     log = [
         {
             "id": entry.id, "act": entry.act.value, "champion": entry.champion or None, "who": entry.who,
             "why": entry.why, "made_at": entry.made_at,
         }
-        for entry in found.log
+        for entry in reigning.log
     ]  # fmt: skip
-    return reign_json(found) | {"history": [champion_json(found, one) for one in found.history], "log": log}
+    return reign_json(reigning) | {
+        "history": [champion_json(reigning, one) for one in reigning.history],
+        "log": log,
+    }
 
 
 def history_of(store: Store, problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[str, Any]:

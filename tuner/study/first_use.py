@@ -109,7 +109,7 @@ def candidates(first: FirstUse, store: Store, device: DeviceInfo, model: Predict
 class FirstUsePolicy(TrialPolicy):
     """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
-    A model keeps a few of the configs that are legal, and has seen fewer at the problems near this one. What
+    A model keeps a few of the configs that are legal, and was fitted on fewer at the problems near this one. What
     differs from these in a parameter or two it predicts well. Each round is compiled side by side, then
     verified and timed one after the other.
 

@@ -292,8 +292,8 @@ class Events:
             line = {"time": utc_now(), "event": event} | what
             print(json.dumps(line, default=str), file=self._file, flush=True)
         if self._verbose and event in SHOWN:
-            told = " ".join(f"{name}={value}" for name, value in what.items() if name != "problem")
-            print(f"{event}: {told}", file=sys.stderr)
+            words = " ".join(f"{name}={value}" for name, value in what.items() if name != "problem")
+            print(f"{event}: {words}", file=sys.stderr)
 
     def follow(self, problem: object, report: Callable[[Progress], None]) -> Callable[[Progress], None]:
         """A report that also writes what has changed since the last one."""
@@ -340,10 +340,10 @@ def where_time_went(progress: Progress) -> str:
     """One line that says what the seconds of a run were spent on."""
 
     def listed(*names: str) -> str:
-        told = [
+        stages = [
             f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
         ]
-        return ", ".join(told) or "nothing"
+        return ", ".join(stages) or "nothing"
 
     wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
     device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")

@@ -125,17 +125,17 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         DeviceTrouble: There is no such device here.
     """
     objectives = read_objectives(options.get("objective") or "time")
-    found = find_all(options.get("device") or setting("device", "tune") or "")
-    check_power(objectives, found[0])
-    told = options.get("kernels") or ()
-    only, db = (told,) if isinstance(told, str) else tuple(told), database_url(options.get("db") or "")
+    devices = find_all(options.get("device") or setting("device", "tune") or "")
+    check_power(objectives, devices[0])
+    names, db = options.get("kernels") or (), database_url(options.get("db") or "")
+    only = (names,) if isinstance(names, str) else tuple(names)
     seconds, trials = options.get("seconds"), options.get("trials")
     seconds, trials = budget(setting("seconds", "tune") if seconds is trials is None else seconds, trials)
     seed = options.get("seed")
     request = StudyRequest(
         problem=problem,
-        kernels=competitors(catalogue, problem, found[0].target, only),
-        found=found,
+        kernels=competitors(catalogue, problem, devices[0].target, only),
+        found=devices,
         regime=options.get("regime") or setting("regime", "tune") or "cold",
         seconds=seconds,
         trials=trials,
@@ -169,17 +169,17 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
         UnknownName: No kernel has one of the names.
         InputError: The operation has no kernel for the target.
     """
-    found = catalogue.serving(problem, target, tuple(only))
-    if not found:
+    kernels = catalogue.serving(problem, target, tuple(only))
+    if not kernels:
         name, dtype = problem.operation.name, problem.dtype
         others = sorted({kernel.target for kernel in catalogue.of(name, dtype=dtype)})
         raise InputError(
             f"{f'{name} in {dtype}' if dtype in problem.operation.sums else name} has no kernel for {target}; "
             f"it has some for {', '.join(others)}"
         )
-    for kernel in found:
+    for kernel in kernels:
         kernel.check_entry()
-    return found
+    return kernels
 
 
 def check_request(request: StudyRequest) -> None:
@@ -205,16 +205,16 @@ def check_regime(regime: str, kind: str) -> None:
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
 
 
-def check_power(objectives: Sequence[str], found: DetectedDevice) -> None:
+def check_power(objectives: Sequence[str], device: DetectedDevice) -> None:
     """Refuses energy as an objective if it is known beforehand that the device reports no power.
 
     Raises:
         InputError: The device is a CPU whose counters cannot be read.
     """
     if "energy" in objectives:
-        trouble = kind_of(found.spec).power_trouble()
+        trouble = kind_of(device.spec).power_trouble()
         if trouble:
-            raise _no_power(found.info, trouble)
+            raise _no_power(device.info, trouble)
 
 
 def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:

@@ -151,8 +151,8 @@ def _replay(
     fraction_at: dict[int, float] = {}
     made, recorded_s = 0, 0.0
     checkpoints = sorted({count for count in CHECKPOINTS if count < trials} | {trials})
-    while made < trials and (asked := search.ask()):
-        (candidate,) = asked
+    while made < trials and (candidates := search.ask()):
+        (candidate,) = candidates
         measurement = recording.measurement(candidate.kernel, candidate.config)
         outcome, time_s = _tried(measurement, min(times_s.values(), default=None), rng)
         if outcome is Outcome.MEASURED and time_s is not None:
