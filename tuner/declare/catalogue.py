@@ -109,7 +109,7 @@ class Declarations:
 
 def _forget(package: str) -> None:
     """Drops a package and its modules, so that the next import reads the files again."""
-    for name in [each for each in sys.modules if each == package or each.startswith(f"{package}.")]:
+    for name in [module for module in sys.modules if module == package or module.startswith(f"{package}.")]:
         del sys.modules[name]
 
 
@@ -224,7 +224,9 @@ def builtin() -> Catalogue:
         operation = _the(module, Operation, folder / "operation.py")[0]
         operations[operation.name] = operation
         modules = [(path, declarations.load(path)) for path in _declarations(folder)]
-        own = [_with_rules(kernel, operation) for path, each in modules for kernel in _the(each, Kernel, path)]
+        own = [
+            _with_rules(kernel, operation) for path, module in modules for kernel in _the(module, Kernel, path)
+        ]
         order = list(getattr(module, "LADDER", ()))
         kernels += sorted(own, key=lambda k: order.index(k.name) if k.name in order else len(order))
     usual = [kernel for kernel in kernels if not kernel.shown]
@@ -317,7 +319,7 @@ def _the(module: ModuleType, kind: type, path: Path) -> list:  # type: ignore[ty
     instances = _instances(module, kind)
     if not instances:
         raise DeclarationError(f"{path} declares no {kind.__name__}; it needs a module-level one")
-    return [each.declared(path) if isinstance(each, Kernel) else each for each in instances]
+    return [instance.declared(path) if isinstance(instance, Kernel) else instance for instance in instances]
 
 
 def kernels_json(catalogue: Catalogue, operation: str = "", target: str = "") -> list[dict[str, Any]]:

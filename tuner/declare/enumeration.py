@@ -164,7 +164,7 @@ class Enumeration:
         codes = self._table
         if list(self._bound) != list(self._sizes):
             codes = codes[np.lexsort(codes.T[::-1])]
-        return Legal(codes, tuple(round(each) for each in self._rejected), self._weight > 1)
+        return Legal(codes, tuple(round(count) for count in self._rejected), self._weight > 1)
 
     def _combinations(self, names: Iterable[str]) -> int:
         return math.prod([self._sizes[name] for name in names])

@@ -296,7 +296,7 @@ class Kernel:
                 f"a fallback is one launch that takes the tensors as they are; kernel {plain.name!r} with "
                 f"{dict(fallback.config(config))} is more, choose another config"
             )
-        names = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        names = [*(tensor.name for tensor in problem.tensors), *(scalar.name for scalar in problem.scalars)]
         workspace = launch.workspace or Workspace(0)
         if other.workspace is not None:
             workspace, names = workspace.with_another(other.workspace, ENTRY), [*names, ENTRY]

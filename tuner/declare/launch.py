@@ -321,7 +321,7 @@ class Launch:
     def names(self, problem: Problem) -> list[str]:
         """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
         regions = [name for name, _ in self.workspace.regions] if self.workspace else []
-        arguments = [*(each.name for each in problem.tensors), *(each.name for each in problem.scalars)]
+        arguments = [*(tensor.name for tensor in problem.tensors), *(scalar.name for scalar in problem.scalars)]
         maps = [tensor_map.name for tensor_map in self.maps]
         return [*arguments, *regions, self.counter or "counter", "", *maps]
 

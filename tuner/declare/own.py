@@ -235,16 +235,23 @@ def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..
 
     def tensors(p: Problem) -> tuple[Tensor, ...]:
         return tuple(
-            Tensor(each.name, tuple(extent(p.dims) for extent in shapes[each.name]), each.dtype, each.output)
-            for each in own.tensors
+            Tensor(
+                tensor.name,
+                tuple(extent(p.dims) for extent in shapes[tensor.name]),
+                tensor.dtype,
+                tensor.output,
+            )
+            for tensor in own.tensors
         )
 
     def scalars(p: Problem) -> tuple[Scalar, ...]:
-        return tuple(Scalar(each.name, each.dtype, p.dims.get(each.name, each.value)) for each in own.scalars)
+        return tuple(
+            Scalar(scalar.name, scalar.dtype, p.dims.get(scalar.name, scalar.value)) for scalar in own.scalars
+        )
 
     def computed(code: Reference, p: Problem, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
         """Outputs by name."""
-        values = {each.name: each.value for each in own.scalars} | p.dims | dict(arrays)
+        values = {scalar.name: scalar.value for scalar in own.scalars} | p.dims | dict(arrays)
         result = functions[code.name](*(values[name] for name in code.takes))
         if code.writes:
             return {name: arrays[name] for name in own.outputs}
@@ -257,9 +264,9 @@ def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..
         if own.fixed:
             answers = {name: numpy.load(folder / _array_file(f"answer:{name}")) for name in own.outputs}
             return {name: xp.asarray(answer, dtype="float64") for name, answer in answers.items()}
-        host = {each.name: numpy.zeros(each.shape, each.dtype) for each in p.outputs}
-        for each in p.inputs:
-            host[each.name] = arrays[each.name] if xp is numpy else xp.asnumpy(arrays[each.name])
+        host = {tensor.name: numpy.zeros(tensor.shape, tensor.dtype) for tensor in p.outputs}
+        for tensor in p.inputs:
+            host[tensor.name] = arrays[tensor.name] if xp is numpy else xp.asnumpy(arrays[tensor.name])
         host = {name: a.astype("float64") if a.dtype.kind == "f" else a for name, a in host.items()}
         results = computed(own.reference, p, host)
         return {name: xp.asarray(result, dtype="float64") for name, result in results.items()}

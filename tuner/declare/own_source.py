@@ -59,22 +59,22 @@ def definition(function: Any) -> ast.FunctionDef:
             "file or in a notebook's cell"
         ) from None
     if getattr(function, "__name__", "") == "<lambda>":
-        return _of_lambda(function, [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)], line)
-    for each in ast.walk(tree):
-        if isinstance(each, ast.FunctionDef) and each.name == function.__name__:
-            first = min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)])
+        return _of_lambda(function, [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)], line)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == line:
-                return each
+                return node
     raise DeclarationError(f"a function is defined by def or lambda, {_name(function)} is not; write it as one")
 
 
 def _of_lambda(function: Any, lambdas: Iterable[ast.Lambda], line: int) -> ast.FunctionDef:
     wanted = list(inspect.signature(function).parameters)
     found = [
-        each
-        for each in lambdas
-        if each.lineno == line
-        and [one.arg for one in (*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs)] == wanted
+        node
+        for node in lambdas
+        if node.lineno == line
+        and [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == wanted
     ]
     if len({ast.dump(each) for each in found}) != 1:
         raise DeclarationError(
@@ -117,8 +117,8 @@ class Module:
         inner, _ = unwrapped(function)
         node = definition(inner)
         node.name, node.decorator_list, node.returns = name, [], None
-        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            each.annotation = None
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            argument.annotation = None
         self.add_node(node, inner, decorator)
 
     def add_node(self, node: ast.FunctionDef, function: Any, decorator: str = "") -> None:
@@ -178,9 +178,9 @@ def _free_names(node: ast.FunctionDef) -> set[str]:
     """Names that a function reads and does not set itself."""
     taken = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
     names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-    stored = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     defined = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
-    return {each.id for each in names} - taken - stored - defined
+    return {name.id for name in names} - taken - stored - defined
 
 
 def _reachable(function: Any) -> dict[str, Any]:

@@ -280,7 +280,8 @@ def padded_only_where_needed() -> Constraint:
     return for_speed(
         "rows are padded only if some do not have such a length already",
         lambda p, d, c: (
-            (c.PITCH == 1) | (sum(each.shape[1] % c.PITCH for each in p.tensors if len(each.shape) == 2) > 0)
+            (c.PITCH == 1)
+            | (sum(tensor.shape[1] % c.PITCH for tensor in p.tensors if len(tensor.shape) == 2) > 0)
         ),
     )
 

@@ -89,7 +89,7 @@ class _OnArrays(ast.NodeTransformer):
             raise DeclarationError(
                 f"{self._what} may call {', '.join(FUNCTIONS)}; got {name} in {self._text!r}; write it without"
             )
-        return ast.Call(ast.Name(f"_{name}", ast.Load()), [self.visit(each) for each in node.args], [])
+        return ast.Call(ast.Name(f"_{name}", ast.Load()), [self.visit(argument) for argument in node.args], [])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """``and`` and ``or`` as ``&`` and ``|``."""
@@ -164,24 +164,24 @@ def shapes_of(
         InputError: Nothing tells which size an extent is, or an extent is not as the author says.
         DeclarationError: What the author says cannot be read.
     """
-    sizes = {each.name: int(each.value) for each in arguments if each.is_size}
-    arrays = [each for each in arguments if each.shape is not None]
-    unknown = told.keys() - {each.name for each in arrays}
+    sizes = {argument.name: int(argument.value) for argument in arguments if argument.is_size}
+    arrays = [argument for argument in arguments if argument.shape is not None]
+    unknown = told.keys() - {array.name for array in arrays}
     if unknown:
         raise InputError(
-            f"shapes= names arrays ({', '.join(each.name for each in arrays)}), got {sorted(unknown)[0]!r}; "
+            f"shapes= names arrays ({', '.join(array.name for array in arrays)}), got {sorted(unknown)[0]!r}; "
             "correct it"
         )
     of = {name: _extents(name, text) for name, text in told.items()}
     _learn_names(arrays, of, sizes)
-    for each in arrays:
-        of[each.name] = _checked(each, of[each.name], sizes) if each.name in of else _found(each, sizes)
+    for array in arrays:
+        of[array.name] = _checked(array, of[array.name], sizes) if array.name in of else _found(array, sizes)
     if not sizes:
         raise InputError(
             "a problem has a size, and none of these arguments has one: no array with more than one element, "
             "no whole number; pass one"
         )
-    return sizes, {each.name: of[each.name] for each in arrays}
+    return sizes, {array.name: of[array.name] for array in arrays}
 
 
 def _extents(name: str, text: object) -> tuple[str, ...]:
@@ -201,15 +201,15 @@ def _learn_names(
     arrays: Sequence[KernelArgument], of: Mapping[str, tuple[str, ...]], sizes: dict[str, int]
 ) -> None:
     """Extents that are mere names give these names their sizes."""
-    for each in arrays:
-        assert each.shape is not None
-        extents = of.get(each.name, ())
-        if extents and len(extents) != len(each.shape):
+    for array in arrays:
+        assert array.shape is not None
+        extents = of.get(array.name, ())
+        if extents and len(extents) != len(array.shape):
             raise InputError(
-                f"shapes= gives {each.name} {len(extents)} dims ({' '.join(extents)}), the array has "
-                f"{len(each.shape)}: {each.shape}; correct one of them"
+                f"shapes= gives {array.name} {len(extents)} dims ({' '.join(extents)}), the array has "
+                f"{len(array.shape)}: {array.shape}; correct one of them"
             )
-        for name, size in zip(extents, each.shape, strict=False):
+        for name, size in zip(extents, array.shape, strict=False):
             if name.isidentifier():
                 sizes.setdefault(name, size)
 

@@ -165,15 +165,17 @@ class Space(Sequence[Config]):
             rules: Rules that a config outside `codes` must satisfy to be legal; None if `codes` is complete.
         """
         self.parameters = tuple(parameters)
-        self.raw_size = math.prod(len(each.values) for each in self.parameters)
+        self.raw_size = math.prod(len(parameter.values) for parameter in self.parameters)
         self.rejected = tuple(rejected)
         self.sampled = rules is not None
         self._rules = rules or ()
         self.codes = codes
-        self._arrays = [value_array(each.values) for each in self.parameters]
-        self._code_of = [{value: code for code, value in enumerate(each.values)} for each in self.parameters]
+        self._arrays = [value_array(parameter.values) for parameter in self.parameters]
+        self._code_of = [
+            {value: code for code, value in enumerate(parameter.values)} for parameter in self.parameters
+        ]
         self._added: dict[bytes, int] = {}
-        sizes = [len(each.values) for each in self.parameters]
+        sizes = [len(parameter.values) for parameter in self.parameters]
         if self.raw_size < 2**63:
             weights = [math.prod(sizes[position + 1 :]) for position in range(len(sizes))]
         else:  # keys are then hashes, so hits are compared in full
@@ -205,21 +207,23 @@ class Space(Sequence[Config]):
         Raises:
             DeclarationError: A rule fails on arrays.
         """
-        rules = [(each.sentence, _bound(each, problem, device)) for each in constraints]
-        values = {each.name: each.values for each in parameters}
+        rules = [(constraint.sentence, _bound(constraint, problem, device)) for constraint in constraints]
+        values = {parameter.name: parameter.values for parameter in parameters}
         legal = Enumeration(values, rules, limit, seed).run()
-        rejected = [(each.sentence, count) for each, count in zip(constraints, legal.rejected, strict=True)]
+        rejected = [
+            (constraint.sentence, count) for constraint, count in zip(constraints, legal.rejected, strict=True)
+        ]
         return cls(parameters, legal.codes, rejected=rejected, rules=rules if legal.sampled else None)
 
     @classmethod
     def of(cls, parameters: Sequence[Parameter], configs: Iterable[Mapping[str, Value]]) -> Space:
         """Makes the space of exactly these configs, in this order; for example those of a recording."""
-        code_of = [{value: code for code, value in enumerate(each.values)} for each in parameters]
+        code_of = [{value: code for code, value in enumerate(parameter.values)} for parameter in parameters]
         rows = [
-            [codes[config[each.name]] for each, codes in zip(parameters, code_of, strict=True)]
+            [codes[config[parameter.name]] for parameter, codes in zip(parameters, code_of, strict=True)]
             for config in configs
         ]
-        largest = max((len(each.values) for each in parameters), default=0)
+        largest = max((len(parameter.values) for parameter in parameters), default=0)
         dtype = np.uint8 if largest <= 256 else np.uint32
         return cls(parameters, np.array(rows, dtype=dtype).reshape(len(rows), len(parameters)))
 
@@ -237,7 +241,7 @@ class Space(Sequence[Config]):
         So what lies around a config is found without looking at all that is legal.
         """
         alone = cls.of(parameters, [config])
-        rules = [(each.sentence, _bound(each, problem, device)) for each in constraints]
+        rules = [(constraint.sentence, _bound(constraint, problem, device)) for constraint in constraints]
         return cls(parameters, alone.codes, rules=rules)
 
     def __len__(self) -> int:
@@ -248,8 +252,8 @@ class Space(Sequence[Config]):
             return [self[each] for each in range(*index.indices(len(self)))]
         return Config(
             {
-                each.name: each.values[code]
-                for each, code in zip(self.parameters, self.codes[index].tolist(), strict=True)
+                parameter.name: parameter.values[code]
+                for parameter, code in zip(self.parameters, self.codes[index].tolist(), strict=True)
             }
         )
 
@@ -271,8 +275,8 @@ class Space(Sequence[Config]):
         """Returns the positions of configs; -1 for those that are not legal here."""
         rows = np.zeros((len(configs), len(self.parameters)), self.codes.dtype)
         known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
-        for column, (each, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
-            name = each.name
+        for column, (parameter, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
+            name = parameter.name
             found = [codes.get(config[name], -1) if name in config else -1 for config in configs]
             known &= np.array(found) >= 0
             rows[:, column] = np.maximum(found, 0)
@@ -315,7 +319,9 @@ class Space(Sequence[Config]):
         if unknown:
             fresh = np.unique(rows[unknown], axis=0)
             legal = np.ones(len(fresh), bool)
-            arrays = {each.name: self._arrays[at][fresh[:, at]] for at, each in enumerate(self.parameters)}
+            arrays = {
+                parameter.name: self._arrays[at][fresh[:, at]] for at, parameter in enumerate(self.parameters)
+            }
             for sentence, rule in self._rules:
                 legal &= holds(rule, sentence, Columns(arrays), len(fresh))
             places = np.where(legal, len(self.codes) + np.cumsum(legal) - 1, -1)
@@ -326,7 +332,7 @@ class Space(Sequence[Config]):
     @cached_property
     def positions(self) -> tuple[NDArray[np.float64] | None, ...]:
         """For each parameter the positions of its values between 0 and 1; None if they have no order."""
-        return tuple(_positions(each) for each in self.parameters)
+        return tuple(_positions(parameter) for parameter in self.parameters)
 
     def _steps(self, index: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Every change of one parameter of a config: columns, and codes."""
@@ -385,10 +391,13 @@ class Space(Sequence[Config]):
         if not len(self):
             return []
         every = self.codes.astype(np.int16)
-        shares = 1 / (np.array([len(each.values) for each in self.parameters]) * len(self.parameters))
+        shares = 1 / (np.array([len(parameter.values) for parameter in self.parameters]) * len(self.parameters))
         found = []
         for config in configs:
-            row = [codes[config[each.name]] for each, codes in zip(self.parameters, self._code_of, strict=True)]
+            row = [
+                codes[config[parameter.name]]
+                for parameter, codes in zip(self.parameters, self._code_of, strict=True)
+            ]
             steps = np.abs(every - np.array(row, np.int16))
             found.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
         return found
@@ -402,7 +411,7 @@ class Space(Sequence[Config]):
             tries: Number of raw combinations drawn; the legal ones among them are returned.
             rng: Random number generator.
         """
-        sizes = np.array([len(each.values) for each in self.parameters])
+        sizes = np.array([len(parameter.values) for parameter in self.parameters])
         free = np.flatnonzero(sizes > 1)
         if len(free) < 2:
             return np.zeros(0, np.intp)

@@ -173,7 +173,9 @@ def _c_type(argument: Argument) -> str:
 
 def _includes(face: Interface) -> list[str]:
     names = ["cmath", "cstdint", "cstdio", "cstdlib", "type_traits", "vector"]
-    cuda = sorted({HEADERS[each.tensor.dtype] for each in face.arguments if each.tensor.dtype in HEADERS})
+    cuda = sorted(
+        {HEADERS[argument.tensor.dtype] for argument in face.arguments if argument.tensor.dtype in HEADERS}
+    )
     if face.launch and face.launch.maps:
         cuda, names = [*cuda, "cuda.h"], sorted([*names, "cstring"])
     return [*cuda, *names]

@@ -104,7 +104,10 @@ class Interface:
     def steps(self) -> tuple[Step, ...]:
         """The launches of a run, in order; of a CPU kernel one without geometry."""
         launch = self.launch or Launch((), ())
-        tensors, scalars = (each.tensor.name for each in self.arguments), (each.name for each in self.scalars)
+        tensors, scalars = (
+            (argument.tensor.name for argument in self.arguments),
+            (scalar.name for scalar in self.scalars),
+        )
         names = (*tensors, *scalars, *(["workspace"] if launch.workspace else []))
         single = Step(self.entry, launch.grid, launch.block, launch.shared_bytes, names)
         return launch.steps or (single,)
@@ -120,7 +123,7 @@ class Interface:
             region: Writes a part of the workspace, by its first byte.
         """
         workspace = self.launch.workspace if self.launch else None
-        texts = {each.tensor.name: array(each) for each in self.arguments}
+        texts = {argument.tensor.name: array(argument) for argument in self.arguments}
         texts |= {each.name: scalar(each) for each in self.scalars}
         return texts | {name: region(first) for name, first in (workspace.regions if workspace else ())}
 

@@ -175,7 +175,7 @@ def _not_negative(value: Any) -> bool:
     if not isinstance(value, Expression):
         return isinstance(value, int) and value >= 0
     return value.operator in ("dim", "+", "*", "//", "%", "ceil") and all(
-        _not_negative(each) for each in value.operands if value.operator != "dim"
+        _not_negative(operand) for operand in value.operands if value.operator != "dim"
     )
 
 
@@ -183,9 +183,9 @@ def _positive(value: Any) -> bool:
     if not isinstance(value, Expression):
         return isinstance(value, int) and value > 0
     if value.operator in ("*", "ceil"):
-        return all(_positive(each) for each in value.operands)
+        return all(_positive(operand) for operand in value.operands)
     if value.operator == "+":
-        return _not_negative(value) and any(_positive(each) for each in value.operands)
+        return _not_negative(value) and any(_positive(operand) for operand in value.operands)
     return value.operator == "dim"
 
 

@@ -90,7 +90,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedProblem:
     """A problem on both sides.
 
     Attributes:
@@ -157,7 +157,7 @@ class Compared:
 
     one: str
     other: str
-    rows: Sequence[Row]
+    rows: Sequence[ComparedProblem]
     only_one: Sequence[str] = field(default=())
     only_other: Sequence[str] = field(default=())
 
@@ -184,7 +184,7 @@ class Compared:
 
     @property
     def columns(self) -> list[str]:
-        """What `Row.cells` are."""
+        """What `ComparedProblem.cells` are."""
         return ["problem", self.one, self.other, "ratio", "interval", "verdict", "library", "config"]
 
     def markdown(self) -> str:
@@ -290,14 +290,16 @@ def _libraries(records: Iterable[Record]) -> dict[_Key, Record]:
     return {(str(record.problem), record.regime): record for record in own}
 
 
-def _row(key: _Key, best: Sequence[Mapping[_Key, Record]], libraries: Sequence[Mapping[_Key, Record]]) -> Row:
+def _row(
+    key: _Key, best: Sequence[Mapping[_Key, Record]], libraries: Sequence[Mapping[_Key, Record]]
+) -> ComparedProblem:
     one, other = best[0][key], best[1][key]
     ours, theirs = other.measurement.samples_s, one.measurement.samples_s
     together = bool(one.session) and one.session == other.session and len(ours) == len(theirs)
     comparison = (judging.compare if together else judging.compare_apart)(ours, theirs)
     times = [own[key].measurement.time_s if key in own else None for own in libraries]
     library = times[0] / times[1] if times[0] and times[1] else None
-    return Row(*key, one, other, comparison, library, together)
+    return ComparedProblem(*key, one, other, comparison, library, together)
 
 
 @click.command()

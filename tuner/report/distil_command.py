@@ -113,7 +113,7 @@ def _subject(
     info = completed_device(parse_device(device), snapshot.devices())
     dtype = declared.problem(dict.fromkeys(declared.dims, 1), dtype).dtype
     regimes = [regime] if regime else REGIMES
-    subjects = [Subject(operation, dtype, info.kind, each, info.name) for each in regimes]
+    subjects = [Subject(operation, dtype, info.kind, regime, info.name) for regime in regimes]
     timed = (subject for subject in subjects if snapshot.tuned(subject, catalogue))
     return info, next(timed, subjects[0])
 

@@ -69,8 +69,10 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
     as published. Without pins, a kernel meant for other shapes has no configs left.
     """
     parameters = [
-        Parameter(each.name, (pins[each.name],), each.scale) if each.name in pins else each
-        for each in kernel.parameters
+        Parameter(parameter.name, (pins[parameter.name],), parameter.scale)
+        if parameter.name in pins
+        else parameter
+        for parameter in kernel.parameters
     ]
     space = Space.build(parameters, kernel.constraints, problem, device)
     if len(space) or not pins:
