@@ -143,7 +143,7 @@ class _Player:
     """A config or the library: loaded, verified, ready to be timed.
 
     Attributes:
-        compiled: The compiler's report; None for the library.
+        config: The config; None for the library.
         allowance: So many times the usual tolerance is allowed.
         stages_s: Seconds spent in each stage.
         error: Its error when it was verified.
@@ -151,7 +151,7 @@ class _Player:
         wrong: What is wrong with the library; a config would have been refused.
     """
 
-    compiled: CompileReport | None
+    config: CompiledConfig | None
     allowance: float
     stages_s: dict[str, float] = field(default_factory=dict)
     error: Error | None = None
@@ -164,7 +164,7 @@ class _Player:
     def of(cls, compiled_config: CompiledConfig) -> _Player:
         """A config, not yet loaded."""
         stages_s = {"compile": compiled_config.compile_s}
-        return cls(compiled_config.compiled, compiled_config.rendered.allowance, stages_s)
+        return cls(compiled_config, compiled_config.rendered.allowance, stages_s)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -183,9 +183,9 @@ class _Player:
         circumstances: Mapping[str, float] | None = None,
     ) -> Measurement:
         """What came of it."""
-        stages_s = dict(self.stages_s)
+        compiled = self.config.compiled if self.config is not None else None
         return Measurement(
-            outcome, reason, tuple(samples_s), self.error, self.compiled, stages_s, circumstances or {}
+            outcome, reason, tuple(samples_s), self.error, compiled, dict(self.stages_s), circumstances or {}
         )
 
 
@@ -230,7 +230,7 @@ class Bench:
         """
         player = _Player.of(compiled_config)
         try:
-            self._admit(player, compiled_config, first_limit_s)
+            self._admit(player, first_limit_s)
             screened = lost_at_first(player.first_s, incumbent_s) or self._screened(player, incumbent_s)
             self._refuse(player, player.samples.wrong)
             circumstances = self._circumstances(player)
@@ -241,26 +241,20 @@ class Bench:
         outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
         return player.measurement(outcome, screened.pruned, screened.samples_s, circumstances)
 
-    def _admit(
-        self,
-        player: _Player,
-        compiled_config: CompiledConfig,
-        first_limit_s: float | None = None,
-        finals: bool = False,
-    ) -> None:
+    def _admit(self, player: _Player, first_limit_s: float | None = None, finals: bool = False) -> None:
         """Loads and verifies a config.
 
         Args:
-            player: Takes what is found.
-            compiled_config: The config.
+            player: Takes what comes of it.
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
             finals: True to verify it over each poison, on two draws, and on inputs of several kinds.
 
         Raises:
             LaunchFailed, MemoryError, _Refused: It is not to be timed.
         """
+        assert player.config is not None
         with player.stage("load"):
-            self._ready(player, self.device.load(compiled_config.rendered, compiled_config.code, self.workload))
+            self._ready(player, self.device.load(player.config.rendered, player.config.code, self.workload))
         broken = ""
         with player.stage("verify"):
             player.error, wrong = self.verify_run(self._first_run(player, first_limit_s), player.allowance)
@@ -414,29 +408,36 @@ class Bench:
             A measurement for each finalist, then those of the library, if there is one, beginning with its
             default number of threads. The library's are missing if no finalist could be timed.
         """
-        lost: dict[int, Measurement] = {}
-        players: list[_Player] = []
-        for number, compiled_config in enumerate(compiled_configs):
-            player = _Player.of(compiled_config)
-            try:
-                self._admit(player, compiled_config, finals=True)
-                players.append(player)
-            except FAILURES as failure:
-                lost[number] = self._failed(failure, player)
-        if not players:
+        admitted, lost = self._admitted(compiled_configs, finals=True)
+        if not admitted:
             return list(lost.values())
-        players += self._libraries(threads)
+        players = [*admitted.values(), *self._libraries(threads)]
         times = interleave([player.samples.turn_s for player in players], budget_s)
         self.workload.draw_anew()
         timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
         return [*finalists, *timed]
 
+    def _admitted(
+        self, compiled_configs: Sequence[CompiledConfig], finals: bool = False
+    ) -> tuple[dict[int, _Player], dict[int, Measurement]]:
+        """By number the configs that are to be timed, and what came of the others."""
+        players: dict[int, _Player] = {}
+        lost: dict[int, Measurement] = {}
+        for number, compiled_config in enumerate(compiled_configs):
+            player = _Player.of(compiled_config)
+            try:
+                self._admit(player, finals=finals)
+                players[number] = player
+            except FAILURES as failure:
+                lost[number] = self._failed(failure, player)
+        return players, lost
+
     def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
         """Judges a finalist after the rounds, on new inputs; the library is not checked."""
         player.stages_s.clear()
         try:
-            if player.compiled is not None:
+            if player.config is not None:
                 wrong = player.samples.wrong
                 wrong = wrong or self.verify_run(player.run, player.allowance, self.workload.second)[1]
                 self._refuse(player, wrong, finals=True)
@@ -451,14 +452,10 @@ class Bench:
             named: The configs with their names, the champion first.
             terms: When to stop.
         """
-        turns, players = Turns(), {}
-        for name, compiled_config in named:
-            player = _Player.of(compiled_config)
-            try:
-                self._admit(player, compiled_config)
-                players[name] = player
-            except FAILURES as failure:
-                turns.wrong[name] = self._failed(failure, player).reason
+        names = [name for name, _ in named]
+        admitted, lost = self._admitted([config for _, config in named])
+        turns = Turns(wrong={names[number]: measurement.reason for number, measurement in lost.items()})
+        players = {names[number]: player for number, player in admitted.items()}
         for player in self._libraries():
             players[LIBRARY] = player
         if CHAMPION not in players:
@@ -541,7 +538,7 @@ class Bench:
         limit_s = math.inf if self.best_s is None else CUT_OFF * self.best_s
         slow = f"slower than {CUT_OFF:g} times the best at this problem"
         try:
-            self._admit(player, compiled_config, survey_first_limit_s(self.best_s))
+            self._admit(player, survey_first_limit_s(self.best_s))
             if player.first_s > limit_s + ONCE_S:
                 return player.measurement(Outcome.PRUNED, slow, [player.first_s])
             samples = player.samples.take_s(1)

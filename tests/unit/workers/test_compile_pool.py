@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -11,11 +12,12 @@ import pytest
 from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
 from fixtures.own_workers import own_workers
 
+from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
 from tuner.declare.space import Config
-from tuner.results.measurement import CompileReport, Outcome
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Outcome
 from tuner.workers import compile_pool
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out, workers_for
@@ -105,6 +107,31 @@ def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) 
     idle.wait()
     assert set(pool.compile_all({6: rendered(BEST, tmp_path)})) == {6}
     assert worker.pid != idle.pid
+
+
+#: Each name stands for two of the one before it: a billion statements in the end.
+DOUBLING = "\n".join(
+    ["#define A0 x += x * y;", *(f"#define A{level + 1} A{level} A{level}" for level in range(30))]
+)
+ENDLESS = f'{DOUBLING}\nextern "C" __global__ void toy(float* p) {{ float x = p[0], y = x; A30 p[0] = x; }}\n'
+#: A gibibyte of constants, which the compiler's back end cannot hold.
+LARGE = '__device__ int table[1 << 28] = {1};\nextern "C" __global__ void toy(int* y) { y[0] = table[y[1]]; }'
+
+
+def test_a_cuda_source_that_takes_all_memory_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
+    monkeypatch.setattr(compile_pool, "MEMORY_BYTES", 320 << 20)
+    problem = from_file(TOY).operation("toy").problem({"n": 10})
+    sound = 'extern "C" __global__ void toy(float* y) { y[threadIdx.x] = 1; }\n'
+    with closing(CompilePool("cuda", "sm_90a", {**problem.to_json(), "origin": str(TOY)}, 2)) as pool:
+        for ticket, text in enumerate((sound, ENDLESS, LARGE)):
+            pool.submit(ticket, Rendered(text, "toy", "cuda", Launch((1,), (32,))))
+        found = drained(pool, 3)
+    assert found[0].compiled_config is not None
+    for ticket in (1, 2):
+        failure = found[ticket].failure
+        assert failure is not None
+        assert (failure.outcome, OUT_OF_MEMORY in failure.reason) == (Outcome.COMPILE_FAILED, True)
 
 
 def test_the_time_limit_follows_past_compilations_and_has_a_floor() -> None:

@@ -78,28 +78,20 @@ def test_what_was_asked_for_one_problem_does_not_come_at_the_next(crew: Crew, sp
     assert [each.ticket for each in [*found, *pool.ready()]] == [77]
 
 
-def test_a_device_that_is_busy_at_the_end_is_opened_anew(crew: Crew, spec: str) -> None:
+@pytest.mark.parametrize("how", ["busy", "died before", "died while it rests"])
+def test_a_device_that_does_not_rest_is_opened_anew(crew: Crew, spec: str, how: str) -> None:
     worker = crew.devices[0]
-    worker.prepare(named(spec), "cold")
-    worker.begin(compiled(crew, spec, fault_configs()["hang"]), None, limit_s=100.0)
-    before = worker.channel.pid
+    before = psutil.Process(worker.channel.pid)
+    if how == "busy":
+        worker.prepare(named(spec), "cold")
+        worker.begin(compiled(crew, spec, fault_configs()["hang"]), None, limit_s=100.0)
+    elif how == "died before":
+        before.kill()
     crew.rest()
-    assert not psutil.pid_exists(before)
+    if how == "died while it rests":
+        before.kill()
     crew.open()
-    assert worker.channel.pid != before
-    assert measured(crew, spec, BEST) is Outcome.MEASURED
-
-
-@pytest.mark.parametrize("resting", [False, True])
-def test_a_device_whose_worker_died_meanwhile_is_opened_anew(crew: Crew, spec: str, resting: bool) -> None:
-    process = psutil.Process(crew.devices[0].channel.pid)
-    if resting:
-        crew.rest()
-        process.kill()
-    else:
-        process.kill()
-        crew.rest()
-    crew.open()
+    assert not before.is_running()
     assert measured(crew, spec, BEST) is Outcome.MEASURED
 
 

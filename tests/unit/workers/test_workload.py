@@ -1,8 +1,9 @@
-"""Arrays of a problem, and the check of outputs against the float64 reference."""
+"""Arrays of a problem, drawn inputs, and the check of outputs against the float64 reference."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,13 @@ from fixtures.fake_device import BOARD, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.declare import catalogue
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.problem import Operation, Problem, Tensor, Work
 from tuner.devices.fake.device import FakeDevice
 from tuner.devices.protocol import GUARD_BYTES
-from tuner.workers.inputs import bits
+from tuner.errors import DeclarationError
+from tuner.workers.inputs import ROOM, Inputs, bits
 from tuner.workers.workload import Workload
 
 DEVICE = FakeDevice({"info": BOARD})
@@ -292,3 +295,43 @@ def test_an_element_off_by_three_units_of_its_last_place_is_wrong(dtype: str) ->
     largest = int(abs(workload.references["c"]).argmax())
     cells[largest] += 3
     assert "times what rounding explains" in workload.check()[1]
+
+
+def inputs(draws: Callable[..., Any] | None, fixed: bool = False, n: int = 100) -> Inputs:
+    operation = replace(catalogue.from_file(TOY).operation("toy"), draws=draws, fixed=fixed)
+    problem: Problem = operation.problem({"n": n})
+    return Inputs(numpy, problem, numpy.random.default_rng(1), 1)
+
+
+def changed(inputs: Inputs) -> list[str]:
+    """Names of the inputs that differ from what was placed there."""
+    return [name for name, (cells, placed) in inputs.pairs().items() if (cells != placed).any()]
+
+
+def test_own_numbers_are_drawn_anew_and_never_flipped() -> None:
+    own = inputs(lambda p, tensor, generator, count: generator.choice([3.0, 5.0], count))
+    first = own.arrays["x"].copy()
+    assert set(first) == {3.0, 5.0}
+    own.shuffle()
+    assert set(own.arrays["x"]) == {3.0, 5.0}
+    assert (own.arrays["x"] != first).any()
+    own.flip()
+    assert set(own.arrays["x"]) == {3.0, 5.0}
+    assert changed(own) == []
+
+
+def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
+    own = inputs(lambda p, tensor, generator, count: numpy.resize(numpy.arange(p.n), count), fixed=True)
+    own.shuffle()
+    assert own.arrays["x"].tolist() == list(range(100))
+    own.arrays["x"][7] = 0
+    assert changed(own) == ["x"]
+
+
+def test_a_rule_that_returns_none_leaves_normal_numbers() -> None:
+    assert (inputs(lambda *told: None).arrays["x"] == inputs(None).arrays["x"]).all()
+
+
+def test_too_few_numbers_are_told() -> None:
+    with pytest.raises(DeclarationError, match=rf"draws= of operation 'toy' gives {100 + ROOM} numbers for x"):
+        inputs(lambda p, tensor, generator, count: numpy.zeros(3))
