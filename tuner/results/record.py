@@ -7,7 +7,7 @@ import functools
 import tomllib
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, PRECISIONS, worded
 from tuner.errors import InputError
+from tuner.results import codec
 from tuner.results.measurement import Comparison, Measurement, doubts
 
 if TYPE_CHECKING:
@@ -295,14 +296,13 @@ class Pair:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as a JSON object, with the comparison's fields at the same level."""
-        return {"one": self.one, "other": self.other, "time_s": self.time_s, **asdict(self.comparison)}
+        return {"one": self.one, "other": self.other, "time_s": self.time_s, **codec.to_json(self.comparison)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Pair:
         """Reads what `to_json` wrote."""
-        ratio, low, high = (float(data[name]) for name in ("ratio", "low", "high"))
-        found = Comparison(ratio, low, high, str(data["verdict"]))
-        return cls(str(data["one"]), str(data["other"]), float(data["time_s"]), found)
+        comparison = codec.from_json(Comparison, data)
+        return cls(str(data["one"]), str(data["other"]), float(data["time_s"]), comparison)
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,10 @@ class Shift:
     Attributes:
         log_ratio: log(time of this / time of the other); above 0 this is slower.
         half_width: Half of the interval that holds at every look.
-        sigma: Deviation of one block.
-        blocks: Number of blocks.
     """
 
     log_ratio: float
     half_width: float
-    sigma: float
-    blocks: int
 
     @property
     def low(self) -> float:
@@ -87,11 +83,11 @@ def shift(this_s: Sequence[float], other_s: Sequence[float]) -> Shift:
     logs = block_ratios(this_s, other_s)
     blocks = len(logs)
     if not blocks:
-        return Shift(0.0, math.inf, math.inf, 0)
+        return Shift(0.0, math.inf)
     clipped = _clipped(logs)
-    sigma = float(np.std(clipped, ddof=1)) if blocks > 1 else math.inf
-    width = sigma * _sequence_factor(blocks) if blocks >= LEAST_BLOCKS else math.inf
-    return Shift(float(np.mean(clipped)), width, sigma, blocks)
+    enough = blocks >= LEAST_BLOCKS
+    width = float(np.std(clipped, ddof=1)) * _sequence_factor(blocks) if enough else math.inf
+    return Shift(float(np.mean(clipped)), width)
 
 
 def block_ratios(this_s: Sequence[float], other_s: Sequence[float]) -> NDArray[np.float64]:

@@ -95,28 +95,10 @@ class Claims:
             (number,) = connection.execute(claims.insert().values(**row)).inserted_primary_key or (0,)
             return int(number)
 
-    def progressed(self, trials: dict[int, int]) -> None:
-        """Notes that claims got further.
-
-        Args:
-            trials: Number of a claim -> trials of its study so far.
-        """
-        if not trials:
-            return
-        with self._writing() as connection:
-            for number, count in trials.items():
-                at = sa.and_(claims.c.number == number, claims.c.state == RUNNING)
-                connection.execute(claims.update().where(at).values(trials=count, progressed_at=utc_now()))
-
     def end(self, number: int, state: str, why: str = "", trials: int | None = None) -> bool:
         """Ends a claim; False if it had ended before, so that what it brings does not count."""
         with self._writing() as connection:
             return self._end(connection, claims.c.number == number, state, why, trials) == 1
-
-    def holds(self, number: int) -> bool:
-        """True if a claim still runs."""
-        with self._store.reading() as connection:
-            return _holds(connection, number)
 
     def abandon(self, why: str, night: str | None = None) -> int:
         """Ends the running claims of a night, or all that an earlier coordinator left behind; counts them."""

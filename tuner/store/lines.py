@@ -3,10 +3,10 @@
 Each line is self-contained: a champion's line includes its records. So files of lines can be joined, split and
 sorted. Reading returns exactly what was written; NaN and infinities, which JSON cannot express, are texts.
 
-The database has the same lines, packed (`packed`). Beside a SQLite file lies a second copy (`Ledger`): a gzip
-member for each line, only ever appended to. So damage to the database (a flipped page, a truncated file, a log
-that ends early) loses no data. Writes to the copy are not synchronised: if a power cut loses its last seconds,
-the database, which is synchronised, has them. ``zcat`` and `tuner records import` read it.
+The database has the same lines, packed (`packed`). Beside a SQLite file lies a second copy (`Ledger`): gzip
+members of a few lines, only ever appended to. So damage to the database (a flipped page, a truncated file, a
+log that ends early) loses no data. Writes to the copy are not synchronised: if a power cut loses its last
+seconds, the database, which is synchronised, has them. ``zcat`` and `tuner records import` read it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ _MAGIC = b"\x78\xf9" + zlib.adler32(_COMMON).to_bytes(4, "big")
 _PAGE_BYTES = 1 << 16
 #: Bytes of the sum behind a packed line.
 _SUM_BYTES = 4
+#: Largest number of lines in a gzip member: a damaged byte costs all lines of its member.
+LINES_OF_A_MEMBER = 20
 #: First bytes of a gzip member.
 _MEMBER = b"\x1f\x8b\x08"
 
@@ -212,8 +214,9 @@ class Ledger:
                 logging.getLogger(__name__).warning("no second copy of the records is kept: %s", error)
             self._complained = True
 
-    def _write(self, texts: Iterable[str]) -> None:
-        members = b"".join(gzip.compress(f"{text}\n".encode(), 6, mtime=0) for text in texts)
+    def _write(self, texts: Sequence[str]) -> None:
+        groups = (texts[at : at + LINES_OF_A_MEMBER] for at in range(0, len(texts), LINES_OF_A_MEMBER))
+        members = b"".join(gzip.compress("\n".join([*group, ""]).encode(), 6, mtime=0) for group in groups)
         # A single write at the end of the file stays whole beside those of other processes.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
