@@ -75,9 +75,9 @@ def staleness(
 def _by_source(record: Record, catalogue: Catalogue | None) -> tuple[bool | None, str]:
     if catalogue is None and record.origin:
         return None, f"kernel {record.kernel!r} is declared in {record.origin}, which was not read"
-    declared, place = catalogue or builtin_now(), (record.problem.operation, record.device.kind, record.kernel)
+    declared, named = catalogue or builtin_now(), (record.problem.operation, record.kernel)
     for kernel in declared.kernels:
-        if (kernel.operation, kernel.kind, kernel.name) != place:
+        if (kernel.operation, kernel.name) != named or kernel.kind != record.device.kind:
             continue
         if kernel.source_hash != record.source_hash:
             return True, (

@@ -45,12 +45,17 @@ class Case:
 
     def kernels(self) -> list[Kernel]:
         """The kernels that may answer, as declared now."""
-        of, only = (self.question.problem.operation, self.question.device.kind), self.question.kernel
-        return [
-            kernel
-            for kernel in self.catalogue.kernels
-            if (kernel.operation, kernel.kind) == of and only in ("", kernel.name)
-        ]
+        operation, kind = self.question.problem.operation, self.question.device.kind
+        only, catalogue = self.question.kernel, self.catalogue
+        return self.snapshot.once(
+            ("kernels", operation, kind, only, id(catalogue)),
+            lambda: [
+                kernel
+                for kernel in catalogue.kernels
+                if kernel.operation == operation and only in ("", kernel.name) and kernel.kind == kind
+            ],
+            catalogue,
+        )
 
     def models(self) -> Sequence[Any]:
         """The models of the operation, one for each device that has one."""
