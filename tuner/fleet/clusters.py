@@ -204,7 +204,7 @@ def connected(request: ClusterRequest) -> Iterator[Cluster]:
             yield cluster
     elif kind in ("tcp", "tls"):
         with _client(request.text, request.certificates) as client:
-            yield Cluster(client, request.text, _dashboard(client))
+            yield Cluster(client, request.text, _dashboard(client, own=False))
     else:
         raise InputError(
             f"a cluster is local, tcp://HOST:8786, tls://HOST:8786, slurm:FILE.toml or pbs:FILE.toml, got "
@@ -233,15 +233,10 @@ def _client(address: Any, certificates: Certificates | None = None) -> Iterator[
             client.close(timeout=5)
 
 
-def _dashboard(client: Any) -> str:
-    """Address of Dask's pages; they need the package bokeh where the scheduler runs."""
+def _dashboard(client: Any, own: bool = True) -> str:
+    """Address of Dask's pages; they need the package bokeh where the scheduler runs, which may be here."""
     port = client.scheduler_info()["services"].get("dashboard")
-    return str(client.dashboard_link) if port else ""
-
-
-def _own_pages(client: Any) -> str:
-    """Address of Dask's pages of a scheduler in this process; empty if bokeh is not installed."""
-    return _dashboard(client) if importlib.util.find_spec("bokeh") else ""
+    return str(client.dashboard_link) if port and (not own or importlib.util.find_spec("bokeh")) else ""
 
 
 @contextlib.contextmanager
@@ -263,7 +258,7 @@ def _local(request: ClusterRequest) -> Iterator[Cluster]:
         except (OSError, RuntimeError) as error:
             raise EnvironmentTrouble(f"the workers of this machine must start: {error}") from error
         client = stack.enter_context(_client(cluster.scheduler_address))
-        yield Cluster(client, str(cluster.scheduler_address), _own_pages(client))
+        yield Cluster(client, str(cluster.scheduler_address), _dashboard(client))
 
 
 def local_devices(text: str) -> tuple[DetectedDevice, ...]:
@@ -282,7 +277,7 @@ def _queued(kind: str, path: Path) -> Iterator[Cluster]:
     try:
         cluster.scale(jobs=settings.jobs)
         with _client(cluster) as client:
-            yield Cluster(client, str(cluster.scheduler_address), _own_pages(client))
+            yield Cluster(client, str(cluster.scheduler_address), _dashboard(client))
     finally:
         cluster.close()
 
@@ -310,14 +305,14 @@ def site(kind: str, path: Path) -> Site:
     """
     rule = f"--cluster {kind}:FILE.toml names a site's settings: jobs, [job] and [worker] (docs/fleet.md)"
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{rule}, got {str(path)!r} ({error}); correct it") from error
-    unknown = sorted(told.keys() - {"jobs", "job", "worker"})
-    jobs = told.get("jobs", 1)
+    unknown = sorted(settings.keys() - {"jobs", "job", "worker"})
+    jobs = settings.get("jobs", 1)
     if unknown or not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"{rule}, got {unknown or f'jobs = {jobs!r}'} in {path}; correct it")
-    return Site(jobs, told.get("job", {}), told.get("worker", {}))
+    return Site(jobs, settings.get("job", {}), settings.get("worker", {}))
 
 
 def job_script(kind: str, path: Path) -> str:

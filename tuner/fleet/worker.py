@@ -16,7 +16,6 @@ from typing import Any
 
 from distributed import Nanny
 
-from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble
@@ -74,40 +73,39 @@ class DeviceNanny(Nanny):
         super().close_gracefully(reason=reason)
 
 
-def resources(info: DeviceInfo) -> dict[str, float]:
-    """What a device is called as a resource of Dask; one piece of work takes all of it."""
-    return {f"device:{info.name}": 1, f"board:{info.uuid or info.name}": 1, "memory_bytes": info.memory_bytes}
-
-
 def nanny_options(devices: Sequence[DetectedDevice], options: WorkerOptions) -> list[dict[str, Any]]:
     """Returns the arguments of a nanny for each device, but for the scheduler's address."""
     cores = shares(sorted(os.sched_getaffinity(0)), len(devices))
-    on_host = any(kind_of(device.target).is_host for device in devices)
+    if any(kind_of(device.target).is_host for device in devices):
+        cores = [None] * len(devices)
+    return [_nanny(device, share, options, len(devices)) for device, share in zip(devices, cores, strict=True)]
+
+
+def _nanny(
+    device: DetectedDevice, cores: set[int] | None, options: WorkerOptions, count: int
+) -> dict[str, Any]:
+    name = f"{options.name}-{device.spec}" if count > 1 else options.name
+    if not options.name:
+        name = f"{socket.gethostname()}-{_plain(Path(device.spec).name)}-{os.getpid()}"
+    info = device.info
+    folder = (options.folder or cache_root() / "workers").absolute() / _plain(info.uuid or info.name)
+    folder.mkdir(parents=True, exist_ok=True)
     ends_at = None if options.lifetime_s is None else time.time() + options.lifetime_s
-    made = []
-    for device, share in zip(devices, cores, strict=True):
-        name = options.name or f"{socket.gethostname()}-{_plain(Path(device.spec).name)}-{os.getpid()}"
-        if options.name and len(devices) > 1:
-            name = f"{name}-{device.spec}"
-        folder = options.folder or cache_root() / "workers"
-        folder = folder.absolute() / _plain(device.info.uuid or device.info.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        plugin = options.plugin(
-            device.spec, options.url, options.stall_s, options.idle_exit_s, ends_at,
-            None if on_host else share,
-        )  # fmt: skip
-        # Compilers of several workers do not wait for each other's files. A study's processes hold the memory,
-        # and limit it themselves: Dask need not.
-        made.append(
-            {
-                "nthreads": 1, "name": name, "resources": resources(device.info), "plugins": (plugin,),
-                "local_directory": str(folder / "dask"), "memory_limit": 0,
-                "death_timeout": SCHEDULER_WITHIN_S, "silence_logs": logging.CRITICAL,
-                "security": options.security, "dashboard_address": "127.0.0.1:0",
-                "interface": options.interface or None, "env": {"TUNER_CACHE": str(folder / "cache")},
-            }
-        )  # fmt: skip
-    return made
+    plugin = options.plugin(device.spec, options.url, options.stall_s, options.idle_exit_s, ends_at, cores)
+    # What a device is called as a resource of Dask; one piece of work takes all of it.
+    resources = {
+        f"device:{info.name}": 1,
+        f"board:{info.uuid or info.name}": 1,
+        "memory_bytes": info.memory_bytes,
+    }
+    # Compilers of several workers do not wait for each other's files. A study's processes hold the memory,
+    # and limit it themselves: Dask need not.
+    return {
+        "nthreads": 1, "name": name, "resources": resources, "plugins": (plugin,),
+        "local_directory": str(folder / "dask"), "memory_limit": 0, "death_timeout": SCHEDULER_WITHIN_S,
+        "silence_logs": logging.CRITICAL, "security": options.security, "dashboard_address": "127.0.0.1:0",
+        "interface": options.interface or None, "env": {"TUNER_CACHE": str(folder / "cache")},
+    }  # fmt: skip
 
 
 def serve(devices: Sequence[DetectedDevice], options: WorkerOptions) -> None:
@@ -175,7 +173,7 @@ async def _end(nanny: Any) -> None:
     await nanny.close()
 
 
-def shares(cores: Sequence[int], count: int) -> list[set[int]]:
+def shares(cores: Sequence[int], count: int) -> list[set[int] | None]:
     """Divides cores into equal runs of neighbours, which have caches and memory in common.
 
     Args:

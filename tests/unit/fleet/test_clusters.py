@@ -156,10 +156,13 @@ def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
     subprocess.run(["sh", "-ec", found[1]], check=True, cwd=here, capture_output=True)
     ours = Certificates(here / "ca.pem", here / "coordinator.pem", here / "coordinator.key")
     from distributed import LocalCluster
+    from distributed.security import Security
 
-    security = Certificates(here / "ca.pem", here / "scheduler.pem", here / "scheduler.key").security(
-        "scheduler"
-    )
+    certificate, key = str(here / "scheduler.pem"), str(here / "scheduler.key")
+    security = Security(
+        tls_ca_file=str(here / "ca.pem"), require_encryption=True, tls_scheduler_cert=certificate,
+        tls_scheduler_key=key, tls_client_cert=certificate, tls_client_key=key,
+    )  # fmt: skip
     with LocalCluster(
         n_workers=0, host="127.0.0.1", protocol="tls", security=security, dashboard_address="127.0.0.1:0"
     ) as cluster:
