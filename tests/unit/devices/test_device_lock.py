@@ -14,10 +14,8 @@ from fixtures.fake_device import ROOT
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import device_lock as locks
 from tuner.devices.cpu.kind import cache_groups
-from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import device_holder, device_lock, lock_files, lock_folder
 from tuner.errors import EnvironmentTrouble, LockedByAnother
-from tuner.study.locks import occupied
 
 GPU = DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-1")
 HOLDER = """
@@ -55,16 +53,6 @@ def test_the_second_process_is_told_who_holds_a_device_until_a_kill() -> None:
     with device_lock(GPU, "nightly", wait_s=5):
         assert "(nightly, since" in device_holder(GPU)
     assert device_holder(GPU) == ""
-
-
-@pytest.mark.parametrize("device", [DetectedDevice("cuda:0", GPU), find("cpu")], ids=["gpu", "cpu"])
-def test_studies_with_different_databases_exclude_each_other(tmp_path: Path, device: DetectedDevice) -> None:
-    with (
-        occupied(f"sqlite:///{tmp_path}/one.db", [device], "tune this"),
-        pytest.raises(LockedByAnother, match=r"\(tune this, since .*; wait for it, or stop it$"),
-        occupied(f"sqlite:///{tmp_path}/other.db", [device], "tune that"),
-    ):
-        pass
 
 
 def test_other_devices_are_free() -> None:

@@ -1,4 +1,4 @@
-"""Compiled functions as modules of their own, which configs share."""
+"""What CPU kernels are compiled with, and compiled functions as modules of their own, which configs share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.cpu.numba import SourceParts, load_parts, ready
+from tuner.devices.cpu.numba import SourceParts, load_parts, ready, small_problem
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
@@ -113,3 +115,11 @@ def test_a_source_that_hides_what_it_refers_to_is_compiled_as_a_whole() -> None:
     x, y = numpy.arange(8, dtype=numpy.float32), numpy.zeros(8, numpy.float32)
     run(x, y, 8)
     assert (y == x * x + 1).all()
+
+
+@given(st.lists(st.integers(1, 1 << 20), min_size=3, max_size=3), st.integers(0, 6))
+def test_a_cut_dim_keeps_its_small_powers_of_two(dims: list[int], power: int) -> None:
+    problem = builtin().operation("gemm").problem(dict(zip("mnk", dims, strict=True)))
+    for (_, whole), (_, cut) in zip(problem.shape, small_problem(problem).shape, strict=True):
+        assert cut <= whole
+        assert cut % 2**power == 0 or whole % 2**power != 0

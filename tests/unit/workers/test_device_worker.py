@@ -41,6 +41,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
         worker.close()
 
 
+def named(tmp_path: Path, n: int) -> dict[str, Any]:
+    """The toy of a size, as a message names it."""
+    problem = request(f"fake:{tmp_path}/device.json").problem.to_json()
+    return {**problem, "shape": {"n": n}, "origin": str(TOY)}
+
+
 def compiled_config(tmp_path: Path, config: dict[str, Any]) -> CompiledConfig:
     asked = request(f"fake:{tmp_path}/device.json")
     rendered = render(asked.kernels[0], asked.problem, Config(config))
@@ -93,40 +99,27 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
     found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
-    named = {
-        "operation": "toy",
-        "shape": {"n": 7},
-        "dtype": "float32",
-        "layout": "plain",
-        "precision": "ieee",
-        "origin": str(TOY),
-    }
-    cases = [(named, good.rendered.launch)]
+    cases = [(named(tmp_path, 7), good.rendered.launch)]
     assert worker.verify(good, cases) == ""
     assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
-    assert "died with signal SIGSEGV" in worker.verify(
-        compiled_config(tmp_path, fault_configs()["crash"]), cases
-    )
+    crash = compiled_config(tmp_path, fault_configs()["crash"])
+    assert "died with signal SIGSEGV" in worker.verify(crash, cases)
     assert worker.verify(good, cases) == ""
 
 
-def surveyed(spec: str, n: int) -> dict[str, Any]:
+def surveyed(tmp_path: Path, n: int) -> dict[str, Any]:
     """Asks for the library's time at the toy of a size."""
-    named = {**request(spec).problem.to_json(), "shape": {"n": n}, "origin": str(TOY)}
     return {
-        "do": "survey", "problem": named, "regime": "cold", "best_s": None, "library": True, "seed": 1,
-        "items": [], "new": [],
+        "do": "survey", "problem": named(tmp_path, n), "regime": "cold", "best_s": None, "library": True,
+        "seed": 1, "items": [], "new": [],
     }  # fmt: skip
 
 
 def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: Path) -> None:
     worker = make()
-    spec = f"fake:{tmp_path}/device.json"
-    worker.send(surveyed(spec, 1000), b"")
-    begun_s = time.monotonic()
+    worker.send(surveyed(tmp_path, 1000), b"")
     # More than a socket holds: the worker reads it while it is busy.
-    assert all(worker.send_ahead(surveyed(spec, n), bytes(5_000_000)) for n in (-1, 500))
-    assert time.monotonic() - begun_s < 5.0
+    assert all(worker.send_ahead(surveyed(tmp_path, n), bytes(5_000_000)) for n in (-1, 500))
     prepared, timing, last = worker.answers(10.0)
     assert prepared["prepared"]
     assert timing["timing"]["time_s"] == pytest.approx(2 * BEST_S, rel=0.01)
