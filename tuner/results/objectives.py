@@ -126,19 +126,15 @@ class Front:
     def _json(self, point: Point) -> dict[str, Any]:
         measurement = point.measurement
         time_s = measurement.time_s or 0.0
+        error, energy_j = measurement.error, point.energy_j
         return {
-            "champion": self.is_champion(point),
-            "kernel": point.kernel,
-            "config": dict(point.config),
-            "time_s": time_s,
-            "noise": measurement.noise,
+            "champion": self.is_champion(point), "kernel": point.kernel, "config": dict(point.config),
+            "time_s": time_s, "noise": measurement.noise,
             "tflops": self.work["flops"] / time_s / 1e12 if time_s else 0.0,
-            "gbps": self.work["bytes"] / time_s / 1e9 if time_s else 0.0,
-            "energy_j": point.energy_j,
-            "power_w": None if point.energy_j is None else measurement.circumstances.get("power_w"),
-            "error": measurement.error
-            and {"max_rel": measurement.error.max_rel, "rms_rel": measurement.error.rms_rel},
-        }
+            "gbps": self.work["bytes"] / time_s / 1e9 if time_s else 0.0, "energy_j": energy_j,
+            "power_w": None if energy_j is None else measurement.circumstances.get("power_w"),
+            "error": error and {"max_rel": error.max_rel, "rms_rel": error.rms_rel},
+        }  # fmt: skip
 
 
 #: Circumstances of a measurement under a limit: the limit, and the library's error on the same inputs.

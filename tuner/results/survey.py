@@ -103,23 +103,18 @@ class SurveyPart:
         """Returns the fields as JSON data; the timings are columns, which are shorter than rows."""
         columns = [list(column) for column in zip(*self.timings, strict=True)] or [[] for _ in Timing._fields]
         problem, config_number, outcome, time_s, noise, reason = columns
+        configs = [
+            [config.kernel, config.source_hash, config.origin, config.registers, dict(config.config)]
+            for config in self.configs
+        ]
         return {
-            **{name: storable(getattr(self, name)) for name in _TEXTS},
-            "id": checked_id(self.id),
-            "device": self.device.to_json(),
-            "versions": dict(self.versions),
-            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems],
-            "configs": [
-                [config.kernel, config.source_hash, config.origin, config.registers, dict(config.config)]
-                for config in self.configs
-            ],
-            "problem": problem,
-            "config": config_number,
-            "outcome": list(map(_OUTCOMES.index, outcome)),
-            "time_s": time_s,
-            "noise": noise,
+            **{name: storable(getattr(self, name)) for name in _TEXTS}, "id": checked_id(self.id),
+            "device": self.device.to_json(), "versions": dict(self.versions),
+            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems], "configs": configs,
+            "problem": problem, "config": config_number, "outcome": list(map(_OUTCOMES.index, outcome)),
+            "time_s": time_s, "noise": noise,
             "reasons": {str(at): storable(text) for at, text in enumerate(reason) if text},
-        }
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SurveyPart:

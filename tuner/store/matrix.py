@@ -89,17 +89,11 @@ def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
         return {rows.problem_of(row): int(row.number) for row in later}
 
 
-#: As text, which is quicker than a statement that is put together: it is asked before every answer.
-_LAST_NUMBERS = "SELECT " + ", ".join(
-    f"(SELECT coalesce(max(number), 0) FROM {table.name})"
-    for table in (tables.records, tables.champions, tables.retractions, tables.crowns, tables.models)
-)
-
-
 def stamp(store: Reader) -> tuple[int, ...]:
     """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
     with store.reading() as connection:
-        return tuple(int(number) for number in connection.exec_driver_sql(_LAST_NUMBERS).one())
+        last = rows.positions(connection)
+    return tuple(number for name, number in last.items() if name != tables.surveys.name)
 
 
 def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[ConfigTime]]:

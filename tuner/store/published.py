@@ -325,13 +325,10 @@ def _entry_json(result: Published, shared: dict[str, dict[str, Any]]) -> dict[st
         "device": _key_in(shared["devices"], replace(record.device, uuid="").to_json()),
         **_measured_json(record, shared["versions"]),
         "baseline": _measured_json(library, shared["versions"]) if library else None,
-        "speedup": _rounded(speedup),
-        "verdict": champion.verdict,
-        "trials": dict(champion.trials),
-        "champion_id": champion.id,
-        "crowned_at": champion.crowned_at,
+        "speedup": _rounded(speedup), "verdict": champion.verdict, "trials": dict(champion.trials),
+        "champion_id": champion.id, "crowned_at": champion.crowned_at,
         "runners_up": [_runner_up_json(other) for other in result.runners_up],
-    }
+    }  # fmt: skip
 
 
 def _runner_up_json(record: Record) -> dict[str, Any]:

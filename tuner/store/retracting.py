@@ -92,44 +92,25 @@ def _in_force(store: Reader, ids: Sequence[str]) -> list[Retraction]:
     return sorted(in_force, key=lambda retraction: (retraction.made_at, retraction.id))
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """Records dated in the future: the clock of their machine was ahead, or ours is behind.
-
-    Attributes:
-        count: Number of records.
-        first: Time of the first, by that clock; ISO 8601, UTC.
-        last: Time of the last.
-    """
-
-    count: int
-    first: str
-    last: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count} records are dated in the future ({self.first[:10]} to {self.last[:10]}): a clock "
-            "was ahead when they were measured, or this one is behind"
-        )
-
-
 #: Remedy for records dated in the future.
 AHEAD_REMEDY = "correct the clock, or take them back with `tuner records forget --after DATE`"
 
 
-def ahead(store: Reader) -> Ahead | None:
-    """Returns the records dated in the future; None if there are none."""
+def ahead(store: Reader) -> str | None:
+    """Says which records are dated in the future; None if there are none."""
     of = tables.records.c
     devices = sa.select(sa.func.max(of.measured_at)).group_by(of.device)
-    wanted = sa.select(sa.func.count(), sa.func.min(of.measured_at), sa.func.max(of.measured_at)).where(
-        of.measured_at > latest_credible(), rows.stands()
-    )
     # The index by device and time shows at once if there are none.
     if max(store.read(devices), default="") <= latest_credible():
         return None
-    with store.reading() as connection:
-        count, first, last = connection.execute(wanted).one()
-    return Ahead(int(count), str(first), str(last)) if count else None
+    late = sa.select(of.measured_at).where(of.measured_at > latest_credible(), rows.stands())
+    times = sorted(store.read(late))
+    if not times:
+        return None
+    return (
+        f"{len(times)} records are dated in the future ({times[0][:10]} to {times[-1][:10]}): a clock was "
+        "ahead when they were measured, or this one is behind"
+    )
 
 
 def _ids(store: Store, chosen: Chosen) -> list[str]:

@@ -34,12 +34,6 @@ class FrozenStore(Store):
         return self.crowned()
 
 
-#: The tables that answers rest on.
-TABLES = (
-    tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns, tables.models,
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Manifest:
     """What the answers of a snapshot rest on.
@@ -70,15 +64,7 @@ class Manifest:
 def positions(store: Reader) -> dict[str, int]:
     """The number of the last row of each table that answers rest on; a quick query."""
     with store.reading() as connection:
-        return _positions(connection)
-
-
-def _positions(connection: sa.Connection) -> dict[str, int]:
-    last = [
-        sa.select(sa.func.coalesce(sa.func.max(table.c.number), 0)).scalar_subquery().label(table.name)
-        for table in TABLES
-    ]
-    return {name: int(number) for name, number in connection.execute(sa.select(*last)).one()._mapping.items()}
+        return rows.positions(connection)
 
 
 def take(store: Store, published: str, code: str) -> Manifest:
@@ -96,7 +82,7 @@ def take(store: Store, published: str, code: str) -> Manifest:
     """
     of = tables.snapshots
     with store.writing() as connection:
-        basis = {"positions": _positions(connection), "published": published, "code": code}
+        basis = {"positions": rows.positions(connection), "published": published, "code": code}
         last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
         if last is not None and all(last._mapping[name] == value for name, value in basis.items()):
             return Manifest(**last._mapping)
@@ -166,7 +152,7 @@ def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore
             cursor.execute("SET TRANSACTION READ WRITE")  # of nothing but the connection's own views
             cursor.execute("SELECT quote_ident(current_schema())")
             schema = cursor.fetchone()[0]
-        for table in TABLES:
+        for table in rows.ANSWERING:
             last = int(manifest.positions.get(table.name, 0))
             cursor.execute(
                 f"CREATE TEMP VIEW {table.name} AS SELECT * FROM {schema}.{table.name} WHERE number <= {last}"

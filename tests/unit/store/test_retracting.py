@@ -190,8 +190,7 @@ def test_a_clock_that_stood_ahead_holds_no_champion_for_years(store: Store, tmp_
     assert store.champion(square(32), BOARD, "cold") is not None, "it answers where there is no other"
     found = retracting.ahead(store)
     assert found is not None
-    assert found.count == 2
-    assert "2 records are dated in the future" in str(found)
+    assert "2 records are dated in the future" in found
     take_back(store, Chosen(after=datetime.now(UTC).isoformat()))
     assert retracting.ahead(store) is None
     assert store.champion(square(32), BOARD, "cold") is None
