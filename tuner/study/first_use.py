@@ -109,9 +109,9 @@ def candidates(first: FirstUse, store: Store, device: DeviceInfo, model: Predict
 class FirstUsePolicy(TrialPolicy):
     """The configs that were chosen, then some rounds of others beside the fastest, while that helps.
 
-    A model keeps a few of the configs that are legal, and was fitted on fewer at the problems near this one. What
-    differs from these in a parameter or two it predicts well. Each round is compiled side by side, then
-    verified and timed one after the other.
+    A model keeps a few of the legal configs, and was fitted on fewer at the problems near this one. It predicts
+    well what differs from these in a parameter or two. Each round is compiled side by side, then verified and
+    timed one after the other.
 
     Attributes:
         leaderboard: The configs that were measured, with the counts of the trials.

@@ -135,18 +135,6 @@ def test_slow_problems_are_tried_less_often(tmp_path: Path, monkeypatch: pytest.
     assert sum(each.role is Role.TRIAL for each in records) == 1
 
 
-def test_an_answer_after_a_first_use_tells_what_it_took(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
-    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(BEST))
-    with Crew([find(spec)]) as crew:
-        found = answer_at_first_use(PROBLEM, crew, DECLARED)
-    assert (found.match, dict(found.config)) == ("exact", BEST)
-    assert found.reasons[-1].startswith("measured at first use, which took ")
-    assert not (tmp_path / "studies.db").exists()
-
-
 def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,4 +147,5 @@ def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
         monkeypatch.setattr(module, "Predictions", lambda *told: asked.append(told[-1]) or Predicting())
         found = answer_at_first_use(PROBLEM, crew, DECLARED, known=store)
         assert asked == [store], "its model is asked"
-    assert dict(found.config) == dict(near.record.config)
+    assert (found.match, dict(found.config)) == ("exact", dict(near.record.config))
+    assert found.reasons[-1].startswith("measured at first use, which took ")

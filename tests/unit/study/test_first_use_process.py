@@ -102,18 +102,6 @@ def test_what_cannot_be_used_is_told_with_its_remedy(
     assert said in why
 
 
-def test_a_database_that_may_only_be_read_is_told(
-    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: Any) -> None:
-        raise process.TunerError("it is read-only and has to be written; change its permissions, or copy it")
-
-    monkeypatch.setattr(Store, "add", refused)
-    assert answered(question(tmp_path), devices) == (
-        "failed", "it is read-only and has to be written; change its permissions, or copy it",
-    )  # fmt: skip
-
-
 def test_questions_are_answered_in_order_until_nobody_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a study needs before its first trial."""
+"""What a study needs before its first trial, and what it tries first."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 from fixtures.fake_device import BEST, BOARD, TOY
 
-from tuner.declare.catalogue import from_file
+from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config
 from tuner.errors import DeclarationError, InputError
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.record import ProblemKey, Record, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
+from tuner.store.published import champions as published
 from tuner.study.requests import check_regime, legal_spaces
-from tuner.study.session import check_fits, past_records, study_name
+from tuner.study.session import check_fits, study_name
+from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
 
 CATALOGUE = from_file(TOY)
 TOYS = CATALOGUE.operation("toy")
 BLOCKS, CHUNKS = CATALOGUE.of("toy")
 DEVICE = DeviceInfo.from_json(BOARD)
+KEY = ProblemKey.of(TOYS.problem({"n": 1000}))
 
 
 def toy(n: int = 1000, operation: Operation = TOYS) -> Problem:
@@ -81,29 +85,46 @@ def never(problem: Any, device: Any, config: Any) -> bool:
     return config.BLOCK < 0  # type: ignore[no-any-return]
 
 
-# --- what is known from before ------------------------------------------------------------
+# --- what a study tries first
 
 
 def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> Record:
     given = {
-        "device": DEVICE, "regime": "cold", "role": Role.TRIAL, "kernel": "blocks", "config": config or BEST,
+        "device": DEVICE, "regime": "cold", "role": Role.FINAL, "kernel": "blocks", "config": config or BEST,
         "source_hash": BLOCKS.source_hash, "measurement": Measurement(Outcome.MEASURED, samples_s=(1e-3,)),
         "work": {"flops": 1.0, "bytes": 1.0}, "versions": {"compiler": "fake 1", "driver": "1.0"},
     } | more  # fmt: skip
-    return Record(ProblemKey.of(toy(n)), **given)
+    return Record(replace(KEY, shape=(("n", n),)), **given)
 
 
-def test_past_records_are_those_of_the_same_problem_device_regime_and_versions() -> None:
-    same = record()
-    others = [
-        record(n=2000),
-        record(device=replace(DEVICE, name="Other", uuid="FAKE-2")),
-        record(regime="hot"),
-        record(role=Role.FINAL),
-        record(versions={"compiler": "fake 2", "driver": "1.0"}),
-        record(versions={"compiler": "fake 1", "driver": "2.0"}),
-    ]
+def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults() -> None:
+    near = {"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}
     with Store.open("sqlite://") as store:
-        store.add([same, *others])
-        versions = {"compiler": "fake 1", "driver": "1.0"}
-        assert past_records(store, ProblemKey.of(toy()), DEVICE, "cold", versions) == [same]
+        for n in (10, 900, 1200, 5000, 100_000, 10**6, 10**7):
+            config = near if n == 900 else BEST | {"ITEMS": 2}
+            store.crown(Champion(record(n, config), None, 0.0, "first", {}))
+        store.crown(Champion(record(1000, kernel="gone"), None, 0.0, "first", {}))
+        starts = [*near_champions(store, [BLOCKS], KEY, DEVICE), *declared_starts([BLOCKS])]
+    assert starts[0] == ("blocks", near)
+    assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
+    assert {kernel for kernel, _ in starts} == {"blocks"}
+
+
+def test_published_champions_of_such_a_device_are_near_ones_too() -> None:
+    (h200, *_) = [each.record for each in published("gemm") if each.record.device.name == "NVIDIA H200"]
+    kernels = builtin().of("gemm", "cuda", dtype=h200.problem.dtype)
+    with Store.open("sqlite://") as store:
+        assert near_champions(store, kernels, h200.problem, h200.device)[0] == (
+            h200.kernel, Config(h200.config),
+        )  # fmt: skip
+        other = replace(h200.device, name="another")
+        assert near_champions(store, kernels, h200.problem, other) == []
+
+
+def test_the_same_shape_in_another_dtype_is_nearer_than_in_another_layout() -> None:
+    with Store.open("sqlite://") as store:
+        for items, problem in ((2, replace(KEY, layout="turned")), (4, replace(KEY, dtype="float64"))):
+            final = replace(record(config=BEST | {"ITEMS": items}), problem=problem)
+            store.crown(Champion(final, None, 0.0, "first", {}))
+        found = near_champions(store, [BLOCKS], KEY, DEVICE)
+    assert [config["ITEMS"] for _, config in found] == [4, 2]
