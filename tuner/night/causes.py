@@ -179,33 +179,25 @@ def alerts(changes: Iterable[ChangeEvidence]) -> list[Alert]:
         cause, why = judge(change)
         board = "" if cause in ("vendor", "compiler") else change.board
         groups.setdefault((cause, board, change.change > 0), []).append((change, why))
-    of_causes = [
-        _alert(cause, group[0][1], [one for one, _ in group]) for (cause, _, _), group in groups.items()
-    ]
+    of_causes = []
+    for (cause, _, slower), group in groups.items():
+        problems = tuple(sorted((change for change, _ in group), key=lambda one: -abs(one.change)))
+        middle = statistics.median_high(one.change for one in problems)
+        since = min((one.since for one in problems if one.since), default="")
+        command = f"tuner watch explain {problems[0].arguments}"
+        of_causes.append(Alert(cause, group[0][1], slower, middle, since, command, problems))
     return sorted(of_causes, key=lambda alert: (not alert.slower, -len(alert.problems)))
-
-
-def _alert(cause: str, why: str, problems: Sequence[ChangeEvidence]) -> Alert:
-    ordered = tuple(sorted(problems, key=lambda one: -abs(one.change)))
-    middle = statistics.median_high(one.change for one in ordered)
-    since = min((one.since for one in ordered if one.since), default="")
-    command = f"tuner watch explain {ordered[0].arguments}"
-    return Alert(cause, why, middle > 0, middle, since, command, ordered)
 
 
 def arguments(problem: ProblemKey, regime: str = "cold") -> str:
     """Operation, dims and options of a problem."""
-    dims = " ".join(str(size) for _, size in problem.shape)
+    precision = problem.precision if problem.precision != IEEE else ""
     options = {
-        "dtype": problem.dtype,
-        "layout": problem.layout,
-        "precision": problem.precision if problem.precision != IEEE else "",
-        "epilogue": problem.epilogue,
+        "dtype": problem.dtype, "layout": problem.layout, "precision": precision, "epilogue": problem.epilogue,
         "regime": regime if regime != "cold" else "",
-    }
-    return " ".join(
-        [problem.operation, dims, *(f"--{name} {value}" for name, value in options.items() if value)]
-    )
+    }  # fmt: skip
+    named = [f"--{name} {value}" for name, value in options.items() if value]
+    return " ".join([problem.operation, *(str(size) for _, size in problem.shape), *named])
 
 
 def alerts_of(of_boards: Mapping[str, Sequence[ProblemNight]]) -> list[Alert]:
