@@ -90,13 +90,13 @@ def guarded(text: str, entry: str) -> str:
         DeclarationError: It cannot be found.
     """
     head = re.compile(rf'(extern\s+"C"\s+__global__[^;{{}}]*?)\b{re.escape(entry)}\s*\(([^;{{}}]*)\{{')
-    found = head.search(text)
-    if found is None:
+    match = head.search(text)
+    if match is None:
         raise DeclarationError(
             f'a fallback\'s source has an extern "C" __global__ function {entry!r}, found none; name it so'
         )
-    opened = f"{found[1]}{ENTRY}(const unsigned* __restrict__ asked, {found[2]}{{"
-    return f"{text[: found.start()]}{opened}\n    if (!*asked) return;{text[found.end() :]}"
+    opened = f"{match[1]}{ENTRY}(const unsigned* __restrict__ asked, {match[2]}{{"
+    return f"{text[: match.start()]}{opened}\n    if (!*asked) return;{text[match.end() :]}"
 
 
 def behind(text: str, plain: str, entry: str) -> str:
@@ -325,10 +325,10 @@ class Kernel:
             DeclarationError: The function is missing; the message names those that exist.
         """
         language = source_language(self.target)
-        found = language.functions(self.text)
-        if found is None or self.entry in found or language.may_define(self.text, self.entry):
+        functions = language.functions(self.text)
+        if functions is None or self.entry in functions or language.may_define(self.text, self.entry):
             return
-        there = f"has {', '.join(found)}" if found else "has none"
+        there = f"has {', '.join(functions)}" if functions else "has none"
         raise DeclarationError(
             f"the source of kernel {self.name!r} needs a function {self.entry!r}, the name of its operation "
             f"unless entry= says otherwise, and {self.source} {there}; rename it, or declare entry="

@@ -73,8 +73,8 @@ class SourceLanguage:
 def languages() -> Mapping[str, SourceLanguage]:
     """Target -> language, of all folders that have one. None of their libraries is loaded."""
     folders = sorted(path.parent.name for path in (Path(__file__).parents[1] / "devices").glob("*/language.py"))
-    found = [import_module(f"tuner.devices.{folder}.language").LANGUAGE for folder in folders]
-    return {language.target: language for language in found}
+    loaded = [import_module(f"tuner.devices.{folder}.language").LANGUAGE for folder in folders]
+    return {language.target: language for language in loaded}
 
 
 def source_language(target: str) -> SourceLanguage:

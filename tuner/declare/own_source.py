@@ -70,18 +70,18 @@ def definition(function: Any) -> ast.FunctionDef:
 
 def _of_lambda(function: Any, lambdas: Iterable[ast.Lambda], line: int) -> ast.FunctionDef:
     wanted = list(inspect.signature(function).parameters)
-    found = [
+    alike = [
         node
         for node in lambdas
         if node.lineno == line
         and [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == wanted
     ]
-    if len({ast.dump(each) for each in found}) != 1:
+    if len({ast.dump(node) for node in alike}) != 1:
         raise DeclarationError(
-            f"a lambda is one of its kind on its line, found {len(found)} that take {', '.join(wanted)}; write "
+            f"a lambda is one of its kind on its line, found {len(alike)} that take {', '.join(wanted)}; write "
             "it as a def"
         )
-    made = ast.FunctionDef("function", found[0].args, [ast.Return(found[0].body)], [], None, None)
+    made = ast.FunctionDef("function", alike[0].args, [ast.Return(alike[0].body)], [], None, None)
     made.type_params = []  # type: ignore[attr-defined]
     return ast.fix_missing_locations(made)
 
@@ -147,20 +147,27 @@ class Module:
                 "rename one"
             )
         self._known[name] = value
-        inner, options = unwrapped(value)
         if isinstance(value, ModuleType):
             self.lines.insert(0, f"import {value.__name__} as {name}")
         elif isinstance(value, _PLAIN) or _is_plain_tuple(value):
             self.lines.append(f"{name} = {value!r}")
-        elif isinstance(inner, FunctionType) and _is_authors(inner):
-            self.add(value, name, "" if options is None else njit(options))
-        elif (found := _importable(value)) is not None:
-            self.lines.insert(0, f"from {found[0]} import {found[1]} as {name}")
-        else:
+        elif not self.take(value, name):
             raise DeclarationError(
                 f"what a function uses is modules, functions and plain values; {user} uses {name!r}, "
                 f"{type(value).__name__}; pass it as an argument, or declare the kernel in a file"
             )
+
+    def take(self, value: Any, name: str) -> bool:
+        """Writes an author's own function down, or imports a library's; False for anything else."""
+        inner, options = unwrapped(value)
+        place = _importable(value)
+        if isinstance(inner, FunctionType) and _is_authors(inner):
+            self.add(value, name, "" if options is None else njit(options))
+        elif place is not None:
+            self.lines.insert(0, f"from {place[0]} import {place[1]} as {name}")
+        else:
+            return False
+        return True
 
     @property
     def text(self) -> str:
@@ -185,9 +192,9 @@ def _free_names(node: ast.FunctionDef) -> set[str]:
 
 def _reachable(function: Any) -> dict[str, Any]:
     """Globals and closure of a function; builtins stay what they are."""
-    found = {name: each for name, each in function.__globals__.items() if name not in vars(builtins)}
+    own = {name: value for name, value in function.__globals__.items() if name not in vars(builtins)}
     cells = function.__closure__ or ()
-    return found | {
+    return own | {
         name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
     }
 
@@ -233,16 +240,10 @@ def reference_of(function: Callable[..., Any], module: Module, name: str) -> Non
     Raises:
         DeclarationError: It can be neither written down nor imported.
     """
-    inner, options = unwrapped(function)
-    if isinstance(inner, FunctionType) and _is_authors(inner):
-        module.add(function, name, "" if options is None else njit(options))
-        return
-    found = _importable(function)
-    if found is None:
+    if not module.take(function, name):
         raise DeclarationError(
             f"a reference is a function of your own or of a library, got {function!r}; wrap it in a def"
         )
-    module.lines.insert(0, f"from {found[0]} import {found[1]} as {name}")
 
 
 #: C++ type -> dtype. Unsigned numbers are passed as signed ones of the same size: sizes are below 2^31.
@@ -292,20 +293,20 @@ def taken_by(source: str, function: str) -> tuple[Taken, ...]:
 
 def _taken(text: str, function: str) -> Taken:
     plain = " ".join(_QUALIFIERS.sub(" ", text).replace("*", " * ").replace("&", " & ").split())
-    found = re.fullmatch(r"(.*?)(\s\*)?\s(\w+)(\s*\[\s*\])?", plain)
-    if found is None or "*" in found[1] or "&" in plain:
+    parts = re.fullmatch(r"(.*?)(\s\*)?\s(\w+)(\s*\[\s*\])?", plain)
+    if parts is None or "*" in parts[1] or "&" in plain:
         raise DeclarationError(
             f"a kernel takes pointers and numbers, {function} takes {text.strip()!r}; pass it as one of them"
         )
-    pointer = bool(found[2] or found[4])
+    pointer = bool(parts[2] or parts[4])
     constant = re.search(r"\bconst\b[^*]*\*|\bconst\b[^*\[]*\[", text) is not None
-    return Taken(found[3], TYPES.get(found[1].strip(), ""), pointer, pointer and not constant)
+    return Taken(parts[3], TYPES.get(parts[1].strip(), ""), pointer, pointer and not constant)
 
 
 def callable_from_c(source: str, function: str) -> str:
     """The source with ``extern "C"`` before the function, which keeps its name as it is."""
     # Comments become blanks of the same length, so that places stay what they are.
-    plain = _COMMENTS.sub(lambda found: " " * len(found[0]), source)
+    plain = _COMMENTS.sub(lambda match: " " * len(match[0]), source)
     head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(function)}\s*\(", plain)
     if head is None or re.search(r'extern\s+"C"\s*(?:\{[^}]*)?$', plain[: head.start()]):
         return source

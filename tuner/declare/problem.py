@@ -340,11 +340,11 @@ class Problem:
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         """The scalar arguments, after the tensors in argument order."""
-        found = self.operation.scalars(self)
+        declared = self.operation.scalars(self)
         if not self.values:
-            return found
+            return declared
         values = dict(self.values)
-        return tuple(replace(each, value=values.get(each.name, each.value)) for each in found)
+        return tuple(replace(each, value=values.get(each.name, each.value)) for each in declared)
 
     @cached_property
     def work(self) -> Work:

@@ -175,7 +175,7 @@ def shapes_of(
     of = {name: _extents(name, text) for name, text in told.items()}
     _learn_names(arrays, of, sizes)
     for array in arrays:
-        of[array.name] = _checked(array, of[array.name], sizes) if array.name in of else _found(array, sizes)
+        of[array.name] = _checked(array, of[array.name], sizes) if array.name in of else _guessed(array, sizes)
     if not sizes:
         raise InputError(
             "a problem has a size, and none of these arguments has one: no array with more than one element, "
@@ -224,16 +224,16 @@ def _checked(array: KernelArgument, extents: tuple[str, ...], sizes: Mapping[str
                 f"an extent is made of sizes ({', '.join(sizes)}), {array.name} has {text!r}; name an extent "
                 f"{sorted(unknown)[0]!r} alone somewhere, or pass it as a number"
             )
-        found = int(expression(text, sizes, f"the shape of {array.name}")(sizes))
-        if found != size:
+        extent = int(expression(text, sizes, f"the shape of {array.name}")(sizes))
+        if extent != size:
             raise InputError(
-                f"{array.name} has shape {array.shape}, and shapes= says {text} = {found} where it has {size}; "
-                "correct one of them"
+                f"{array.name} has shape {array.shape}, and shapes= says {text} = {extent} where it has "
+                f"{size}; correct one of them"
             )
     return extents
 
 
-def _found(array: KernelArgument, sizes: dict[str, int]) -> tuple[str, ...]:
+def _guessed(array: KernelArgument, sizes: dict[str, int]) -> tuple[str, ...]:
     """Extents of an array that the author says nothing of; each of no known size becomes a size of its own."""
     assert array.shape is not None
     known, extents = dict(sizes), []

@@ -277,9 +277,9 @@ class Space(Sequence[Config]):
         known = np.array([len(config) == len(self.parameters) for config in configs], dtype=bool)
         for column, (parameter, codes) in enumerate(zip(self.parameters, self._code_of, strict=True)):
             name = parameter.name
-            found = [codes.get(config[name], -1) if name in config else -1 for config in configs]
-            known &= np.array(found) >= 0
-            rows[:, column] = np.maximum(found, 0)
+            known_codes = [codes.get(config[name], -1) if name in config else -1 for config in configs]
+            known &= np.array(known_codes) >= 0
+            rows[:, column] = np.maximum(known_codes, 0)
         places = np.full(len(configs), -1, np.intp)
         places[known] = self.locate(rows[known])
         return places
@@ -306,12 +306,12 @@ class Space(Sequence[Config]):
         if not len(keys) or not len(codes):
             return np.full(len(codes), -1, np.intp)
         places = np.minimum(np.searchsorted(keys, self._keys(codes)), len(keys) - 1)
-        found = (places if order is None else order[places]).astype(np.intp)
-        found[np.any(self.codes[found] != codes, axis=1)] = -1
-        missing = np.flatnonzero(found < 0)
+        located = (places if order is None else order[places]).astype(np.intp)
+        located[np.any(self.codes[located] != codes, axis=1)] = -1
+        missing = np.flatnonzero(located < 0)
         if self.sampled and len(missing):
-            found[missing] = self._add_rows(codes[missing].astype(self.codes.dtype))
-        return found
+            located[missing] = self._add_rows(codes[missing].astype(self.codes.dtype))
+        return located
 
     def _add_rows(self, rows: Codes) -> list[int]:
         """Adds legal rows to the sample. `_sorted_keys` still describes the first rows only."""
@@ -392,15 +392,15 @@ class Space(Sequence[Config]):
             return []
         every = self.codes.astype(np.int16)
         shares = 1 / (np.array([len(parameter.values) for parameter in self.parameters]) * len(self.parameters))
-        found = []
+        indices = []
         for config in configs:
             row = [
                 codes[config[parameter.name]]
                 for parameter, codes in zip(self.parameters, self._code_of, strict=True)
             ]
             steps = np.abs(every - np.array(row, np.int16))
-            found.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
-        return found
+            indices.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
+        return indices
 
     def around(self, index: int, radius: int, tries: int, rng: np.random.Generator) -> NDArray[np.intp]:
         """Returns the positions of random legal configs that differ from a config in 2 to `radius` parameters.
@@ -422,8 +422,8 @@ class Space(Sequence[Config]):
             at = np.flatnonzero(nth < changes)
             size = sizes[column[at]]
             rows[at, column[at]] = (rows[at, column[at]] + 1 + rng.integers(0, size - 1)) % size
-        found = self.locate(np.unique(rows, axis=0))
-        return found[found >= 0]
+        located = self.locate(np.unique(rows, axis=0))
+        return located[located >= 0]
 
 
 def _bound(constraint: Constraint, problem: Any, device: Any) -> Rule:

@@ -55,12 +55,12 @@ class Exported:
 
 
 def export(
-    found: Answer | Champion, kernel: Kernel, problem: Problem, format: str, folder: str | Path
+    result: Answer | Champion, kernel: Kernel, problem: Problem, format: str, folder: str | Path
 ) -> list[Path]:
     """Writes a tuned kernel into a folder, which is made where it does not exist.
 
     Args:
-        found: What a lookup answered, or a champion.
+        result: What a lookup answered, or a champion.
         kernel: The champion's kernel, as declared now.
         problem: The champion's problem.
         format: One of `FORMATS`.
@@ -73,15 +73,15 @@ def export(
         UnknownName: No such format.
         InputError: As `contents`, or the folder cannot be written.
     """
-    made = contents(found, kernel, problem, format)
+    made = contents(result, kernel, problem, format)
     return [write_file(Path(folder), name, data) for name, data in made.items()]
 
 
-def contents(found: Answer | Champion, kernel: Kernel, problem: Problem, format: str) -> dict[str, bytes]:
+def contents(result: Answer | Champion, kernel: Kernel, problem: Problem, format: str) -> dict[str, bytes]:
     """The files of an export: name and content, the main one first.
 
     Args:
-        found: What a lookup answered, or a champion.
+        result: What a lookup answered, or a champion.
         kernel: The champion's kernel, as declared now.
         problem: The champion's problem.
         format: One of `FORMATS`.
@@ -93,7 +93,7 @@ def contents(found: Answer | Champion, kernel: Kernel, problem: Problem, format:
     """
     if format not in FORMATS:
         raise UnknownName("export format", format, FORMATS)
-    champion = found.champion if isinstance(found, Answer) else found
+    champion = result.champion if isinstance(result, Answer) else result
     if champion is None:
         raise InputError(
             f"an export is of a config that was measured, and nothing is known of {problem} or one like it; "
@@ -219,18 +219,18 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
     rendered, device = exported.rendered, exported.champion.record.device
     assert rendered.launch is not None, "a CUDA kernel has a launch"
     cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)
-    told = {
+    about = {
         "format": "tile-tuner binary",
         "cubin": f"{exported.stem}.cubin",
         **launch_json(exported.face, rendered.launch, device.architecture),
     }
-    text = json.dumps({**told, **_record(exported)}, indent=2) + "\n"
+    text = json.dumps({**about, **_record(exported)}, indent=2) + "\n"
     return {f"{exported.stem}.cubin": cubin, f"{exported.stem}.cubin.json": text}
 
 
 def _json(exported: Exported) -> dict[str, str | bytes]:
-    told = {"format": "tile-tuner record", **_record(exported)}
-    return {f"{exported.stem}.json": json.dumps(told, indent=2) + "\n"}
+    about = {"format": "tile-tuner record", **_record(exported)}
+    return {f"{exported.stem}.json": json.dumps(about, indent=2) + "\n"}
 
 
 def _record(exported: Exported) -> dict[str, Any]:
