@@ -60,14 +60,14 @@ def best(
     """
     where = parse_device(device) if isinstance(device, str) else device
     snapshot, catalogue = Snapshot.open(kept_open(db)), builtin_now()
-    found = snapshot.once(
+    result = snapshot.once(
         (ANSWER, problem, where, regime, kernel, confirmed, id(catalogue)),
         lambda: _answered(snapshot, parse_key(problem), where, regime, kernel, None, confirmed),
         catalogue,
     )
-    if found.match != EXACT and not (regime != "cold" or kernel or db):
-        DEMAND.asked(found)
-    return found
+    if result.match != EXACT and not (regime != "cold" or kernel or db):
+        DEMAND.asked(result)
+    return result
 
 
 def answer(
@@ -126,14 +126,14 @@ def _answered(
     question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
     declared = catalogue or builtin_now()
     case = Case(question, snapshot, declared, declared_problem(question, declared))
-    found = by_record(case) or by_another_regime(case) or default(case)
-    if found is None:
+    result = by_record(case) or by_another_regime(case) or default(case)
+    if result is None:
         raise NothingFound(_nothing(case))
-    if found.champion is None:
-        return found
+    if result.champion is None:
+        return result
     versions = {"compiler": installed_compiler(device.kind)} if isinstance(device, DeviceInfo) else {}
-    stale, why = staleness(found.champion.record, catalogue, full, versions)
-    return replace(found, stale=stale, stale_reason=why)
+    stale, why = staleness(result.champion.record, catalogue, full, versions)
+    return replace(result, stale=stale, stale_reason=why)
 
 
 def _nothing(case: Case) -> str:

@@ -215,24 +215,24 @@ def _write(url: str, rows: Sequence[Wanted], patience_s: float) -> None:
         watched.add_demand(store, rows)
 
 
-def saving_s(found: Answer | None, problem: Problem, device: DeviceInfo) -> float:
+def saving_s(answer: Answer | None, problem: Problem, device: DeviceInfo) -> float:
     """Seconds of a run that tuning is predicted to save: what the answer is expected to lose of its time.
 
     Args:
-        found: The answer; None where there was none.
+        answer: The answer; None where there was none.
         problem: What was asked.
         device: Where.
     """
-    time_s, record = None, found.record if found is not None else None
-    if found is not None and found.predicted is not None:
-        time_s = found.predicted.kernel_s if found.use == "kernel" else found.predicted.library_s
+    time_s, record = None, answer.record if answer is not None else None
+    if answer is not None and answer.predicted is not None:
+        time_s = answer.predicted.kernel_s if answer.use == "kernel" else answer.predicted.library_s
     elif record is not None and record.measurement.time_s:
         unit = "flops" if record.work.get("flops") else "bytes"
         time_s = record.measurement.time_s * getattr(problem.work, unit) / record.work[unit]
     if time_s is None:
         flops, read = kind_of(device.kind).guessed_rates
         time_s = problem.work.flops / flops + problem.work.bytes / read
-    return float(time_s * (reckoned(found.loss) if found is not None else RECKONED))
+    return float(time_s * (reckoned(answer.loss) if answer is not None else RECKONED))
 
 
 #: The counts of this process.

@@ -35,13 +35,15 @@ def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
             comes from the weakest of its architecture, except the number of multiprocessors, and at last from
             what every GPU has.
     """
-    same = [each for each in known if (each.kind, each.name) == (device.kind, device.name)]
-    for each in reversed(same):
-        device = _filled(device, each.to_json())
+    same = [other for other in known if (other.kind, other.name) == (device.kind, device.name)]
+    for other in reversed(same):
+        device = _filled(device, other.to_json())
     least = kind_of(device.kind).least_limits
-    alike = [each for each in known if each.kind == device.kind and each.architecture == device.architecture]
+    alike = [
+        other for other in known if other.kind == device.kind and other.architecture == device.architecture
+    ]
     if device.architecture and alike:
-        weakest = {name: min(getattr(each, name) for each in alike) for name in least}
+        weakest = {name: min(getattr(other, name) for other in alike) for name in least}
         device = _filled(device, weakest)
     return _filled(device, least)
 
@@ -106,14 +108,14 @@ class Points:
     def _at_any_shape(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
         """What holds at any shape, told apart once for each dtype and layout on a device."""
         key = problem.dtype, problem.layout, problem.precision, problem.epilogue, device
-        found = self._kept.get(key)
-        if found is None:
+        flags = self._kept.get(key)
+        if flags is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             again = key in self._kept  # what is asked once is not asked twice
-            found = self._told_apart(problem, device, self.kernel.constraints if again else ())
-            self._kept[key] = found if again else None
-        return found
+            flags = self._told_apart(problem, device, self.kernel.constraints if again else ())
+            self._kept[key] = flags if again else None
+        return flags
 
     def _told_apart(self, problem: Problem, device: DeviceInfo, constraints: Sequence[Constraint]) -> _AnyShape:
         """Asks those of some constraints that read no shape; all others are left."""
@@ -128,7 +130,7 @@ class Points:
                 fast &= obeyed
                 if not constraint.for_speed:
                     right &= obeyed
-        left = tuple(each for each in self.kernel.constraints if each not in settled)
+        left = tuple(constraint for constraint in self.kernel.constraints if constraint not in settled)
         return _AnyShape(right, fast, left)
 
 
@@ -179,7 +181,7 @@ def legal(
 def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:
     """Whether a config gives each parameter one of its values, and nothing else."""
     return len(config) == len(parameters) and all(
-        each.name in config and config[each.name] in each.values for each in parameters
+        parameter.name in config and config[parameter.name] in parameter.values for parameter in parameters
     )
 
 
@@ -220,7 +222,9 @@ class Choices:
     def named(self, number: int) -> tuple[str, Config]:
         """A legal config, with its parameters in its kernel's order, in which files do not keep them."""
         name, config = self._configs[number]
-        return name, Config({each.name: config[each.name] for each in self._kernels[name].parameters})
+        return name, Config(
+            {parameter.name: config[parameter.name] for parameter in self._kernels[name].parameters}
+        )
 
     @cached_property
     def points(self) -> Mapping[str, NDArray[np.int64]]:

@@ -256,8 +256,8 @@ class Snapshot:
         kept = _KEPT.setdefault(self.store if self.store is not None else _NO_STORE, {})
         if kept.get(self.published, (None,))[0] != self.state:
             kept[self.published] = self.state, {}
-        found: dict[Any, tuple[Any, object]] = kept[self.published][1]
-        return found
+        results: dict[Any, tuple[Any, object]] = kept[self.published][1]
+        return results
 
     def once(self, key: tuple[Hashable, ...], work: Callable[[], T], resting_on: object = None) -> T:
         """What was read or answered in this state under a key, or is now.
@@ -274,8 +274,8 @@ class Snapshot:
             if len(kept) >= KEPT:
                 kept.clear()
             kept[key] = result
-        found: T = result[0]
-        return found
+        value: T = result[0]
+        return value
 
     def known(self, key: tuple[Hashable, ...]) -> Any:
         """What was read or answered in this state under a key; None if nothing was."""
@@ -351,7 +351,9 @@ class Snapshot:
         device = question.device.kind, question.device.name
         here = self._published(question.problem.operation, device)
         champions = here.get((question.problem, question.regime), ())
-        return next((each for each in champions if question.kernel in ("", each.record.kernel)), None)
+        return next(
+            (champion for champion in champions if question.kernel in ("", champion.record.kernel)), None
+        )
 
     def has_published(self, problem: ProblemKey, regime: str) -> bool:
         """Whether there is a published champion of a problem, on whatever device."""

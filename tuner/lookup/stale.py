@@ -96,11 +96,11 @@ def _compared(
     """(what, version then, version now), where both may be empty."""
     if device is None or (device.kind, device.name) != (record.device.kind, record.device.name):
         return []
-    found = [("compiler", record.versions.get("compiler", ""), versions.get("compiler", ""))]
-    found.append(("library", record.versions.get("library", ""), versions.get("library", "")))
+    compared = [("compiler", record.versions.get("compiler", ""), versions.get("compiler", ""))]
+    compared.append(("library", record.versions.get("library", ""), versions.get("library", "")))
     if kind_of(device.kind).driver_counts:
-        found.append(("driver", record.device.driver, versions.get("driver", "") or device.driver))
-    return found
+        compared.append(("driver", record.device.driver, versions.get("driver", "") or device.driver))
+    return compared
 
 
 @functools.cache

@@ -82,9 +82,11 @@ def exact(case: Case) -> Answer | None:
         own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
         if own is not None and store.is_chosen(own) and case.may_run(own.record):
             return Answer(own, question=question)
-    found = [each for each in (own, case.snapshot.published_champion(question)) if each is not None]
-    found = [each for each in found if case.may_run(each.record)]
-    if not found:
+    champions = [
+        champion for champion in (own, case.snapshot.published_champion(question)) if champion is not None
+    ]
+    champions = [champion for champion in champions if case.may_run(champion.record)]
+    if not champions:
         return None
 
     def merit(champion: Champion) -> tuple[bool, bool, str]:
@@ -92,7 +94,7 @@ def exact(case: Case) -> Answer | None:
         stale, _ = staleness(champion.record, question.catalogue, question.device)
         return bool(uuid) and uuid == question.device.uuid, not stale, rank_in_time(champion.crowned_at)
 
-    return Answer(max(found, key=merit), question=question)
+    return Answer(max(champions, key=merit), question=question)
 
 
 def best_trial(case: Case) -> Answer | None:
@@ -127,9 +129,11 @@ def similar_device(case: Case) -> Answer | None:
     where, operation = case.question.device, case.question.problem.operation
     what, kin = alike(where, [*(model.device for model in case.models()), *case.snapshot.devices()])
     for other in [*{device.name: device for device in reversed(kin)}.values()][::-1]:
-        found = _of_device(case, other.name, f"no {operation} is known on {where.name}; {other.name} is {what}")
-        if found is not None:
-            return _with_all_cores(case, found, other.cores)
+        answer = _of_device(
+            case, other.name, f"no {operation} is known on {where.name}; {other.name} is {what}"
+        )
+        if answer is not None:
+            return _with_all_cores(case, answer, other.cores)
     return None
 
 
@@ -146,32 +150,32 @@ def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
     if problem is None or extra is None:
         return None
     model = next((model for model in case.models() if model.device.name == name), None)
-    found = extra.answer(model, question, problem, case.kernels(), alike) if model is not None else None
-    if found is None:
+    answer = extra.answer(model, question, problem, case.kernels(), alike) if model is not None else None
+    if answer is None:
         of = question.problem.operation, question.problem.arithmetic, question.device.kind
         subject = Subject(*of, question.regime, name)
         tuned = snapshot.tuned(subject, catalogue)
         key = "near", subject, id(catalogue), question.kernel
         near = snapshot.once(key, lambda: extra.near(tuned, case.kernels()), catalogue) if tuned else None
-        found = near.answer(question, problem, alike) if near is not None else None
-    result: Answer | None = found
+        answer = near.answer(question, problem, alike) if near is not None else None
+    result: Answer | None = answer
     return result
 
 
-def _with_all_cores(case: Case, found: Answer, before: int) -> Answer:
+def _with_all_cores(case: Case, answer: Answer, before: int) -> Answer:
     """On a CPU with more or fewer cores, threads in proportion, where that is legal and worth trying."""
-    kernel = next(each for each in case.kernels() if each.name == found.kernel)
+    kernel = next(each for each in case.kernels() if each.name == answer.kernel)
     name, cores = kernel.threads, case.question.device.cores
-    threads = found.config.get(name)
+    threads = answer.config.get(name)
     if not isinstance(threads, int) or threads < 2 or not cores or not before or case.problem is None:
-        return found
+        return answer
     values = [value for each in kernel.parameters if each.name == name for value in each.values]
     fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
-    config = Config({**found.config, name: max(fitting, default=threads)})
-    if config == found.config or not legal(kernel, case.problem, case.question.device, [config])[1][0]:
-        return found
+    config = Config({**answer.config, name: max(fitting, default=threads)})
+    if config == answer.config or not legal(kernel, case.problem, case.question.device, [config])[1][0]:
+        return answer
     why = f"{name}={config[name]} for {name}={threads}, since {cores} cores are not {before}"
-    return replace(found, default=(found.kernel, config), reasons=(*found.reasons, why))
+    return replace(answer, default=(answer.kernel, config), reasons=(*answer.reasons, why))
 
 
 def default(case: Case) -> Answer | None:
@@ -182,10 +186,10 @@ def default(case: Case) -> Answer | None:
     question, problem = case.question, case.problem
     if problem is None:
         return None
-    found = default_among(case.kernels(), problem, question.device)
-    if found is None:
+    last = default_among(case.kernels(), problem, question.device)
+    if last is None:
         return None
-    kernel, config = found
+    kernel, config = last
     library = library_of(case)
     reasons = [
         f"nothing is known of {question.problem.operation} on {question.device.name} or a device like it"
@@ -216,21 +220,23 @@ def by_another_regime(case: Case) -> Answer | None:
     for regime in sorted(
         (name for name in REGIMES if name != question.regime), key=lambda name: state not in name
     ):
-        found = by_record(replace(case, question=replace(question, regime=regime)))
-        if found is not None:
+        answer = by_record(replace(case, question=replace(question, regime=regime)))
+        if answer is not None:
             said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
-            loss = replace(found.loss, said=f"{regime}: {found.loss.said}") if found.loss.cases else found.loss
+            loss = (
+                replace(answer.loss, said=f"{regime}: {answer.loss.said}") if answer.loss.cases else answer.loss
+            )
             reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
-            library = "" if found.use == "kernel" else found.use
-            if found.match == EXACT:
-                return _answering(found, question, reason, Loss(UNMEASURED, 0, said), library)
-            return _answering(found, question, reason, loss, found.library)
+            library = "" if answer.use == "kernel" else answer.use
+            if answer.match == EXACT:
+                return _answering(answer, question, reason, Loss(UNMEASURED, 0, said), library)
+            return _answering(answer, question, reason, loss, answer.library)
     return None
 
 
-def _answering(found: Answer, question: Question, reason: str, loss: Loss, library: str) -> Answer:
+def _answering(answer: Answer, question: Question, reason: str, loss: Loss, library: str) -> Answer:
     """An answer to another question as one to this."""
-    return replace(found, question=question, loss=loss, library=library, reasons=(reason, *found.reasons))
+    return replace(answer, question=question, loss=loss, library=library, reasons=(reason, *answer.reasons))
 
 
 def from_plain(case: Case) -> Answer | None:
@@ -248,20 +254,20 @@ def from_plain(case: Case) -> Answer | None:
     without = replace(case, question=plain, catalogue=applying, problem=declared_problem(plain, every))
     kernels = {kernel.name: kernel for kernel in case.kernels() if kernel.epilogues}
     for tier in (exact, best_trial, predicted, similar_device):
-        found = tier(without)
-        kernel = kernels.get(found.kernel) if found is not None else None
-        if found is None or kernel is None:
+        answer = tier(without)
+        kernel = kernels.get(answer.kernel) if answer is not None else None
+        if answer is None or kernel is None:
             continue
-        if legal(kernel, problem, question.device, [found.config])[0][0]:
+        if legal(kernel, problem, question.device, [answer.config])[0][0]:
             reason = (
                 f"nothing was timed with epilogue {question.problem.epilogue}, which adds one pass over the "
                 "result; answered without it"
             )
             said = f"not measured: timed for this very problem without {question.problem.epilogue}"
-            loss = Loss(UNMEASURED, 0, said) if found.match == EXACT else found.loss
-            library = "" if found.use == "kernel" else library_of(case) or found.use
-            found = replace(found, match=PREDICTED if found.match == EXACT else found.match)
-            return _answering(found, question, reason, loss, library)
+            loss = Loss(UNMEASURED, 0, said) if answer.match == EXACT else answer.loss
+            library = "" if answer.use == "kernel" else library_of(case) or answer.use
+            answer = replace(answer, match=PREDICTED if answer.match == EXACT else answer.match)
+            return _answering(answer, question, reason, loss, library)
     return None
 
 

@@ -70,8 +70,8 @@ class Cases:
 
     def used(self, margin: float) -> NDArray[np.bool_]:
         """Where a kernel is answered."""
-        found: NDArray[np.bool_] = self.gain > margin
-        return found
+        answered: NDArray[np.bool_] = self.gain > margin
+        return answered
 
     def answered_s(self, margin: float) -> Floats:
         """True time of what is answered."""
@@ -100,8 +100,8 @@ def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
     if doubt in (0.0, 1.0):
         return np.asarray(np.minimum(gain, near) if doubt else gain)
     with np.errstate(invalid="ignore"):
-        found = np.asarray(gain - doubt * np.maximum(np.subtract(gain, near), 0.0))
-    return np.where(np.isnan(found), np.minimum(gain, near), found)
+        lessened = np.asarray(gain - doubt * np.maximum(np.subtract(gain, near), 0.0))
+    return np.where(np.isnan(lessened), np.minimum(gain, near), lessened)
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ class Calibration:
         losses, (expected, size) = known.lost(self.margin), plain.expected(_places(known.dims, known.gain))
         prior = PRIOR * expected.mean()  # counts like so many cases at which what was said was true
         scale = float((losses.sum() + prior) / (expected.sum() + prior))
-        found = replace(plain, drawn=len(losses), scale=scale)
-        return found.ending(losses, known.errors(self.margin), (scale * expected, size))
+        scaled = replace(plain, drawn=len(losses), scale=scale)
+        return scaled.ending(losses, known.errors(self.margin), (scale * expected, size))
 
     def judged(self, cases: Cases) -> LossSummary:
         """What is said of answers, and what they lost."""
@@ -229,8 +229,8 @@ def calibrate(known: Cases) -> Calibration:
     known = known.doubted(doubt)
     losses, errors = known.lost(margin), known.errors(margin)
     places = _places(known.dims, known.gain)
-    found = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
-    return found.ending(losses, errors, found.expected(places, own=True))
+    trust = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
+    return trust.ending(losses, errors, trust.expected(places, own=True))
 
 
 @dataclass(frozen=True)

@@ -109,12 +109,12 @@ def calibrate(
     writable_file(output)
     known, declared, kernels = _known(operation, device, dtype, regime, db)
     drawn = [read_page(page, declared, known) for page in pages]
-    found, before, now = calibrated(known, kernels, [answer for _, some in drawn for answer in some])
+    corrected, before, now = calibrated(known, kernels, [answer for _, some in drawn for answer in some])
     seeds = [seed for seed, _ in drawn]
-    found = _store(found, dtype, db, {"calibrated_at": utc_now(), "drawn_seeds": seeds})
+    corrected = _store(corrected, dtype, db, {"calibrated_at": utc_now(), "drawn_seeds": seeds})
     counts = ("drawn problems that count", str(now.cases))
-    _show(found, [counts, ("before", _figures(before)), ("now", _figures(now))])
-    _publish(found, dtype, output)
+    _show(corrected, [counts, ("before", _figures(before)), ("now", _figures(now))])
+    _publish(corrected, dtype, output)
 
 
 @model.command()
@@ -151,36 +151,36 @@ def check(
     if not choose:
         _show(known, rows)
         return
-    found = _store(trusted(known, cases), dtype, db, {"trusted_at": utc_now(), "trusted_by": len(answers)})
-    _show(found, [*rows, *_trust(found), ("now", _figures(found.calibration.judged(cases)))])
-    _publish(found, dtype, output)
+    chosen = _store(trusted(known, cases), dtype, db, {"trusted_at": utc_now(), "trusted_by": len(answers)})
+    _show(chosen, [*rows, *_trust(chosen), ("now", _figures(chosen.calibration.judged(cases)))])
+    _publish(chosen, dtype, output)
 
 
 def _known(
     operation: str, device: str, dtype: str, regime: str | None, db: str
 ) -> tuple[Model, Operation, dict[str, Kernel]]:
     """The model that answers, and its operation and kernels as they are declared now."""
-    catalogue, found = builtin_now(), known_model(operation, device, dtype, regime, db)
-    kernels = {kernel.name: kernel for kernel in catalogue.of(operation, found.device.kind)}
-    return found, catalogue.operation(operation), kernels
+    catalogue, known = builtin_now(), known_model(operation, device, dtype, regime, db)
+    kernels = {kernel.name: kernel for kernel in catalogue.of(operation, known.device.kind)}
+    return known, catalogue.operation(operation), kernels
 
 
-def _store(found: Model, dtype: str, db: str, origin: dict[str, Any]) -> Model:
+def _store(known: Model, dtype: str, db: str, origin: dict[str, Any]) -> Model:
     """Stores a model that tells more of its provenance in the database."""
-    found = replace(found, provenance={**found.provenance, **origin})
-    name = name_of(builtin_now().operation(found.operation), dtype)
+    known = replace(known, provenance={**known.provenance, **origin})
+    name = name_of(builtin_now().operation(known.operation), dtype)
     with Store.open(db) as store:
-        watched.add_model(store, name, found.device.name, regime_of(found), to_bytes(found))
-    return found
+        watched.add_model(store, name, known.device.name, regime_of(known), to_bytes(known))
+    return known
 
 
-def _publish(found: Model, dtype: str, output: Path | None) -> None:
+def _publish(known: Model, dtype: str, output: Path | None) -> None:
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
-    name = name_of(builtin_now().operation(found.operation), dtype)
-    path = output or (path_of(name, found.device.name) if in_checkout() else None)
+    name = name_of(builtin_now().operation(known.operation), dtype)
+    path = output or (path_of(name, known.device.name) if in_checkout() else None)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(to_bytes(found) + b"\n")
+        path.write_bytes(to_bytes(known) + b"\n")
         click.echo(str(path), err=True)
 
 
@@ -193,20 +193,20 @@ def _publish(found: Model, dtype: str, output: Path | None) -> None:
 @json_option
 def show(operation: str, device: str, dtype: str, regime: str | None, db: str, as_json: bool) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
-    found = known_model(operation, device, dtype, regime, db)
+    known = known_model(operation, device, dtype, regime, db)
     if as_json:
-        trust = found.calibration
+        trust = known.calibration
         print_json({
-            "operation": operation, "device": found.device.name, "provenance": dict(found.provenance),
+            "operation": operation, "device": known.device.name, "provenance": dict(known.provenance),
             "margin": trust.margin, "doubt": trust.doubt, "loss": spread_of(trust.losses),
             "drawn": {"problems": trust.drawn, "scale": trust.scale},
         })  # fmt: skip
     else:
-        _show(found, _rows(found))
+        _show(known, _rows(known))
 
 
-def _show(found: Model, rows: list[tuple[str, str]]) -> None:
-    pairs(f"Model of {found.operation} on {found.device.name}", rows)
+def _show(known: Model, rows: list[tuple[str, str]]) -> None:
+    pairs(f"Model of {known.operation} on {known.device.name}", rows)
 
 
 def _figures(of: LossSummary) -> str:
@@ -215,25 +215,25 @@ def _figures(of: LossSummary) -> str:
     return f"said {of.said:.1%}, true {of.true:.1%}; {held}; {slower}"
 
 
-def _trust(found: Model) -> list[tuple[str, str]]:
-    trust = found.calibration
+def _trust(known: Model) -> list[tuple[str, str]]:
+    trust = known.calibration
     return [
         ("library unless faster by", f"{trust.margin:.0%}"), ("doubted by what is near", f"{trust.doubt:.0%}")
     ]  # fmt: skip
 
 
-def _rows(found: Model) -> list[tuple[str, str]]:
-    origin, trust = found.provenance, found.calibration
+def _rows(known: Model) -> list[tuple[str, str]]:
+    origin, trust = known.provenance, known.calibration
     drawn = f"{trust.scale:.2f} of that, as {trust.drawn} problems drawn after the fit tell"
     counts = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"
     return [
-        ("device", found.device.name), ("fitted to", counts),
+        ("device", known.device.name), ("fitted to", counts),
         ("survey", f"{origin.get('survey', '')} {origin.get('measured_at', '')}".strip()),
         ("regime", str(origin.get("regime", ""))), ("kernels", ", ".join(origin.get("sources", {}))),
-        ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in found.traits)),
+        ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in known.traits)),
         (
             "lost at problems left out",
             ", ".join(f"{name} {value:.1%}" for name, value in spread_of(trust.losses).items()),
         ),
-        *([("said of it", drawn)] if trust.drawn else []), *_trust(found),
+        *([("said of it", drawn)] if trust.drawn else []), *_trust(known),
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def adapted(
     """
     kernels, configs, points = about
     least = behind.min(initial=np.inf)
-    found: dict[tuple[str, Config], int] = {}
+    made: dict[tuple[str, Config], int] = {}
     for name, kernel in kernels.items():
         mine = points.get(name, NOTHING)
         mine = mine[np.isfinite(behind[mine])]
@@ -83,8 +83,8 @@ def adapted(
         for index, number in zip(nearest, tied.tolist() if nearest else (), strict=True):
             config = space[index]
             if config not in known:
-                found.setdefault((name, config), number)
-    return AdaptedConfigs(list(found), np.array(list(found.values()), np.int64))
+                made.setdefault((name, config), number)
+    return AdaptedConfigs(list(made), np.array(list(made.values()), np.int64))
 
 
 #: Surveyed problems that speak for a config.

@@ -192,11 +192,11 @@ def _cases(
         error = np.log([kernel_s, library_s]) - np.array([foreseen, library_log_s])
         gain = np.where(np.isfinite(foreseen), library_log_s - foreseen, -np.inf)
     dims = np.log([[size for _, size in data.problems[at].shape] for at in numbers])
-    found = Cases(
+    cases = Cases(
         dims, gain, near[chosen], np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, library_s,
         np.minimum(fastest_s, library_s) * np.exp(-left[numbers]), searched,
     )  # fmt: skip
-    return found.some(np.isfinite(np.minimum(kernel_s, library_s)))
+    return cases.some(np.isfinite(np.minimum(kernel_s, library_s)))
 
 
 #: A problem with so many times the timings that this share of problems have is one at which the search went on.

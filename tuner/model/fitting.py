@@ -125,13 +125,13 @@ def timings(
         NothingFound: Nothing of it was surveyed.
     """
     dtype = dtype or operation.dtypes[0]
-    found = joined(store.survey_parts(operation.name, device, regime), operation, kernels, dtype)
-    if found is None:
+    surveyed = joined(store.survey_parts(operation.name, device, regime), operation, kernels, dtype)
+    if surveyed is None:
         raise NothingFound(
             f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on "
             f"{device if isinstance(device, str) else device.name}; run `tuner survey {operation.name}`"
         )
-    return found
+    return surveyed
 
 
 def joined(

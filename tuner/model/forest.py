@@ -116,16 +116,16 @@ class Forest:
 
     def bits_at(self, places: Places) -> Bits:
         """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""
-        found = np.full((places.shape[1], len(self.leaves)), ALL, np.uint32)
-        taken = np.empty((min(AT_ONCE, len(found)), len(self.leaves)), np.uint32)
+        left = np.full((places.shape[1], len(self.leaves)), ALL, np.uint32)
+        taken = np.empty((min(AT_ONCE, len(left)), len(self.leaves)), np.uint32)
         take = self._table.take
-        for begin in range(0, len(found), AT_ONCE):
-            some = found[begin : begin + AT_ONCE]
+        for begin in range(0, len(left), AT_ONCE):
+            some = left[begin : begin + AT_ONCE]
             room = taken[: len(some)]
             for row in places[:, begin : begin + AT_ONCE]:
                 take(row, axis=0, out=room, mode="clip")  # clipping, which never happens, spares a buffer
                 some &= room
-        return found
+        return left
 
     def bits(self, first: int, values: Floats) -> Bits:
         """Leaves that rows may still reach by some features.
@@ -151,8 +151,8 @@ class Forest:
         below = self.thresholds[low : starts[-1]] < np.repeat(values, counts)
         passed = np.concatenate([[0], np.cumsum(below)])[starts - low]
         rows = np.diff(passed) + starts[:-1] + np.arange(first, first + len(values))
-        found: Bits = np.bitwise_and.reduce(self._table[rows[counts > 0]], axis=0, initial=ALL)[None]
-        return found
+        left: Bits = np.bitwise_and.reduce(self._table[rows[counts > 0]], axis=0, initial=ALL)[None]
+        return left
 
     def sums(self, bits: Bits) -> Floats:
         """Sums of the trees' values, shape (rows,).
@@ -162,8 +162,8 @@ class Forest:
         """
         # Below the lowest bit that is left: as many as the leaf's number.
         leaf = np.bitwise_count(~bits & (bits - np.uint32(1)))
-        found: Floats = self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1)
-        return found
+        values: Floats = self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1)
+        return values
 
     def first(self, trees: int) -> Forest:
         """The first trees alone: of boosted ones, a coarse prediction."""

@@ -103,8 +103,8 @@ def calibrated(
             "which the model answers what was timed there; "
             "draw more by `tuner lookup-quality --drawn --measure`"
         )
-    found = model.calibration.corrected(cases)
-    return replace(model, calibration=found), model.calibration.judged(cases), found.judged(cases)
+    corrected = model.calibration.corrected(cases)
+    return replace(model, calibration=corrected), model.calibration.judged(cases), corrected.judged(cases)
 
 
 def trusted(model: Model, cases: Cases) -> Model:

@@ -76,14 +76,14 @@ class Encoding:
 
     def inputs_of(self, rows: Floats) -> Singles:
         """Inputs of rows of features, shape (rows, inputs)."""
-        found, count = np.empty((len(rows), self.inputs), np.float32), len(self.centre)
-        found[:, : self.kinds] = rows[:, :1] == np.arange(self.kinds)
-        deviations, ranks = np.split(found[:, self.kinds :], 2, axis=1)
+        inputs, count = np.empty((len(rows), self.inputs), np.float32), len(self.centre)
+        inputs[:, : self.kinds] = rows[:, :1] == np.arange(self.kinds)
+        deviations, ranks = np.split(inputs[:, self.kinds :], 2, axis=1)
         # A model of an earlier version knows fewer features.
         np.clip((rows[:, :count] - self.centre) / self.spread, -FURTHEST, FURTHEST, out=deviations)
         for at in range(count):
             ranks[:, at] = np.interp(rows[:, at], self.knots[at], self._heights[at])
-        return found
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,21 @@ class Network:
         steps = [np.maximum(abs(matrix).max(axis=1), 1e-9) / STEPS for matrix, _ in layers]
         weights = [np.rint(matrix / step[:, None]) for (matrix, _), step in zip(layers, steps, strict=True)]
         count, sizes = len(layers[0][0]), (encoding.inputs, *(matrix.shape[2] for matrix, _ in layers))
-        figures = np.hstack(steps), np.hstack([each[:, 0] for _, each in layers])
-        whole = np.hstack([each.reshape(count, -1) for each in weights]).astype(np.int32)
-        return cls(encoding, share, sizes, whole, *(each.astype(np.float32).astype(float) for each in figures))
+        figures = np.hstack(steps), np.hstack([values[:, 0] for _, values in layers])
+        whole = np.hstack([values.reshape(count, -1) for values in weights]).astype(np.int32)
+        return cls(
+            encoding, share, sizes, whole, *(values.astype(np.float32).astype(float) for values in figures)
+        )
 
     @cached_property
     def _layers(self) -> Layers:
-        found, count, first, begin = [], len(self.weights), 0, 0
+        layers, count, first, begin = [], len(self.weights), 0, 0
         for inputs, outputs in pairwise(self.sizes):
             some, these = slice(first, first + inputs * outputs), slice(begin, begin + outputs)
             matrix = self.weights[:, some].reshape(count, inputs, outputs) * self.steps[:, None, these]
-            found.append((matrix.astype(np.float32), self.offsets[:, None, these].astype(np.float32)))
+            layers.append((matrix.astype(np.float32), self.offsets[:, None, these].astype(np.float32)))
             first, begin = some.stop, these.stop
-        return found
+        return layers
 
     def predict(self, rows: Floats) -> Floats:
         """Values of rows of all features, shape (rows,)."""
@@ -148,8 +150,8 @@ class Network:
             values = values @ matrix + offsets
             values /= 1 + np.exp(-values)  # SiLU
         matrix, offsets = self._layers[-1]
-        found: Floats = (values @ matrix + offsets)[..., 0].mean(axis=1, dtype=float).ravel()
-        return found[: len(rows)]
+        outputs: Floats = (values @ matrix + offsets)[..., 0].mean(axis=1, dtype=float).ravel()
+        return outputs[: len(rows)]
 
     def joined(self, of_trees: Floats, rows: Floats) -> Floats:
         """What trees and networks say together of rows."""
@@ -281,7 +283,7 @@ def encoding_of(rows: Floats) -> Encoding:
         knots[at] = np.pad(some, (0, KNOTS - len(some)), mode="edge")
     figures = rows.mean(axis=0), np.where(spread > 0, spread, np.inf), knots
     # Models are kept in single precision.
-    return Encoding(int(rows[:, 0].max()) + 1, *(each.astype(np.float32).astype(float) for each in figures))
+    return Encoding(int(rows[:, 0].max()) + 1, *(values.astype(np.float32).astype(float) for values in figures))
 
 
 def share_of(of_trees: Floats, of_network: Floats, target: Floats, weight: Floats) -> float:

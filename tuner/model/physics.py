@@ -76,7 +76,7 @@ def limits(problems: Sequence[Problem], fastest_s: Floats) -> DeviceRates:
         problems: The problems.
         fastest_s: Seconds, shape (problems,).
     """
-    work = np.array([(each.work.flops, each.work.bytes) for each in problems])
+    work = np.array([(problem.work.flops, problem.work.bytes) for problem in problems])
     rates = np.quantile(work / fastest_s[:, None], 0.99, axis=0)
     return DeviceRates(max(float(rates[0]), 1.0), max(float(rates[1]), 1.0), float(fastest_s.min()))
 
@@ -105,8 +105,8 @@ class Traits:
 
     def row(self, number: int) -> Floats:
         """One of the last five, by its number."""
-        found: Floats = self.values[number - 5]
-        return found
+        values: Floats = self.values[number - 5]
+        return values
 
     @property
     def spans(self) -> Floats:
@@ -141,10 +141,10 @@ def traits(
         shape = {dim: 1 if dim in ones else size for dim in dims}
         return like.operation.problem(shape, like.dtype, like.layout)
 
-    found = np.array([_traits_of(kernels.get(name), config, dims, probe) for name, config in configs]).T
+    values = np.array([_traits_of(kernels.get(name), config, dims, probe) for name, config in configs]).T
     if registers is not None:
-        found[-1] = registers
-    return Traits(found, *incidence(like))
+        values[-1] = registers
+    return Traits(values, *incidence(like))
 
 
 #: Makes problems of one dtype and layout, at which launch rules and tiles show what a block takes.
@@ -196,15 +196,15 @@ def _staying(
     launched: _Launched, config: Config, dims: Sequence[str], probe: _Probe, of: Sequence[str]
 ) -> dict[str, float]:
     """Of some dims, those along which as many blocks stay however long the dim is, and how many."""
-    found = {}
+    staying = {}
     for dim in of:
         ones = frozenset(dims) - {dim}
         long, half = (
             float(math.prod(launched(probe(size, ones), config).grid)) for size in (LONG_DIM, LONG_DIM // 2)
         )
         if long == half > 1:
-            found[dim] = long
-    return found
+            staying[dim] = long
+    return staying
 
 
 def incidence(like: Problem) -> tuple[Floats, Floats]:
@@ -309,14 +309,14 @@ def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
     threads, shared, registers = np.maximum(of.row(2), 1), of.row(3), of.row(4)
     if not device.max_threads_per_sm:
         return np.ones_like(threads)
-    found = device.max_threads_per_sm // threads
-    found = np.minimum(found, device.shared_bytes_per_sm // (shared + DRIVER_SHARED_BYTES))
+    fitting = device.max_threads_per_sm // threads
+    fitting = np.minimum(fitting, device.shared_bytes_per_sm // (shared + DRIVER_SHARED_BYTES))
     warps = np.ceil(np.ceil(threads / 32) / SCHEDULERS) * SCHEDULERS
     taken = np.ceil(registers / 8) * 8 * 32 * warps
-    found = np.where(
-        registers > 0, np.minimum(found, device.registers_per_block // np.maximum(taken, 1)), found
+    fitting = np.where(
+        registers > 0, np.minimum(fitting, device.registers_per_block // np.maximum(taken, 1)), fitting
     )
-    result: Floats = np.maximum(found, 1.0)
+    result: Floats = np.maximum(fitting, 1.0)
     return result
 
 
@@ -341,10 +341,10 @@ def problem_features(problem: Problem, known: DeviceRates) -> Floats:
     longest = max(map(len, problem.operation.layouts), default=0)
     letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
     pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
-    rows = [each.shape[-1] for each in tensors]
+    rows = [tensor.shape[-1] for tensor in tensors]
     return np.array([
         *_shape_features(problem), *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
-        *(math.log(each.bytes) for each in tensors),
+        *(math.log(tensor.bytes) for tensor in tensors),
         *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
         math.log(known.roofline_s(problem)),
     ])  # fmt: skip
@@ -363,13 +363,13 @@ def library_features(
     """
     output = problem.outputs[0].shape
     rows, columns, cores = math.prod(output[:-1]), output[-1], max(device.sm_count, device.cores, 1)
-    found = []
+    filled = []
     for side in LIBRARY_TILES:
         for height, width in ((side, side), (side, 2 * side)):
             waves = math.ceil(rows / height) * math.ceil(columns / width) / cores
             full = math.ceil(waves) * cores * height * width
-            found += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
-    return np.concatenate([problem_features(problem, known) if shared is None else shared, found])
+            filled += [math.log(waves), math.ceil(waves) / waves, math.log(full / (rows * columns))]
+    return np.concatenate([problem_features(problem, known) if shared is None else shared, filled])
 
 
 def fixed_features(parameters: Floats, device: DeviceInfo, of: Traits) -> Floats:

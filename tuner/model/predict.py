@@ -156,19 +156,19 @@ class ModelAt:
         """Logs of seconds of the configs by the first trees."""
         screen = self._model.screen
         bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self._lot.bits[:, :SCREEN_TREES]
-        found: Floats = screen.sums(bits) + self._reference
-        return found
+        log_s: Floats = screen.sums(bits) + self._reference
+        return log_s
 
     def log_s(self, places: Numbers | slice = slice(None)) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         model = self._model
         bits = model.forest.bits_at(self._places[:, places]) & self._left & self._lot.bits[places]
-        found = model.forest.sums(bits)
+        log_s = model.forest.sums(bits)
         if model.network is not None:
             own = self._lot.features[:, places]
             shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
-            found = model.network.joined(found, np.vstack([own, shared, self._mixed[:, places]]).T)
-        return found + self._reference[places]
+            log_s = model.network.joined(log_s, np.vstack([own, shared, self._mixed[:, places]]).T)
+        return log_s + self._reference[places]
 
     def library_log_s(self) -> float:
         """Log of predicted seconds of the library; infinite where there is none."""

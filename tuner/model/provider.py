@@ -56,30 +56,30 @@ def from_model(
     """
     if not model.knows(problem):
         return None
-    found = predictor_for(model, kernels, question.device).answer(problem)
-    if found.best is None:
+    prediction = predictor_for(model, kernels, question.device).answer(problem)
+    if prediction.best is None:
         return None
     baseline = problem.operation.baselines.get(question.device.kind)
     name = baseline.named(problem) if baseline else "the library"
-    library_s = found.library_s if math.isfinite(found.library_s) else None
-    predicted = Predicted(found.best.time_s, library_s, None if alike else found.time_interval_s)
-    lead, least = math.exp(found.gain), math.exp(model.calibration.margin)
+    library_s = prediction.library_s if math.isfinite(prediction.library_s) else None
+    predicted = Predicted(prediction.best.time_s, library_s, None if alike else prediction.time_interval_s)
+    lead, least = math.exp(prediction.gain), math.exp(model.calibration.margin)
     if alike:  # none is trusted from another CPU: their libraries, cores and caches differ more
         least = math.inf if kind_of(question.device.kind).is_host else LEAD
     by_library = library_s is not None and not lead > least
     stale, why = staleness_of(model, question.device, kernels)
     return Answer(
-        None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, found, alike), stale=stale, stale_reason=why,
-        question=question, default=(found.best.kernel, found.best.config), library=name if by_library else "",
-        reasons=(*([alike] if alike else []), _reason(model, predicted, found.best.kernel, lead, least, name)),
+        None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, prediction, alike), stale=stale,
+        stale_reason=why, question=question, default=prediction.best[:2], library=name if by_library else "",
+        reasons=(*([alike] if alike else []), _reason(model, predicted, prediction.best[0], lead, least, name)),
         predicted=predicted,
     )  # fmt: skip
 
 
-def _loss(model: Model, found: Prediction, alike: str) -> Loss:
+def _loss(model: Model, prediction: Prediction, alike: str) -> Loss:
     if alike:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
-    trust, (low, high) = model.calibration, found.loss_interval
+    trust, (low, high) = model.calibration, prediction.loss_interval
     against = "what a study is likely to find, extrapolated from fewer tries there"
     if trust.searched:
         against = f"a longer search, which {trust.searched} of them had; at the others {against}"
@@ -91,7 +91,7 @@ def _loss(model: Model, found: Prediction, alike: str) -> Loss:
         drawn = f"what {trust.drawn} problems drawn after the fit lost against studies"
         said = f"{trust.scale:.2f} of what was {said}: it is scaled to {drawn}"
     said += f"; four of five lose {low:.1%} to {high:.1%}"
-    return Loss(found.expected_loss, len(trust.losses), said, found.loss_interval)
+    return Loss(prediction.expected_loss, len(trust.losses), said, prediction.loss_interval)
 
 
 def _reason(model: Model, predicted: Predicted, kernel: str, lead: float, least: float, library: str) -> str:
@@ -154,20 +154,22 @@ class TunedNear:
             kernels: The kernels that may answer, as they are now.
         """
         self._tuned, self._sources = tuned, {kernel.name: kernel.source_hash for kernel in kernels}
-        self._columns = list(dict.fromkeys(column for each in tuned for column in each.times))
+        self._columns = list(dict.fromkeys(column for problem in tuned for column in problem.times))
         number = {column: at for at, column in enumerate(self._columns)}
         self._choices = Choices(self._columns, kernels)
-        self._kinds = list(dict.fromkeys(each.problem.layout for each in tuned))
-        best_s = np.array([each.best_s for each in tuned])
-        self._rates = limits([each.problem for each in tuned], best_s)
-        self._places = np.array([log_dims(each.problem.shape) for each in tuned])
-        library_s = np.array([each.library_s for each in tuned])
+        self._kinds = list(dict.fromkeys(problem.problem.layout for problem in tuned))
+        best_s = np.array([problem.best_s for problem in tuned])
+        self._rates = limits([problem.problem for problem in tuned], best_s)
+        self._places = np.array([log_dims(problem.problem.shape) for problem in tuned])
+        library_s = np.array([problem.library_s for problem in tuned])
         self._has_library = library_s > 0
-        behind = [np.log([time.time_s / each.best_s for time in each.times.values()]) for each in tuned]
+        behind = [
+            np.log([time.time_s / problem.best_s for time in problem.times.values()]) for problem in tuned
+        ]
         self._evidence = Evidence(
-            self._places, np.array([self._kinds.index(each.problem.layout) for each in tuned], np.int32),
+            self._places, np.array([self._kinds.index(problem.problem.layout) for problem in tuned], np.int32),
             np.log(library_s / best_s), np.cumsum([0, *map(len, behind)]).astype(np.int32),
-            np.array([number[column] for each in tuned for column in each.times], np.int32),
+            np.array([number[column] for problem in tuned for column in problem.times], np.int32),
             np.maximum(np.concatenate(behind), 0.0),
         )  # fmt: skip
         self._standing = replace(self._evidence, library=np.zeros(len(tuned)))

@@ -78,21 +78,21 @@ def lookup_quality(
     writable_file(output)
     if not measure:
         raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
-    catalogue, found = builtin_now(), find(device)
-    regime = regime or kind_of(found.target).survey.regime
+    catalogue, detected = builtin_now(), find(device)
+    regime = regime or kind_of(detected.target).survey.regime
     seed = secrets.randbits(32) if seed is None else seed
-    problems = draw(catalogue.operation(operation), Ranges.on(found.target, dtype=dtype), count, seed)
-    kernels = catalogue.of(operation, found.target, dtype=problems[0].dtype)
+    problems = draw(catalogue.operation(operation), Ranges.on(detected.target, dtype=dtype), count, seed)
+    kernels = catalogue.of(operation, detected.target, dtype=problems[0].dtype)
     requests = [
-        StudyRequest(problem, kernels, (found,), regime, seconds, seed=seed + number)
+        StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
         for number, problem in enumerate(problems)
     ]
-    title = f"Drawn problems of {operation} on {found.info.name}, {regime}, seed {seed}"
-    where = {"device": found.info.name, "regime": regime, "seed": seed}
+    title = f"Drawn problems of {operation} on {detected.info.name}, {regime}, seed {seed}"
+    where = {"device": detected.info.name, "regime": regime, "seed": seed}
     ways = list(dict.fromkeys(on_miss))
     pages = [Page(title + WAYS[way], where) for way in ways]
     answers = [partial(_answered, way, device, regime, db) for way in ways]
-    with occupied(db, (found,), title):
+    with occupied(db, (detected,), title):
         for cases in measured(requests, answers):
             for way, page, case in zip(ways, pages, cases, strict=True):
                 page.cases.append(case)
@@ -210,7 +210,9 @@ def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...
         timed = study.session.worker.finals(list(players.values()), IN_TURN_S) if players else []
     times = dict(zip(players, timed, strict=False))
     before = study.library.time_s if study.library else None
-    library_s = min((each.time_s for each in timed[len(players) :] if each.time_s), default=before)
+    library_s = min(
+        (measurement.time_s for measurement in timed[len(players) :] if measurement.time_s), default=before
+    )
     winner, won = (times.get(named[-1]), f"{named[-1][0]} {named[-1][1]}") if champion else (None, "")
     champion_s = winner.time_s if winner else None
     return tuple(
@@ -254,7 +256,9 @@ def measured(
                     with open_study(request, store, crew=crew) as study:
                         yield compared(study, told)
                 except NothingFound as error:
-                    yield tuple(DrawnProblem(request.problem, each.to_json(), why=str(error)) for each in told)
+                    yield tuple(
+                        DrawnProblem(request.problem, answer.to_json(), why=str(error)) for answer in told
+                    )
 
 
 @dataclass(frozen=True)

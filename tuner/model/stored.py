@@ -224,30 +224,30 @@ def models(
         InputError: A file cannot be read; the message names it.
         StoreTrouble: The database cannot be read.
     """
-    found = _named(operation, operation, regime, directory, store)
+    by_device = _named(operation, operation, regime, directory, store)
     if dtype:
-        found |= _named(f"{operation} {dtype}", operation, regime, directory, store)
-    return list(found.values())
+        by_device |= _named(f"{operation} {dtype}", operation, regime, directory, store)
+    return list(by_device.values())
 
 
 def _named(
     name: str, operation: str, regime: str, directory: Path | None, store: Reader | None
 ) -> dict[str, Model]:
     """The models of a name, by device."""
-    found: dict[str, Model] = {}
+    by_device: dict[str, Model] = {}
     for path in sorted((directory or tuned_folder()).glob(f"*/models/{slug(name)}.json")):
         status = path.stat()
         model = _of_file(path, status.st_mtime_ns, status.st_size)
         if (model.operation, regime_of(model)) == (operation, regime):
-            found[model.device.name] = model
+            by_device[model.device.name] = model
     if store is not None:
         from tuner.store.watched import models as latest
 
         for device, (fitted_at, text) in latest(store, name, regime).items():
-            if device not in found or fitted_at > fitted_at_of(found[device]):
+            if device not in by_device or fitted_at > fitted_at_of(by_device[device]):
                 with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
-                    found[device] = _of_text(text)
-    return found
+                    by_device[device] = _of_text(text)
+    return by_device
 
 
 def fitted_at_of(model: Model) -> str:

@@ -129,10 +129,10 @@ class OpenPart:
         """Stores what there is."""
         request, info = self._design.request, self._worker.info
         problems = _numbered(key for key, _ in self._timings)
-        configs = _numbered(each.config for _, each in self._timings if each.config != LIBRARY)
+        configs = _numbered(timing.config for _, timing in self._timings if timing.config != LIBRARY)
         timings = [
-            each._replace(problem=problems[key], config=configs.get(each.config, LIBRARY))
-            for key, each in self._timings
+            timing._replace(problem=problems[key], config=configs.get(timing.config, LIBRARY))
+            for key, timing in self._timings
         ]
         baseline = request.operation.baselines.get(info.kind)
         versions = {

@@ -305,9 +305,9 @@ class Design:
 
     def learn(self, problem: Problem, timings: list[Timing]) -> None:
         """Takes in what a turn told."""
-        sound = [each for each in timings if each.config != LIBRARY and not each.outcome.failed]
-        self.times.add(ProblemKey.of(problem), {each.config: each.time_s for each in sound})
-        self._timings.update(self.pool.named(each.config)[0] for each in sound)
+        sound = [timing for timing in timings if timing.config != LIBRARY and not timing.outcome.failed]
+        self.times.add(ProblemKey.of(problem), {timing.config: timing.time_s for timing in sound})
+        self._timings.update(self.pool.named(timing.config)[0] for timing in sound)
 
 
 def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
@@ -347,6 +347,6 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
     def proposed(problem: Problem, count: int) -> list[Named]:
         if predictor is None or not predictor.model.knows(problem):
             return []
-        return [(each.kernel, each.config) for each in predictor.candidates(problem, count)]
+        return [(candidate.kernel, candidate.config) for candidate in predictor.candidates(problem, count)]
 
     return proposed

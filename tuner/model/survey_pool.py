@@ -59,7 +59,7 @@ class Pool:
             kernel = self.kernels[named[0]]
             if not is_point(kernel.parameters, named[1]):
                 return None
-            ordered = Config({each.name: named[1][each.name] for each in kernel.parameters})
+            ordered = Config({parameter.name: named[1][parameter.name] for parameter in kernel.parameters})
             number = self._numbers[named[0], ordered] = len(self.configs)
             self.configs.append((kernel, ordered))
         return number
@@ -162,24 +162,24 @@ class RandomConfigs:
             rng: Draws them.
             timed: Timings by kernel.
         """
-        found: list[Named] = []
+        legal: list[Named] = []
         waits: list[NDArray[np.float64]] = []
         for name in self._kernels:
             fits = self._legal(name, problem)
             if len(fits) < ENOUGH and self._take(name, problem, rng):
                 fits = self._legal(name, problem)
-            found += [(name, self._configs[name][at]) for at in fits.tolist()]
+            legal += [(name, self._configs[name][at]) for at in fits.tolist()]
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
             waits.append(rng.exponential(1 + timed.get(name, 0), len(fits)) * len(fits))
-        return [found[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
+        return [legal[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
 
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""
-        found: dict[Named, None] = {}
+        fitting: dict[Named, None] = {}
         for name in self._kernels:
             if mine := [config for of, config in wanted if of == name]:
-                found |= {(name, config): None for config in self._space(name, problem).nearest(mine)}
-        return [config for config in found if config not in wanted]
+                fitting |= {(name, config): None for config in self._space(name, problem).nearest(mine)}
+        return [config for config in fitting if config not in wanted]
 
     def _space(self, name: str, problem: Problem) -> Space:
         kernel = self._kernels[name]
@@ -230,8 +230,8 @@ class KnownTimes:
             return []
         known = list(self._times_s)
         unlike = [
-            OTHER_ARITHMETIC * (each.dtype != problem.dtype) + OTHER_LAYOUT * (each.layout != problem.layout)
-            for each in known
+            OTHER_ARITHMETIC * (key.dtype != problem.dtype) + OTHER_LAYOUT * (key.layout != problem.layout)
+            for key in known
         ]
         apart = distances(np.array(self._places), log_dims(problem.shape), np.array(unlike))
         return [(known[at], float(apart[at])) for at in np.argsort(apart, kind="stable")[:NEAREST].tolist()]

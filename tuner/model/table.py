@@ -111,8 +111,8 @@ class FeatureRows:
     @property
     def target(self) -> Floats:
         """log(time / reference)."""
-        found: Floats = self.targets.mean(axis=0)
-        return found
+        logs: Floats = self.targets.mean(axis=0)
+        return logs
 
     @cached_property
     def ends(self) -> Numbers:
@@ -127,8 +127,8 @@ class FeatureRows:
     @property
     def library_target(self) -> Floats:
         """log(library / roofline); NaN where it was not timed."""
-        found: Floats = np.log(self.library_s) - self.roofline
-        return found
+        logs: Floats = np.log(self.library_s) - self.roofline
+        return logs
 
 
 def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> FeatureRows:
@@ -199,16 +199,16 @@ def parameter_table(
         order: What numbers stand for; those of the configs when None.
     """
     order = order or ParameterOrder.of(configs)
-    found = np.full((1 + len(order.parameters), len(configs)), -1.0)
+    numbers = np.full((1 + len(order.parameters), len(configs)), -1.0)
     for at, (kernel, config) in enumerate(configs):
-        found[0, at] = order.kernels.index(kernel)
+        numbers[0, at] = order.kernels.index(kernel)
         parameters = kernels[kernel].parameters if kernel in kernels else ()
         declared = {parameter.name: parameter.values for parameter in parameters}
         for name, value in config.items():
             values = declared.get(name, ())
             number = values.index(value) if isinstance(value, str) and value in values else value
-            found[1 + order.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
-    return found
+            numbers[1 + order.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
+    return numbers
 
 
 def _traits_by_layout(timings: Timings, kernels: Mapping[str, Kernel]) -> dict[tuple[str, str], Traits]:
