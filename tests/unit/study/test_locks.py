@@ -34,9 +34,7 @@ def test_the_second_process_is_told_who_holds_it_until_a_kill(url: str) -> None:
     root = Path(tuner.__file__).parent.parent
     with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) as holder:
         pid = holder.stdout.readline().strip()
-        with pytest.raises(
-            LockedByAnother, match=rf"process {pid} of .*\(tune gemm, since 20.*NVIDIA H200"
-        ):
+        with pytest.raises(LockedByAnother, match=rf"process {pid} of .*\(tune gemm, since 20.*NVIDIA H200"):
             database_lock(url, GPU, "nightly").__enter__()
         holder.kill()
     with database_lock(url, GPU, "nightly"):
