@@ -143,7 +143,6 @@ class Worker:
             spec: What to open: ``cuda``, ``cpu`` or ``fake:FILE``.
             environment: Variables added to this process's own.
         """
-        self.role = role
         self.busy = False
         self.deadline_s: float | None = None
         ours, theirs = socket.socketpair()

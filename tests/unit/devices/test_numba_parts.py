@@ -14,7 +14,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.cpu.numba import SourceParts, load_parts, ready, small_problem
+from tuner.devices.cpu.numba import SourceParts, load_module, ready, small_problem
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
@@ -54,7 +54,9 @@ def test_sixty_configs_of_packed_have_few_functions_to_compile() -> None:
 
 
 def test_what_configs_share_is_one_function_in_a_process() -> None:
-    one, other, third = (load_parts(rendered("packed", PACKED | more)) for more in ({}, {"MC": 96}, {"MR": 4}))
+    one, other, third = (
+        load_module(rendered("packed", PACKED | more), in_parts=True) for more in ({}, {"MC": 96}, {"MR": 4})
+    )
     shared = [each.__globals__ for each in (one, other, third)]
     assert shared[0]["multiply_block"] is shared[1]["multiply_block"]
     assert shared[0]["multiply_block"] is not shared[2]["multiply_block"]

@@ -139,8 +139,12 @@ def cache_folder() -> Path:
     return cache_root() / "numba"
 
 
-def load_module(rendered: Rendered) -> Callable[..., Any]:
-    """Imports a rendered CPU kernel as one module.
+def load_module(rendered: Rendered, in_parts: bool = False) -> Callable[..., Any]:
+    """Imports a rendered CPU kernel.
+
+    Args:
+        rendered: The kernel.
+        in_parts: True to take each function that Numba caches from a module that configs share.
 
     Returns:
         Its entry function, which compiles (or loads its machine code from the cache) at the first call.
@@ -149,28 +153,25 @@ def load_module(rendered: Rendered) -> Callable[..., Any]:
         CompileFailed: It cannot be imported, or has no such function.
         EnvironmentTrouble: The cache cannot be written; this is not the kernel's fault.
     """
-    return _entry(_imported("kernel", rendered.hash, rendered.text), rendered)
-
-
-def load_parts(rendered: Rendered) -> Callable[..., Any]:
-    """Like `load_module`, but each function that Numba caches comes from a module that configs share.
-
-    Raises:
-        CompileFailed: It cannot be imported, or has no such function.
-    """
     module = _imported("kernel", rendered.hash, rendered.text)
     try:
-        parts, shared = SourceParts(rendered.text), {}
-        for name, function in list(vars(module).items()):
-            if isinstance(function, Dispatcher) and _is_cached(function):
-                if function not in shared:
-                    text = parts.of(name)
-                    part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
-                    shared[function] = getattr(part, name)
-                setattr(module, name, shared[function])
+        if in_parts:
+            _share_parts(module, SourceParts(rendered.text))
+        entry: Callable[..., Any] = getattr(module, rendered.entry)
     except (SyntaxError, AttributeError) as error:
         raise _compile_failed(error) from error
-    return _entry(module, rendered)
+    return entry
+
+
+def _share_parts(module: ModuleType, parts: SourceParts) -> None:
+    shared: dict[Any, Any] = {}
+    for name, function in list(vars(module).items()):
+        if isinstance(function, Dispatcher) and _is_cached(function):
+            if function not in shared:
+                text = parts.of(name)
+                part = _imported("part", hashlib.sha256(text.encode()).hexdigest()[:24], text)
+                shared[function] = getattr(part, name)
+            setattr(module, name, shared[function])
 
 
 def _is_cached(function: Any) -> bool:
@@ -179,14 +180,6 @@ def _is_cached(function: Any) -> bool:
 
 def _compile_failed(error: Exception) -> CompileFailed:
     return CompileFailed(f"{type(error).__name__}: {error}")
-
-
-def _entry(module: ModuleType, rendered: Rendered) -> Callable[..., Any]:
-    try:
-        entry: Callable[..., Any] = getattr(module, rendered.entry)
-    except AttributeError as error:
-        raise _compile_failed(error) from error
-    return entry
 
 
 def _imported(kind: str, digest: str, text: str) -> ModuleType:
@@ -246,7 +239,7 @@ def ready(rendered: Rendered, problem: Problem) -> Callable[..., Any]:
         EnvironmentTrouble: The cache cannot be written.
     """
     try:
-        return _tried(load_parts(rendered), problem)
+        return _tried(load_module(rendered, in_parts=True), problem)
     except CompileFailed as failure:
         if OUT_OF_MEMORY in str(failure):
             raise
