@@ -169,8 +169,9 @@ def test_the_messages_of_mistakes_are_those_of_the_code() -> None:
 MISCALLED = "takes 4 arguments (signal, smoothed, n, radius), got 5"
 
 
-def smooth(signal: object, smoothed: object, n: int, radius: int, BLOCK: int = 64) -> None:
+def smooth(signal: object, smoothed: object, n: int, radius: int, BLOCK: int = 64) -> object:
     """As in the page."""
+    return BLOCK
 
 
 def test_the_notebooks_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
