@@ -18,7 +18,7 @@ from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
 from tuner.night.night import LocalRunner
 from tuner.night.plan import read_plan
-from tuner.night.work import Done, Place, Runner, Work, kernels_of
+from tuner.night.work import Done, Place, Runner, Assignment, kernels_of
 from tuner.results.record import Role
 from tuner.store import Store
 
@@ -28,7 +28,7 @@ BOTH = ("here", "cluster")
 @pytest.fixture(scope="module", params=BOTH)
 def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Runner, Work, Store]]:
+) -> Iterator[tuple[Runner, Assignment, Store]]:
     """A runner with one place, work on the toy, and the database."""
     folder = tmp_path_factory.mktemp("runner")
     for name in ("toy.py", "toy.cu", "toy.numba.py"):
@@ -37,7 +37,7 @@ def made(
     (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [100, 2000000000]\n')
     found, plan = find(spec), read_plan(folder / "plan.toml")
     item = plan.items[0]
-    work = Work("0", item, kernels_of(item, "cuda"), 0, (30.0,), "", 120.0, 2.0, None, 1, "random")
+    work = Assignment("0", item, kernels_of(item, "cuda"), 0, (30.0,), "", 120.0, 2.0, None, 1, "random")
     work = replace(work, item=replace(item, trials=20))
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(f"sqlite:///{folder}/studies.db"))
@@ -65,7 +65,7 @@ def free(runner: Runner) -> Place:
     return place
 
 
-def ran(runner: Runner, work: Work) -> Done:
+def ran(runner: Runner, work: Assignment) -> Done:
     """What came of a piece of work."""
     place = free(runner)
     runner.start(place, work)
@@ -78,7 +78,7 @@ def ran(runner: Runner, work: Work) -> Done:
     raise AssertionError("the work did not end")
 
 
-def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, Work, Store]) -> None:
+def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, Assignment, Store]) -> None:
     runner, work, store = made
     first = ran(runner, work)
     assert first.opening_s is not None
@@ -108,7 +108,9 @@ def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, W
     assert list(runner.gone()) == []
 
 
-def test_a_problem_that_cannot_be_tuned_is_no_fault_of_the_place(made: tuple[Runner, Work, Store]) -> None:
+def test_a_problem_that_cannot_be_tuned_is_no_fault_of_the_place(
+    made: tuple[Runner, Assignment, Store],
+) -> None:
     runner, work, _ = made
     impossible = read_plan(Path(str(work.item.file)).with_name("plan.toml")).items[1]
     done = ran(runner, replace(work, name="1", item=impossible))

@@ -30,7 +30,7 @@ from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet import orders
 from tuner.night.night import Stage
 from tuner.night.sentinels import SentinelCode
-from tuner.night.work import Work, kernels_of, study_of
+from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.sentinel import Sentinel
 from tuner.store import Store
@@ -267,7 +267,7 @@ class DevicePlugin(WorkerPlugin):
         """What runs the work."""
         return Stage(store, (self.device,), lambda item: contextlib.nullcontext(self._report))
 
-    def _work_of(self, order: orders.Order) -> Work:
+    def _work_of(self, order: orders.Order) -> Assignment:
         """The work by this machine's own files.
 
         Raises:

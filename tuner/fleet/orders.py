@@ -19,7 +19,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
 from tuner.night.plan_items import PlanItem
 from tuner.night.sentinels import Contender, Pass, Watched
-from tuner.night.work import Done, Work
+from tuner.night.work import Assignment, Done
 from tuner.version import __version__
 
 #: Endings of files that take part in what is measured.
@@ -194,11 +194,11 @@ class Order:
     claim: int
     study: str
     item: NamedItem
-    work: Work
+    work: Assignment
     database: Database
 
     @classmethod
-    def of(cls, work: Work, night: str, claim: int, study: str, database: Database) -> Order:
+    def of(cls, work: Assignment, night: str, claim: int, study: str, database: Database) -> Order:
         """Makes an order of a piece of work."""
         nothing: Any = None
         plain = replace(work, item=nothing, kernels=())

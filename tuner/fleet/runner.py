@@ -23,7 +23,7 @@ from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
 from tuner.fleet import device_plugin, orders
 from tuner.night.scheduler import Night
 from tuner.night.sentinels import Pass, Timed, Watched
-from tuner.night.work import Done, Place, Work, study_of
+from tuner.night.work import Assignment, Done, Place, study_of
 from tuner.results.record import new_id
 from tuner.store import Store
 from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
@@ -76,7 +76,7 @@ class ClaimLedger:
         self._claims, self._hold = Claims(store), hold
         patiently(lambda: self._claims.abandon("its coordinator is gone"))
 
-    def order(self, place: Place, work: Work) -> orders.Order:
+    def order(self, place: Place, work: Assignment) -> orders.Order:
         """Claims a study for a worker, and says what the worker is to do.
 
         Raises:
@@ -153,7 +153,7 @@ class Member:
     why: str = ""
     place: Place | None = None
     host: str = ""
-    work: Work | None = None
+    work: Assignment | None = None
     claim: int = 0
     future: Any = None
     progress: dict[str, Any] = field(default_factory=dict)
@@ -250,7 +250,7 @@ class ClusterRunner:
         self.timed: dict[str, Timed] = {}
         self._client, self._admission, self._warned = client, admission, warned
         self._ended: queue.SimpleQueue[tuple[Member, Any]] = queue.SimpleQueue()
-        self._results: list[tuple[Place, Work, Done]] = []
+        self._results: list[tuple[Place, Assignment, Done]] = []
         self._gone: list[Place] = []
         self._lock = threading.Lock()
         self._begun_s = self._slices_from_s = time.monotonic()
@@ -315,7 +315,7 @@ class ClusterRunner:
             self.wait(LOOK_S)
         self._slices_from_s = time.monotonic()
 
-    def start(self, place: Place, work: Work) -> None:
+    def start(self, place: Place, work: Assignment) -> None:
         """See the protocol.
 
         Raises:
@@ -350,7 +350,7 @@ class ClusterRunner:
         )  # fmt: skip
         member.future.add_done_callback(lambda future: self._ended.put((member, future)))
 
-    def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
+    def wait(self, seconds: float) -> Iterable[tuple[Place, Assignment, Done]]:
         """See the protocol.
 
         Raises:
@@ -493,7 +493,7 @@ class ClusterRunner:
             self._results.append((place, work, Done(lost=why, cut=cut, spent_s=seconds)))
         member.becomes(state, why)
 
-    def stop(self, why: str) -> list[tuple[Place, Work, Done]]:
+    def stop(self, why: str) -> list[tuple[Place, Assignment, Done]]:
         """See the protocol; what is not ended within some seconds counts as lost."""
         until_s, again_s = time.monotonic() + STOP_WITHIN_S, 0.0
         while (busy := self.members_in(State.WORKS, State.TIMES)) and time.monotonic() < until_s:

@@ -15,7 +15,7 @@ from tuner.lookup.demand import most_wanted
 from tuner.model.survey import refit_if_possible, run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
 from tuner.night.plan_items import Plan, PlanItem, SurveyItem
-from tuner.night.work import Done, Finished, Part, Place, Work
+from tuner.night.work import Assignment, Done, Finished, Part, Place
 from tuner.results.objectives import limit_for
 from tuner.results.record import Wanted
 from tuner.store import Store
@@ -54,7 +54,7 @@ class Stage:
         self._study: Study | None = None
         self._open: tuple[str, int] = ("", 0)
 
-    def run(self, work: Work) -> Done:
+    def run(self, work: Assignment) -> Done:
         """Runs a slice, or the finals, after which the study is closed.
 
         Raises:
@@ -85,7 +85,7 @@ class Stage:
             self._leave()
         return done
 
-    def _opened(self, work: Work, done: Done) -> Study:
+    def _opened(self, work: Assignment, done: Done) -> Study:
         """The study of the problem: the open one, if nothing was measured elsewhere since, or a fresh one."""
         if self._study is None or self._open != (work.name, work.turn):
             self._leave()
@@ -141,17 +141,17 @@ class LocalRunner:
         """
         self._stage = Stage(store, devices, view)
         self.place = Place("here", devices[0].info, versions or {})
-        self._work: Work | None = None
+        self._work: Assignment | None = None
 
     def free(self) -> Sequence[Place]:
         """This process, unless it has work."""
         return [] if self._work is not None else [self.place]
 
-    def start(self, place: Place, work: Work) -> None:
+    def start(self, place: Place, work: Assignment) -> None:
         """Takes the work, which `wait` then runs."""
         self._work, self._stage.done = work, Done()
 
-    def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
+    def wait(self, seconds: float) -> Iterable[tuple[Place, Assignment, Done]]:
         """Runs the work; see the protocol."""
         if self._work is None:
             return []
@@ -167,7 +167,7 @@ class LocalRunner:
         """This process alone."""
         return 1
 
-    def stop(self, why: str) -> Iterable[tuple[Place, Work, Done]]:
+    def stop(self, why: str) -> Iterable[tuple[Place, Assignment, Done]]:
         """Closes the device; what was interrupted counts as far as it came."""
         self._stage.close()
         return [] if self._work is None else [(self.place, self._work, self._stage.done)]

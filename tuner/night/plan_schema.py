@@ -24,13 +24,13 @@ _OBJECTIVE = 'objectives such as "time,energy", or a list of them'
 _EPILOGUE = "parts of an epilogue joined by +, such as bias-col+gelu; none for none"
 
 
-class Table(BaseModel):
+class StrictTable(BaseModel):
     """A table that has no other keys than its own."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class SharedKeys(Table):
+class SharedKeys(StrictTable):
     """What a problem may have, and defaults for those that do not."""
 
     devices: Names | None = Field(default=None, description=_NAMES)
@@ -84,7 +84,7 @@ class ProblemTable(SharedKeys):
         return self.model_copy(update={name: getattr(defaults, name) for name in left_out})
 
 
-class SurveyTable(Table):
+class SurveyTable(StrictTable):
     """One [[surveys]] table."""
 
     operation: str = Field(description="the name of an operation")
@@ -104,7 +104,7 @@ class SurveyTable(Table):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description=_COUNT_OR_NONE)
 
 
-class WatchTable(Table):
+class WatchTable(StrictTable):
     """The [watch] table: what a night times before it tunes."""
 
     problems: Annotated[int, Field(ge=0)] = Field(default=60, description=_COUNT_OR_NONE)
@@ -112,7 +112,7 @@ class WatchTable(Table):
     rollback: Literal["report", "automatic"] = Field(default="report", description="report or automatic")
 
 
-class PlanTable(Table):
+class PlanTable(StrictTable):
     """A whole plan."""
 
     until: str | None = Field(
@@ -129,6 +129,6 @@ class PlanTable(Table):
 
 
 #: Key of a plan -> what its tables are.
-TABLES: dict[str, type[Table]] = {
+TABLES: dict[str, type[StrictTable]] = {
     "problems": ProblemTable, "surveys": SurveyTable, "defaults": DefaultsTable, "watch": WatchTable,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.night.plan_items import Plan, PlanItem, asks_for
 from tuner.night.slices import LEAST_SLICE_S, Slices
-from tuner.night.work import Done, NightItem, Place, Runner, Standing, Work, kernels_of
+from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.search import Budget
 from tuner.store import Store
 from tuner.store.claims import patiently
@@ -253,7 +253,7 @@ class Lane:
         begun = [problem.ended("not reached", why) for problem in self._unfinished.values()]
         return [*self.results(), *begun, *self._in_doubt.values()]
 
-    def next(self, place: Place) -> Work | None:
+    def next(self, place: Place) -> Assignment | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
         here = self._open_at.get(place.name)
         step = self._due(here) or self._slice(here) or self._time_is_up(here)
@@ -317,7 +317,7 @@ class Lane:
             self._ended.append(self._in_doubt.pop(name))
         return None
 
-    def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Work:
+    def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Assignment:
         night, left_s, turn = self._night, self._night.left_s(), problem.turn
         if not problem.begun:
             self._slices.begin(problem)
@@ -325,7 +325,7 @@ class Lane:
         self._open_at[place.name] = self._at_work[place.name] = problem
         problem.place, problem.at_work, problem.turn = place.name, True, turn + 1
         seconds = min(problem.rest_s, left_s)
-        return Work(
+        return Assignment(
             problem.name, problem.item, problem.kernels, turn, parts, why,
             seconds=None if math.isinf(seconds) else max(seconds, 1.0),
             finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),

@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
+class Assignment:
     """A slice of a problem, or its finals.
 
     Attributes:
@@ -148,11 +148,11 @@ class Runner(Protocol):
         """Places that wait for work now."""
         ...
 
-    def start(self, place: Place, work: Work) -> None:
+    def start(self, place: Place, work: Assignment) -> None:
         """Begins a piece of work on a free place."""
         ...
 
-    def wait(self, seconds: float) -> Iterable[tuple[Place, Work, Done]]:
+    def wait(self, seconds: float) -> Iterable[tuple[Place, Assignment, Done]]:
         """Waits until a piece of work is done, or a place becomes free, or the time has passed.
 
         Raises:
@@ -169,7 +169,7 @@ class Runner(Protocol):
         """Number of places with this model of device that work or wait."""
         ...
 
-    def stop(self, why: str) -> Iterable[tuple[Place, Work, Done]]:
+    def stop(self, why: str) -> Iterable[tuple[Place, Assignment, Done]]:
         """Ends all work and lets go of all places; returns what came of the work that was ended."""
         ...
 

@@ -31,22 +31,6 @@ from tuner.night.command import nightly
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "told"),
-    [
-        ("everywhere", InputError, r"a cluster is local, tcp://HOST:8786, .*, got 'everywhere'"),
-        ("tcp://127.0.0.1:9", EnvironmentTrouble, "no scheduler answers at tcp://127.0.0.1:9"),
-        ("slurm:gone.toml", InputError, r"names a site's settings: jobs, \[job\] and \[worker\] .*gone.toml"),
-    ],
-)
-def test_a_cluster_that_cannot_be_used_is_told(
-    here: Path, text: str, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clusters, "CONNECT_WITHIN_S", 0.5)
-    with pytest.raises(error, match=told), connected(ClusterRequest(text)):
-        pass
-
-
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentTrouble, match=r"pip install 'tile-tuner\[fleet\]'"):

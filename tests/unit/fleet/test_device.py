@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from fixtures.fake_device import ROOT, write_device
 from fixtures.fleets import Fleet
 
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
-from tuner.errors import LockedByAnother, StoreTrouble
+from tuner.errors import LockedByAnother
 from tuner.fleet import device_plugin
-from tuner.fleet.orders import Database, Greeting, Order, WorkAnswer, identity_of
-from tuner.night.work import Work, kernels_of, study_of
+from tuner.fleet.orders import Database, Greeting, Order, identity_of
+from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.store import Store
-from tuner.store.claims import PatientStore
 
 
 class DaskWorker:
@@ -61,7 +59,7 @@ class Bench:
         self, claim: int = 1, turn: int = 0, parts: tuple[float, ...] = (10.0,), study: str = ""
     ) -> Order:
         """A slice, or finals."""
-        work = Work("0", self.item, (), turn, parts, "", 60.0, 1.0, None, 1, "random")
+        work = Assignment("0", self.item, (), turn, parts, "", 60.0, 1.0, None, 1, "random")
         return Order.of(work, "night", claim, study or self.study, self.database)
 
     def run(self, *tasks: Callable[[], Any], beside: Callable[[], Any] = lambda: None) -> list[Any]:
@@ -198,26 +196,3 @@ def test_a_worker_ends_once_it_was_idle_or_its_time_is_up(
     bench.device = bench.kind(bench.device.spec, **more)
     bench.run(lambda: time.sleep(1.0))
     assert bench.worker.closed_for == why
-
-
-def test_a_database_that_is_away_as_it_is_opened_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = StoreTrouble("cannot use the database: it takes no connections now")
-    away.__cause__ = sa.exc.OperationalError("", {}, Exception())
-    errors = [away]
-
-    class Flaky:
-        """A store's class whose first opening fails."""
-
-        @staticmethod
-        def open(url: str) -> Any:
-            if errors:
-                raise errors.pop()
-            return PatientStore.open(url)
-
-    monkeypatch.setattr(device_plugin, "PatientStore", Flaky)
-    (answer,) = bench.run(lambda: bench.device.work(bench.order()))
-    assert isinstance(answer, WorkAnswer)
-    assert answer.done.trials["total"] == 2
-    assert bench.worker.events[0]["stage"] == "waiting for the database", "the coordinator hears of it"

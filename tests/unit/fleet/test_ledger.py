@@ -18,7 +18,7 @@ from tuner.errors import LockedByAnother
 from tuner.fleet.orders import WorkAnswer
 from tuner.fleet.runner import ClaimLedger
 from tuner.night.plan import read_plan
-from tuner.night.work import Done, Finished, Place, Work, kernels_of
+from tuner.night.work import Assignment, Done, Finished, Place, kernels_of
 from tuner.results.record import Champion
 from tuner.store import Store
 from tuner.store.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
@@ -38,12 +38,12 @@ def place(here: Path) -> Place:
 
 
 @pytest.fixture
-def work(here: Path) -> Work:
+def work(here: Path) -> Assignment:
     for name in ("toy.py", "toy.cu", "toy.numba.py"):
         shutil.copy(TOY.with_name(name), here)
     (here / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = 100\n')
     (item,) = read_plan(here / "plan.toml").items
-    return Work("0", item, kernels_of(item, "cuda"), 0, (10.0,), "", 60.0, 1.0, None, 1, "random")
+    return Assignment("0", item, kernels_of(item, "cuda"), 0, (10.0,), "", 60.0, 1.0, None, 1, "random")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def work(here: Path) -> Work:
     ],
 )
 def test_a_claim_ends_as_its_work_did(
-    store: FencedStore, place: Place, work: Work, done: Done, state: str
+    store: FencedStore, place: Place, work: Assignment, done: Done, state: str
 ) -> None:
     ledger = ClaimLedger(store, URL)
     order = ledger.order(place, work)
@@ -65,7 +65,9 @@ def test_a_claim_ends_as_its_work_did(
     assert (claim.state, claim.trials) == (state, done.trials.get("total", 0))
 
 
-def test_a_worker_that_comes_back_crowns_no_champion(store: FencedStore, place: Place, work: Work) -> None:
+def test_a_worker_that_comes_back_crowns_no_champion(
+    store: FencedStore, place: Place, work: Assignment
+) -> None:
     ledger = ClaimLedger(store, URL)
     late = ledger.order(place, replace(work, parts=()))
     ledger.lost(late.claim, "it was silent")
@@ -82,7 +84,7 @@ def test_a_worker_that_comes_back_crowns_no_champion(store: FencedStore, place: 
 
 
 def test_claims_of_a_coordinator_that_died_are_ended_by_the_next(
-    store: FencedStore, place: Place, work: Work
+    store: FencedStore, place: Place, work: Assignment
 ) -> None:
     died = ClaimLedger(store, URL)
     died.order(place, work)
@@ -98,7 +100,7 @@ def test_claims_of_a_coordinator_that_died_are_ended_by_the_next(
 
 
 def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends(
-    postgresql: str, place: Place, work: Work
+    postgresql: str, place: Place, work: Assignment
 ) -> None:
     databases = Databases(postgresql)
     url = databases.fresh()

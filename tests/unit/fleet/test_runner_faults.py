@@ -177,7 +177,8 @@ def test_ctrl_c_stops_all_workers_within_ten_seconds_and_keeps_what_they_have(fl
 
         return act
 
-    with fleet.night(fleet.plan(8, seconds=1000), silent_s=600) as night:
+    end_s = time.monotonic() + 60
+    with fleet.night(fleet.plan(8, seconds=1000), deadline_s=end_s, silent_s=600) as night:
         with pytest.raises(KeyboardInterrupt), beside(interrupt(night)):
             list(night.run())
         assert {item.state for item in night.night.unfinished("stopped")} == {"not reached"}

@@ -136,19 +136,6 @@ def test_an_edited_kernel_or_again_tunes_anew_and_says_what_changed(told: Told, 
     assert len(stored(here, n=100)) == 6
 
 
-def test_a_killed_night_goes_on_where_it_was(told: Told, here: Path) -> None:
-    few = PLAN.replace("trials = 100", "trials = 4")
-    (here / "plan.toml").write_text(few)
-    with Store.open("sqlite:///studies.db") as store:
-        night = Night(read_plan(here / "plan.toml"), store, 1)
-        # As if killed after the first problem.
-        assert next(night.run(LocalRunner(store, (find("fake:device.json"),)))).state == "tuned"
-    first = stored(here, role=None, n=100)
-    assert states(told(few, "--json")) == ["done before", "tuned"]
-    assert stored(here, role=None, n=100) == first
-    assert len(stored(here, n=200)) == 4
-
-
 def test_an_interrupted_night_keeps_what_its_slices_measured(
     told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ from tuner.night.plan import (
     Plan,
     clock_time,
     key_lines,
-    line_of,
     read_plan,
     seconds_until,
 )
@@ -217,11 +216,6 @@ def test_several_objectives_need_a_sampler_that_can(read: Read) -> None:
     assert sorted([*SEVERAL, *OPTUNA_SAMPLERS]) == sorted(SAMPLERS)
 
 
-def test_the_first_mistake_is_told_first(read: Read) -> None:
-    with pytest.raises(PlanError, match=r"plan\.toml:3: squares is"):
-        read(GEMM + "squares = [0]\n[defaults]\nseconds = -1\n")
-
-
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"missing\.toml cannot be read: No such file or directory; check"):
         read_plan(tmp_path / "missing.toml")
@@ -298,13 +292,6 @@ def test_every_key_is_found_on_its_line(end: str) -> None:
     tomllib.loads(DOCUMENT)
     lines = key_lines(DOCUMENT.replace("\n", end))
     assert {path: lines.get(path) for path in LINES} == LINES
-
-
-def test_what_is_not_there_is_told_by_what_is_around_it() -> None:
-    lines = key_lines("x = 1\n[[t]]\na = {b = 1}\n")
-    assert line_of(lines, ("t", 0, "a", "b")) == 3
-    assert line_of(lines, ("t", 0, "missing")) == 2
-    assert line_of(lines, ("missing",)) == 1
 
 
 @given(st.text(alphabet=st.sampled_from("ab=[]{}\".#\n'\\ ,1"), max_size=60))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tuner.devices.detect import find
 from tuner.night.plan import read_plan
 from tuner.night.scheduler import MOST_LOST, Night
-from tuner.night.work import NightItem, Place, Work
+from tuner.night.work import Assignment, NightItem, Place
 from tuner.results.record import ProblemKey
 
 NOTHING_STORED: Any = SimpleNamespace(crowned=lambda device: set())
@@ -273,7 +273,7 @@ def test_a_study_that_was_worked_on_elsewhere_is_opened_anew(spend: Spend) -> No
 def test_what_a_lost_place_had_is_done_by_another(spend: Spend, in_finals: bool) -> None:
     lost: set[str] = set()
 
-    def fails(work: Work) -> bool:
+    def fails(work: Assignment) -> bool:
         first = work.name not in lost and number_of(work) % 3 == 0 and bool(work.parts) != in_finals
         lost.update({work.name} if first else ())
         return first
