@@ -198,4 +198,5 @@ def test_a_second_process_is_told_who_holds_the_device(told: Told, device: str, 
 
     with occupied("sqlite:///studies.db", [find(device)], "tune something"):
         answer = told("tune", str(TOY), "5", "--device", device)
-    assert_refused(answer, 3, f"process {os.getpid()} of user ", "(tune something, since ", "works with Fake board")
+    parts = f"process {os.getpid()} of user ", "(tune something, since ", "works with Fake board"
+    assert_refused(answer, 3, *parts)
