@@ -11,8 +11,8 @@ from fixtures.postgres import Databases
 from fixtures.records import champion, record, square
 
 from tuner.errors import LockedByAnother, StoreTrouble
+from tuner.night.claims import DONE, LOST, RUNNING, Claims, FencedStore, PatientStore, patiently
 from tuner.store import Store
-from tuner.store.claims import DONE, LOST, RUNNING, Claims, FencedStore, PatientStore, patiently
 
 NIGHT = "b8f0d4c2-0000-4000-8000-000000000001"
 

@@ -18,7 +18,7 @@ from tuner.fleet.orders import identity_of
 from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
 from tuner.night.night import LocalRunner
 from tuner.night.plan import read_plan
-from tuner.night.work import Done, Place, Runner, Assignment, kernels_of
+from tuner.night.work import Assignment, Done, Place, Runner, kernels_of
 from tuner.results.record import Role
 from tuner.store import Store
 

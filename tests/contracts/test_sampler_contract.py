@@ -69,8 +69,7 @@ def test_configs_in_flight_are_not_asked_again(sampler: str) -> None:
 @pytest.mark.parametrize("sampler", PRESENT)
 def test_the_same_seed_and_tells_give_the_same_configs(sampler: str) -> None:
     one, other = (
-        asked(Search(spaces(), SearchOptions(sampler=sampler, seed=3, budget=30)), 3, 30)
-        for _ in range(2)
+        asked(Search(spaces(), SearchOptions(sampler=sampler, seed=3, budget=30)), 3, 30) for _ in range(2)
     )
     assert one == other
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tuner.errors import InputError
 from tuner.results.measurement import Comparison, Error, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role, new_id
-from tuner.store import Store, lines, listing, matrix, retracting, snapshots
+from tuner.service import manifests as snapshots
+from tuner.store import Store, lines, listing, matrix, retracting
 from tuner.store.listing import Selection
 
 

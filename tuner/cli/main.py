@@ -48,9 +48,6 @@ COMMANDS = {
     "config": Command(
         "tuner.cli.inspect:config", "Show the defaults that hold here, and where they come from.", "Look"
     ),
-    "simulate": Command(
-        "tuner.cli.records_inspect:simulate", "Replay a study on a recorded space, without a device.", "Records"
-    ),
     "devices": Command("tuner.cli.inspect:devices", "List the devices of this machine.", "Look"),
     "kernels": Command(
         "tuner.cli.inspect:kernels", "List the kernels, with parameters and constraints.", "Look"

@@ -1,18 +1,17 @@
-"""``tuner records check|forget|list|show|stats|upgrade``: inspect a database; ``tuner simulate``."""
+"""``tuner records check|forget|list|show|stats|upgrade``: inspect a database."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
+from tuner.cli.formatting import config_text, duration, pairs, print_json, table
 from tuner.cli.formatting import show as show_rows
-from tuner.cli.options import SAMPLER, database_option, json_option, together
+from tuner.cli.options import database_option, json_option, together
 from tuner.errors import InputError
 
 if TYPE_CHECKING:
@@ -216,42 +215,3 @@ def upgrade(db: str) -> None:
 
     Store.open(db).close()
     click.echo(f"{db} has the schema of this version", err=True)
-
-
-@click.command()
-@click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
-@click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
-@click.option(
-    "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
-@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
-@click.option(
-    "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
-    help="Recording of another device, used as earlier records.",
-)  # fmt: skip
-@json_option
-def simulate(
-    space: Path, trials: int, repeats: int, seed: int, sampler: str, warm_start: Path | None, as_json: bool
-) -> None:
-    """Replay a study on a recorded space: a Kernel Tuner cache file, or exported records of one problem.
-
-    Prints the fraction of the space's best speed that is reached after given numbers of trials.
-    """
-    from tuner.study.recordings import read_recording
-    from tuner.study.simulate import simulate as replay
-
-    earlier = read_recording(warm_start) if warm_start else None
-    replayed = replay(
-        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
-    )
-    per_trial_s = replayed.per_trial("recorded_s")
-    rows = [
-        (count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)), clock(count * per_trial_s))
-        for count, reached in replayed.fractions().items()
-    ]
-    columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
-    title = f"{replayed.space}: {replayed.strategy}, {len(replayed.replays)} studies"
-    show_rows(as_json, replayed.to_json(), title, columns, rows)
-    if not as_json:
-        click.echo(f"searching takes {duration(replayed.per_trial('search_s'))} a trial", err=True)

@@ -122,12 +122,12 @@ def run_fleet(
     check_installed()
     quiet()
     from tuner.fleet.runner import of_models, runner_of
+    from tuner.night.claims import Claims
     from tuner.night.command import conducted
     from tuner.night.installing import absolute_url
     from tuner.night.scheduler import Night
     from tuner.night.watching import NightWatch
     from tuner.store import Store
-    from tuner.store.claims import Claims
     from tuner.study.locks import database_lock
 
     if plan.surveys:

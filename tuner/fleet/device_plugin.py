@@ -28,13 +28,13 @@ from tuner.devices.device_lock import device_lock
 from tuner.devices.machine_load import MachineWatch, described, slowed
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet import orders
+from tuner.night.claims import PatientStore, patiently
 from tuner.night.night import Stage
 from tuner.night.sentinels import SentinelCode
 from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.sentinel import Sentinel
 from tuner.store import Store
-from tuner.store.claims import PatientStore, patiently
 from tuner.study.progress import Progress
 from tuner.workers.process import Worker, WorkerFailed
 

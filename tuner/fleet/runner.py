@@ -21,12 +21,12 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
 from tuner.fleet import device_plugin, orders
+from tuner.night.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
 from tuner.night.scheduler import Night
 from tuner.night.sentinels import Pass, Timed, Watched
 from tuner.night.work import Assignment, Done, Place, study_of
 from tuner.results.record import new_id
 from tuner.store import Store
-from tuner.store.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
 
 #: Seconds without a word of progress after which a worker counts as lost. A worker itself ends a study that
 #: gets no further (`tuner.fleet.device_plugin.STALL_S`), and is given time to say so.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
+from tuner.night.claims import patiently
 from tuner.night.plan_items import Plan, PlanItem, asks_for
 from tuner.night.slices import LEAST_SLICE_S, Slices
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.search import Budget
 from tuner.store import Store
-from tuner.store.claims import patiently
 from tuner.study.session import check_fits
 
 #: Reason for finishing a problem whose search could go on.

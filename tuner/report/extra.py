@@ -12,6 +12,11 @@ EXTRA = Extra(
             "Find few configs for many shapes, and how to choose.",
             "Answer",
         ),
+        "simulate": Command(
+            "tuner.report.simulate:simulate_command",
+            "Replay a study on a recorded space, without a device.",
+            "Records",
+        ),
         "show": Command(
             "tuner.report.pages:show_command",
             "Show what a study saw, also as a page with figures.",

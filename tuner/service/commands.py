@@ -125,7 +125,8 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
 @json_option
 def list_(db: str, as_json: bool) -> None:
     """List the tokens, with what they allow and when they were last used."""
-    from tuner.store import Store, jobs
+    from tuner.service import stored_jobs as jobs
+    from tuner.store import Store
 
     with Store.open(db, read_only=True) as store:
         tokens = [token.to_json() for token in jobs.tokens(store)]
@@ -144,7 +145,8 @@ def list_(db: str, as_json: bool) -> None:
 @database_option
 def revoke(name: str, db: str) -> None:
     """Revoke a token for good. A running server notices within seconds."""
-    from tuner.store import Store, jobs
+    from tuner.service import stored_jobs as jobs
+    from tuner.store import Store
 
     with Store.open(db) as store:
         jobs.revoke_token(store, name)
@@ -165,7 +167,8 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
     executed, to find what it uses.
     """
     from tuner.service import pool
-    from tuner.store import Store, jobs
+    from tuner.service import stored_jobs as jobs
+    from tuner.store import Store
 
     if listed == (file is not None) or (remove and listed):
         raise InputError("allow takes a FILE, with --remove to allow it no more, or --list; give one of them")

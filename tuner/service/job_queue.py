@@ -23,15 +23,16 @@ from tuner.declare.problem import Problem, check_sizes, worded
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import document_of, plan_of
+from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_file, node
 from tuner.service.records import After
 from tuner.service.responses import Reads, Submits, root_of, service_of, working
 from tuner.service.state import Service
+from tuner.service.stored_jobs import Job, JobEvent
 from tuner.service.supervisor import queue
 from tuner.service.tokens import Caller
-from tuner.store import Store, jobs
-from tuner.store.jobs import Job, JobEvent
+from tuner.store import Store
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 #: Seconds between two looks for events, event streams at once, and seconds that one lasts.

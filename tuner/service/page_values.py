@@ -13,10 +13,11 @@ from tuner.lookup.asking import completed_device
 from tuner.lookup.snapshot import ANSWER
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Role
+from tuner.service import stored_jobs as jobs
 from tuner.service.job_queue import job_json
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
-from tuner.store import Store, jobs, listing, watched
+from tuner.store import Store, listing, watched
 from tuner.store.listing import Selection
 from tuner.store.reading import Reader
 from tuner.study.crowns import champion_json, champions_page, history_of, reign_json, reigns

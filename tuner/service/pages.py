@@ -25,13 +25,13 @@ from tuner.errors import NothingFound, TunerError
 from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, duration
 from tuner.service import job_queue
+from tuner.service import stored_jobs as jobs
 from tuner.service.answers import AsQuery, Question, Text, view_of
 from tuner.service.page_values import device_values, link_json, overview_values, problem_values
 from tuner.service.records import After, Selected, problems_page, wanted_json
 from tuner.service.responses import Reads, Submits, checked, complaint, root_of, service_of, status_of, working
 from tuner.service.snapshots import json_bytes
 from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
-from tuner.store import jobs
 from tuner.version import __version__
 
 router = APIRouter(include_in_schema=False)

@@ -17,8 +17,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, UnknownName
 from tuner.night.plan_items import asks_for
-from tuner.store import Store, jobs
-from tuner.store.jobs import AllowedFile
+from tuner.service import stored_jobs as jobs
+from tuner.service.stored_jobs import AllowedFile
+from tuner.store import Store
 from tuner.store.reading import Reader
 
 #: Device of a job that any device of the fleet may tune, or that its plan names itself.

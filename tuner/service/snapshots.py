@@ -28,9 +28,10 @@ from tuner.lookup.demand import COLD, DEMAND, CallCount
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.store import Store, retracting, snapshots
+from tuner.service import manifests as snapshots
+from tuner.service.manifests import Came, FrozenStore, Manifest
+from tuner.store import Store, retracting
 from tuner.store.published import tuned_folder
-from tuner.store.snapshots import Came, FrozenStore, Manifest
 from tuner.version import __version__
 
 #: Size of the dims of the problem that is asked first.

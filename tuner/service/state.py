@@ -18,11 +18,12 @@ from prometheus_client.process_collector import ProcessCollector
 
 from tuner.devices.detect import find, own_devices
 from tuner.errors import InputError, TunerError
+from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool, is_loopback
 from tuner.service.snapshots import PublishedCopies, SnapshotCache
 from tuner.service.supervisor import JobSupervisor
 from tuner.service.tokens import LoginSessions, Throttle, TokenRegistry
-from tuner.store import Store, jobs
+from tuner.store import Store
 
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0

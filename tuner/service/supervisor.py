@@ -27,9 +27,10 @@ from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
 from tuner.night.plan_items import clock_time, seconds_until
 from tuner.results.record import utc_now
+from tuner.service import stored_jobs as jobs
 from tuner.service.pool import ANY, DevicePool, allowed_file, node
-from tuner.store import Store, jobs
-from tuner.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.service.stored_jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.store import Store
 from tuner.store.reading import Reader
 from tuner.study.job_files import SPENT, VARIABLE
 from tuner.study.locks import database_lock

@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 from tuner.errors import InputError, UnknownName
 from tuner.results.record import utc_now
-from tuner.store import Store, jobs
-from tuner.store.jobs import StoredToken
+from tuner.service import stored_jobs as jobs
+from tuner.service.stored_jobs import StoredToken
+from tuner.store import Store
 
 #: What a token may allow; ``admin`` includes the others.
 READ, SUBMIT, RECORDS, ADMIN = "read", "submit", "records", "admin"

@@ -184,7 +184,7 @@ crowns = _table("tuner_crowns", _id(), *_texts("act"), *_refer("problem", option
 
 # --- nights and fleets ---------------------------------
 
-# Who of a fleet works on what; see `tuner.store.claims`. A number is never used again.
+# Who of a fleet works on what; see `tuner.night.claims`. A number is never used again.
 claims = _table(
     "tuner_claims", *_texts("night", "study", "what", "worker", "device", "board", "state", "why"),
     *_integers("trials"), *_texts("started_at", "progressed_at", "ended_at"),
@@ -221,7 +221,7 @@ demand = _table(
 
 # --- the service ---------------------------------------
 
-# What a snapshot of the answers rests on; see `tuner.store.snapshots`. Rows are only ever added.
+# What a snapshot of the answers rests on; see `tuner.service.manifests`. Rows are only ever added.
 snapshots = _table("tuner_snapshots", *_texts("made_at"), *_json("positions"), *_texts("published", "code"))
 
 # A token's secret is not stored, only its SHA-256.

@@ -17,11 +17,11 @@ from tuner.devices.detect import find
 from tuner.errors import LockedByAnother
 from tuner.fleet.orders import WorkAnswer
 from tuner.fleet.runner import ClaimLedger
+from tuner.night.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
 from tuner.night.plan import read_plan
 from tuner.night.work import Assignment, Done, Finished, Place, kernels_of
 from tuner.results.record import Champion
 from tuner.store import Store
-from tuner.store.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
 
 URL = "sqlite:///studies.db"
 

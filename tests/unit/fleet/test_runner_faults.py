@@ -20,11 +20,11 @@ from tuner.errors import EnvironmentTrouble, StoreTrouble
 from tuner.fleet import clusters, runner
 from tuner.fleet.runner import State
 from tuner.night import scheduler
+from tuner.night.claims import DONE, LOST, RUNNING, STOPPED, Claims
 from tuner.night.plan import read_plan
 from tuner.night.work import NightItem, Standing
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.store.claims import DONE, LOST, RUNNING, STOPPED, Claims
 
 
 def trials_of(fleet: Fleet) -> list[Record]:

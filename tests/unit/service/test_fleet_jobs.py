@@ -12,9 +12,9 @@ from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.results.record import Role
 from tuner.service.pool import DevicePool
+from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import arguments, plan_text
 from tuner.store import Store
-from tuner.store.jobs import Job
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,10 @@ from fixtures.server import Server, eventually, serving
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.results.record import Role
+from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool
 from tuner.service.supervisor import JobSupervisor
-from tuner.store import Store, jobs
+from tuner.store import Store
 
 GEMM = {"problem": {"operation": "gemm", "dims": [8, 8, 8]}}
 PLAN = """

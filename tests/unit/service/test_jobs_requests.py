@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
 from tuner.service.pool import DevicePool
+from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import arguments, fair, seconds_left
-from tuner.store.jobs import Job
 from tuner.study import job_files
 from tuner.study.progress import Progress
 

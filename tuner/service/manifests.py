@@ -19,7 +19,7 @@ from tuner.store.reading import Reader
 
 
 class FrozenStore(Store):
-    """A store for reading, at a snapshot; see `tuner.store.snapshots.as_of`."""
+    """A store for reading, at a snapshot; see `tuner.service.manifests.as_of`."""
 
     def warm(self) -> None:
         """Reads what would otherwise be read for the first question."""

@@ -15,17 +15,23 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
+import click
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from tuner.cli.formatting import clock, duration
+from tuner.cli.formatting import show as show_rows
+from tuner.cli.options import SAMPLER, json_option
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import FINALISTS, shortlist
 from tuner.search import Known, Observation, Search, SearchOptions
-from tuner.study.recordings import Recording
+from tuner.study.recordings import Recording, read_recording
 from tuner.workers.sampling import screen_by
 
 #: The champion is evaluated after these numbers of trials, if the study is that long, and at its end.
@@ -194,3 +200,39 @@ def _fraction(
     return recording.optimum_s / min(
         float(kernels[kernel].mean_s[kernels[kernel].space.index_of(config)]) for kernel, config in finalists
     )
+
+
+@click.command()
+@click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
+@click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
+@click.option(
+    "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
+@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
+@click.option(
+    "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
+    help="Recording of another device, used as earlier records.",
+)  # fmt: skip
+@json_option
+def simulate_command(
+    space: Path, trials: int, repeats: int, seed: int, sampler: str, warm_start: Path | None, as_json: bool
+) -> None:
+    """Replay a study on a recorded space: a Kernel Tuner cache file, or exported records of one problem.
+
+    Prints the fraction of the space's best speed that is reached after given numbers of trials.
+    """
+    earlier = read_recording(warm_start) if warm_start else None
+    replayed = simulate(
+        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
+    )
+    per_trial_s = replayed.per_trial("recorded_s")
+    rows = [
+        (count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)), clock(count * per_trial_s))
+        for count, reached in replayed.fractions().items()
+    ]
+    columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
+    title = f"{replayed.space}: {replayed.strategy}, {len(replayed.replays)} studies"
+    show_rows(as_json, replayed.to_json(), title, columns, rows)
+    if not as_json:
+        click.echo(f"searching takes {duration(replayed.per_trial('search_s'))} a trial", err=True)
