@@ -142,9 +142,14 @@ class Family:
         """The call with the arrays' device as the current one."""
         return call
 
+    def launches(self, loaded: Any) -> Callable[..., None]:
+        """What launches a kernel on a GPU: takes an array on the current device, and the addresses of all."""
+        raise NotImplementedError
+
     def runs(self, loaded: Any) -> Callable[..., None]:
         """What launches a kernel that is loaded on a GPU, the current device being that of the arrays."""
-        return loaded.shortest_run  # type: ignore[no-any-return]
+        launch, address = self.launches(loaded), self.address
+        return lambda *arrays: launch(arrays[0], *map(address, arrays))
 
     def stream(self, array: Any) -> int | None:
         """Handle of the library's current stream on an array's device; None for that of CuPy."""
@@ -246,9 +251,10 @@ class CupyFamily(GpuFamily):
 
         return called
 
-    def runs(self, loaded: Any) -> Callable[..., None]:
-        """See `Family`."""
-        return loaded.run  # type: ignore[no-any-return]
+    def launches(self, loaded: Any) -> Callable[..., None]:
+        """On CuPy's current stream."""
+        stream, run_at = self.xp.cuda.get_current_stream, loaded.run_at
+        return lambda like, *addresses: run_at(stream().ptr, *addresses)
 
     def capturing(self, array: Any) -> bool:
         """Whether CuPy's current stream is, or cannot say for another that is."""
@@ -324,14 +330,10 @@ class TorchFamily(GpuFamily):
             return int(self._raw_stream(array.get_device()))
         return int(self.xp.cuda.current_stream(array.device).cuda_stream)
 
-    def runs(self, loaded: Any) -> Callable[..., None]:
-        """On PyTorch's stream, by the tensors' addresses."""
+    def launches(self, loaded: Any) -> Callable[..., None]:
+        """On PyTorch's current stream."""
         stream, run_at = self.stream, loaded.run_at
-
-        def at_addresses(*tensors: Any) -> None:
-            run_at(stream(tensors[0]), *(tensor.data_ptr() for tensor in tensors))
-
-        return at_addresses
+        return lambda like, *addresses: run_at(stream(like), *addresses)
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""

@@ -80,11 +80,7 @@ class ReadyKernel:
             numbers: Values for some of the problem's scalars, by name.
             writable: False if some arrays may only be read.
         """
-        given = numbers or {}
-        scalars = [
-            numpy.dtype(scalar.dtype).type(given.get(scalar.name, scalar.value))
-            for scalar in self.problem.scalars
-        ]
+        scalars = self._scalars(numbers or {})
         if self.loaded is not None:
             return family.runs(self.loaded.with_scalars(scalars))
         entry, values = self._entry, tuple(scalar.item() for scalar in scalars)
@@ -92,6 +88,17 @@ class ReadyKernel:
             return lambda *arrays: entry(*arrays, *values)
         # Numba would compile anew for arrays that cannot be written.
         return lambda *arrays: entry(*map(_as_writable, arrays), *values)
+
+    def launches(self, family: Family) -> Runs | None:
+        """What launches it at addresses of a library's arrays; None for arrays of the host."""
+        return None if self.loaded is None else family.launches(self.loaded.with_scalars(self._scalars({})))
+
+    def _scalars(self, given: Mapping[str, Any]) -> list[Any]:
+        """NumPy's numbers for the problem's scalars."""
+        return [
+            numpy.dtype(scalar.dtype).type(given.get(scalar.name, scalar.value))
+            for scalar in self.problem.scalars
+        ]
 
 
 class _WritableMemory:
@@ -151,7 +158,7 @@ def kernel_call(request: CallRequest, decision: Decision) -> Prepared:
     if packed is not None and packing is not None and packed.kernel == name and as_it_lies:
         ready.loaded.use_packed(packing, packed.memory)
     writable = all(operand.writable for operand in request.operands.values())
-    return _bound(request, ready.runs(request.family, writable=writable))
+    return _bound(request, ready.runs(request.family, writable=writable), ready.launches(request.family))
 
 
 def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
@@ -183,12 +190,13 @@ def _finished(request: CallRequest, a: Any, b: Any, *more: Any) -> Any:
     return out
 
 
-def _bound(request: CallRequest, run: Runs) -> Prepared:
+def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepared:
     """A kernel's run, between taking a caller's arrays apart and putting the result together.
 
     Args:
         request: Where the problem's tensors come from.
-        run: Runs the kernel.
+        run: Runs the kernel on arrays.
+        launch: Runs it at addresses of arrays on a GPU.
     """
     family, target, overlaps = request.family, request.tensors[-1], _overlaps(request)
     places = [request.inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
@@ -233,8 +241,50 @@ def _bound(request: CallRequest, run: Runs) -> Prepared:
     # Most calls take the shortest way: their tensors are the arrays as they come.
     long_way, over_a, over_b = bool(target.copied) or turn, overlaps[0], overlaps[-1]
     direct = len(places) <= 2 and places == sorted(places) and not any(take for _, take in takes)
-    shortest = (one if len(places) == 1 else two) if direct else call
+    shortest: Prepared = (one if len(places) == 1 else two) if direct else call
+    if direct and launch is not None and not long_way:
+        shortest = _at_addresses(request, launch, call)
     return family.at_home(shortest, request.device)
+
+
+def _at_addresses(request: CallRequest, launch: Runs, by_copy: Prepared) -> Prepared:
+    """The shortest way on a GPU: each array's address is read once, and tells whether `out` overlaps an input.
+
+    Args:
+        request: Its tensors are the one or two arrays as they come, all dense.
+        launch: Runs the kernel at addresses.
+        by_copy: What is called where `out` overlaps an input.
+    """
+    shape, empty, address = request.shape, request.family.empty, request.family.address
+    out_bytes = request.out.bytes if request.out is not None else 0
+    a_bytes, b_bytes = (request.operands[name].bytes for name in (request.inputs[0], request.inputs[-1]))
+
+    def one(a: Any, out: Any) -> Any:
+        at_a = address(a)
+        if out is None:
+            out = empty(shape, a)
+            to = address(out)
+        else:
+            to = address(out)
+            if to < at_a + a_bytes and at_a < to + out_bytes:
+                return by_copy(a, out)
+        launch(a, at_a, to)
+        return out
+
+    def two(a: Any, b: Any, out: Any) -> Any:
+        at_a, at_b = address(a), address(b)
+        if out is None:
+            out = empty(shape, a)
+            to = address(out)
+        else:
+            to = address(out)
+            end = to + out_bytes
+            if (to < at_a + a_bytes and at_a < end) or (to < at_b + b_bytes and at_b < end):
+                return by_copy(a, b, out)
+        launch(a, at_a, at_b, to)
+        return out
+
+    return one if len(request.inputs) == 1 else two
 
 
 def _overlaps(request: CallRequest) -> list[Callable[[Any, Any], bool]]:
