@@ -11,8 +11,9 @@ import json
 import math
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ import numpy as np
 
 from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import find, kind_of
+from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.lookup import Answer, answer
 from tuner.lookup.asking import kept_open, parse_device, parse_key
@@ -33,9 +36,9 @@ from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import LossSummary, summarized
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
-from tuner.results.record import Record
+from tuner.results.record import ProblemKey, Record
 from tuner.store import Store
-from tuner.study.first_use import answer_at_first_use
+from tuner.study.first_use import FirstUse, measure
 from tuner.study.locks import occupied
 from tuner.study.requests import StudyRequest
 from tuner.study.study import Study, open_study
@@ -113,6 +116,34 @@ def _answered(way: str, device: str, regime: str, db: str, problem: Problem, cre
     if way == "measure":
         return answer_at_first_use(problem, crew, builtin_now(), regime, kept_open(db))
     return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+
+
+def answer_at_first_use(
+    problem: Problem, crew: Crew, catalogue: Catalogue, regime: str = "cold", known: Store | None = None
+) -> Answer:
+    """What a lookup answers once a problem was measured as at its first use; the records are thrown away.
+
+    Args:
+        problem: The problem.
+        crew: Workers of the device, which no other process uses; open or not.
+        catalogue: Kernels.
+        regime: How time is taken.
+        known: Has the model and the champions to begin with, beside published ones.
+
+    Raises:
+        NothingFound: No config is legal.
+        InputError: The problem does not fit into memory.
+        DeviceTrouble: The device stays unwell.
+    """
+    kernels = catalogue.serving(problem, crew.found[0].target)
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
+        crew.open()
+        measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
+        info = crew.devices[0].info
+        measured = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
+    took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
+    return replace(measured, reasons=(*measured.reasons, took))
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ import math
 import os
 import select
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO, TextIO
 
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
@@ -25,7 +23,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError, LockedByAnother, TunerError
-from tuner.lookup import Answer, answer
+from tuner.lookup import answer
 from tuner.lookup.legality import legal
 from tuner.lookup.stale import builtin_now
 from tuner.results.measurement import Measurement
@@ -212,34 +210,6 @@ def measure(
         finals = Finals(session, first.kernels, machine)
         left_s = max(first.seconds - policy.spent_s, 0.0)
         return finals.play(leaderboard, leaderboard.progress.totals, left_s)
-
-
-def answer_at_first_use(
-    problem: Problem, crew: Crew, catalogue: Catalogue, regime: str = "cold", known: Store | None = None
-) -> Answer:
-    """What a lookup answers once a problem was measured as at its first use; the records are thrown away.
-
-    Args:
-        problem: The problem.
-        crew: Workers of the device, which no other process uses; open or not.
-        catalogue: Kernels.
-        regime: How time is taken.
-        known: Has the model and the champions to begin with, beside published ones.
-
-    Raises:
-        NothingFound: No config is legal.
-        InputError: The problem does not fit into memory.
-        DeviceTrouble: The device stays unwell.
-    """
-    kernels = catalogue.serving(problem, crew.found[0].target)
-    begun_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
-        crew.open()
-        measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
-        info = crew.devices[0].info
-        measured = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
-    took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
-    return replace(measured, reasons=(*measured.reasons, took))
 
 
 #: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.

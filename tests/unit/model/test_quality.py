@@ -2,18 +2,23 @@
 
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, TOY, fault_configs, write_device
+from fixtures.fake_device import BEST, BEST_S, TOY, database, fault_configs, study, write_device
 
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
-from tuner.model.quality import DrawnProblem, lines, measured, summary
+from tuner.model.quality import DrawnProblem, answer_at_first_use, lines, measured, summary
 from tuner.results.record import ProblemKey
+from tuner.store import Store
+from tuner.study import first_use
 from tuner.study.requests import StudyRequest
+from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
 PROBLEM = DECLARED.operation("toy").problem({"n": 1000})
@@ -87,3 +92,20 @@ def test_an_answer_that_fails_loses_all() -> None:
     assert (failed.loss, math.isinf(failed.answered_s)) == (1.0, True)
     assert math.isnan(failed.over_library(failed.answered_s))
     json.dumps(summary([failed]).to_json() | failed.to_json(), allow_nan=False)
+
+
+def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    monkeypatch.setattr(first_use, "CONFIGS", 1)  # nothing but what is known to be good near by
+    study(tmp_path, spec, n=900, trials=30)
+    with Store.open(database(tmp_path), read_only=True) as store, Crew([find(spec)]) as crew:
+        (near,) = store.champions(operation="toy")
+        asked: list[object] = []
+        no_model = SimpleNamespace(starts=[], beside=lambda timed: [])
+        monkeypatch.setattr(first_use, "Predictions", lambda *told: asked.append(told[-1]) or no_model)
+        found = answer_at_first_use(PROBLEM, crew, DECLARED, known=store)
+        assert asked == [store], "its model is asked"
+    assert (found.match, dict(found.config)) == ("exact", dict(near.record.config))
+    assert found.reasons[-1].startswith("measured at first use, which took ")

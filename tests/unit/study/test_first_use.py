@@ -18,9 +18,8 @@ from tuner.lookup import answer
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.study import first_use as first_use_configs
 from tuner.study import first_use as module
-from tuner.study.first_use import FirstUse, answer_at_first_use, candidates, measure
+from tuner.study.first_use import FirstUse, candidates, measure
 from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
@@ -60,7 +59,7 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     assert dict(champion.record.config) == BEST
     assert champion.speedup == pytest.approx(2.0, rel=0.2)
     trials = [each for each in records if each.role is Role.TRIAL]
-    assert len(trials) <= first_use_configs.CONFIGS
+    assert len(trials) <= module.CONFIGS
     assert [dict(each.config) for each in trials[:3]] == [SLOW, BEST, OTHER]
     assert {each.role for each in records} == {Role.TRIAL, Role.FINAL, Role.BASELINE}
     with Store.open(database(tmp_path), read_only=True) as store:
@@ -76,7 +75,7 @@ def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_pat
         said: Any = Predicting()
         found = candidates(FirstUse(PROBLEM, KERNELS), store, find(spec).info, said)
     assert found[0] == (near.record.kernel, Config(near.record.config))
-    assert len(set(found)) == len(found) <= first_use_configs.CONFIGS
+    assert len(set(found)) == len(found) <= module.CONFIGS
     assert [each[1] for each in found[1:]] == [
         each for each in KERNELS[0].first_configs() if each != found[0][1]
     ]
@@ -91,7 +90,7 @@ def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     further = {**SLOW, "BLOCK": 64}
     said = Predicting(SLOW, after=[[OTHER, BEST], [further], [{**SLOW, "ITEMS": 2}]])
     monkeypatch.setattr(module, "Predictions", lambda *_: said)
-    monkeypatch.setattr(first_use_configs, "CONFIGS", 1)
+    monkeypatch.setattr(module, "CONFIGS", 1)
     champion, records = first_use(tmp_path, spec, seconds=2.0)
     assert champion is not None
     assert dict(champion.record.config) == BEST
@@ -133,19 +132,3 @@ def test_slow_problems_are_tried_less_often(tmp_path: Path, monkeypatch: pytest.
     champion, records = first_use(tmp_path, spec, seconds=0.05)
     assert champion is not None
     assert sum(each.role is Role.TRIAL for each in records) == 1
-
-
-def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
-    monkeypatch.setattr(first_use_configs, "CONFIGS", 1)  # nothing but what is known to be good near by
-    study(tmp_path, spec, n=900, trials=30)
-    with Store.open(database(tmp_path), read_only=True) as store, Crew([find(spec)]) as crew:
-        (near,) = store.champions(operation="toy")
-        asked: list[object] = []
-        monkeypatch.setattr(module, "Predictions", lambda *told: asked.append(told[-1]) or Predicting())
-        found = answer_at_first_use(PROBLEM, crew, DECLARED, known=store)
-        assert asked == [store], "its model is asked"
-    assert (found.match, dict(found.config)) == ("exact", dict(near.record.config))
-    assert found.reasons[-1].startswith("measured at first use, which took ")
