@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner import Baseline, Constraint, Kernel, Operation, Problem, Tensor, Work, ceil_div, powers_of_two
+from tuner import (
+    Baseline,
+    Constraint,
+    Kernel,
+    Operation,
+    Problem,
+    Source,
+    Tensor,
+    Work,
+    ceil_div,
+    powers_of_two,
+)
 
 
 def tensors(p: Problem) -> tuple[Tensor, ...]:
@@ -58,7 +69,7 @@ KERNEL = Kernel(
     operation="distances",
     name="tiles",
     target="cpu",
-    source=Path("distances.numba.py"),
+    source=Source(Path("distances.numba.py")),
     idea="a band of rows against a tile of points that stays in the cache; sums in a small array",
     parameters=(
         powers_of_two("TILE", 32, 4096),
@@ -79,5 +90,5 @@ KERNEL = Kernel(
         ),
     ),
     threads="THREADS",
-    defaults={"TILE": 1024, "ROWS": 16, "THREADS": 1},
+    starts=({"TILE": 1024, "ROWS": 16, "THREADS": 1},),
 )

@@ -19,6 +19,7 @@ from tuner import (
     Operation,
     Problem,
     Scalar,
+    Source,
     Tensor,
     Work,
     ceil_div,
@@ -94,7 +95,7 @@ KERNEL = Kernel(
     operation="smooth",
     name="sliding",
     target="cuda",
-    source=Path("smooth.cu"),
+    source=Source(Path("smooth.cu")),
     idea="neighbouring samples per block, brought into shared memory once or left to the caches",
     parameters=(
         powers_of_two("BLOCK", 32, 1024),
@@ -113,5 +114,5 @@ KERNEL = Kernel(
         ),
     ),
     launch=launch,
-    defaults={"BLOCK": 256, "PER_THREAD": 4, "SHARED": 1},
+    starts=({"BLOCK": 256, "PER_THREAD": 4, "SHARED": 1},),
 )

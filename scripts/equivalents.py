@@ -129,8 +129,10 @@ def drawn_cases(count: int) -> Iterator[tuple[str, list[Any]]]:
     for kernel in catalogue.kernels:
         operation = catalogue.operation(kernel.operation)
         key = f"{kernel.operation} {kernel.target} {kernel.name}"
+        # A revision before `Scope` has them in the kernel itself.
+        precisions = getattr(kernel, "scope", kernel).precisions
         shapes = SHAPES.get(kernel.operation, ((4096,) * len(operation.dims),))
-        precision = [] if IEEE in kernel.precisions else [kernel.precisions[0]]
+        precision = [] if IEEE in precisions else [precisions[0]]
         dtypes = operation.emulated if precision else operation.dtypes
         for at in range(count):
             sizes = shapes[at % len(shapes)]

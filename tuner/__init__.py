@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tuner.declare.epilogue import Epilogue as Epilogue
     from tuner.declare.kernel import Fallback as Fallback
     from tuner.declare.kernel import Kernel as Kernel
+    from tuner.declare.kernel import Scope as Scope
+    from tuner.declare.kernel import Source as Source
     from tuner.declare.launch import Launch as Launch
     from tuner.declare.launch import Packing as Packing
     from tuner.declare.launch import Padded as Padded

@@ -5,7 +5,7 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 
 from pathlib import Path
 
-from tuner import Baseline, Kernel, Launch, Operation, Tensor, Work, ceil_div, choice
+from tuner import Baseline, Kernel, Launch, Operation, Source, Tensor, Work, ceil_div, choice
 
 #: C's name of each dtype.
 SCALARS = {"float32": "float", "float64": "double", "int32": "int"}
@@ -26,11 +26,10 @@ KERNEL = Kernel(
     operation="cupy_transpose",
     name="padded_tile",
     target="cuda",
-    source=Path("../transpose/cuda/padded_tile.cu"),
-    entry="transpose",
+    source=Source(Path("../transpose/cuda/padded_tile.cu"), entry="transpose"),
     idea="transpose's own kernel, to compare with",
     parameters=(choice("TILE", 16, 32),),
     launch=lambda p, c: Launch(grid=(ceil_div(p.n, c.TILE) * ceil_div(p.m, c.TILE),), block=(c.TILE, c.TILE)),
     tiles=lambda p, c: {"m": c.TILE, "n": c.TILE},
-    defaults={"TILE": 32},
+    starts=({"TILE": 32},),
 )

@@ -6,7 +6,7 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Kernel, Launch, Operation, Tensor, Work, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, Launch, Operation, Source, Tensor, Work, ceil_div, choice, powers_of_two
 from tuner.declare.rules import at_most_cores
 
 OPERATION = Operation(
@@ -28,24 +28,24 @@ KERNELS = (
         operation="multiply_add",
         name="multiply_add",
         target="cuda",
-        source=Path("multiply_add.cu"),
+        source=Source(Path("multiply_add.cu")),
         idea="CHAINS independent chains of multiply-adds in the registers of every thread",
         parameters=(powers_of_two("BLOCK", 64, 512), choice("CHAINS", 2, 4, 8, 16)),
         launch=lambda p, c: Launch(grid=(ceil_div(p.n, c.BLOCK * c.CHAINS),), block=(c.BLOCK,)),
         tiles=lambda p, c: {"n": c.BLOCK * c.CHAINS},
-        defaults={"BLOCK": 256, "CHAINS": 8},
-        starts=({"BLOCK": 512, "CHAINS": 4}, {"BLOCK": 128, "CHAINS": 16}),
+        starts=({"BLOCK": 256, "CHAINS": 8}, {"BLOCK": 512, "CHAINS": 4}, {"BLOCK": 128, "CHAINS": 16}),
     ),
     Kernel(
         operation="multiply_add",
         name="multiply_add",
         target="cpu",
-        source=Path("multiply_add.numba.py"),
-        includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
+        source=Source(
+            Path("multiply_add.numba.py"), includes=(Path("../vectors.numba.py"), Path("../threads.numba.py"))
+        ),
         idea="LANES independent chains of multiply-adds in vector registers, in every thread",
         parameters=(choice("LANES", 64, 128, 256), powers_of_two("THREADS", 1, 256)),
         constraints=(at_most_cores(),),
         threads="THREADS",
-        defaults={"LANES": 128, "THREADS": 1},
+        starts=({"LANES": 128, "THREADS": 1},),
     ),
 )

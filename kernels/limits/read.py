@@ -5,7 +5,7 @@ Not an operation of the catalogue: `tuner ladder` loads this file as it loads a 
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Baseline, Kernel, Launch, Operation, Tensor, Work, choice, powers_of_two
+from tuner import DTYPE_BYTES, Baseline, Kernel, Launch, Operation, Source, Tensor, Work, choice, powers_of_two
 from tuner.declare.rules import at_most_cores
 
 OPERATION = Operation(
@@ -28,24 +28,29 @@ KERNELS = (
         operation="read",
         name="read",
         target="cuda",
-        source=Path("read.cu"),
+        source=Source(Path("read.cu")),
         idea="a block sums a part in 128-bit loads, several in flight",
         parameters=(powers_of_two("BLOCK", 128, 1024), choice("UNROLL", 1, 2, 4, 8)),
         launch=lambda p, c: Launch(grid=(p.parts,), block=(c.BLOCK,)),
         tiles=lambda p, c: {"parts": 1},
-        defaults={"BLOCK": 512, "UNROLL": 4},
-        starts=({"BLOCK": 1024, "UNROLL": 2}, {"BLOCK": 256, "UNROLL": 8}, {"BLOCK": 1024, "UNROLL": 4}),
+        starts=(
+            {"BLOCK": 512, "UNROLL": 4},
+            {"BLOCK": 1024, "UNROLL": 2},
+            {"BLOCK": 256, "UNROLL": 8},
+            {"BLOCK": 1024, "UNROLL": 4},
+        ),
     ),
     Kernel(
         operation="read",
         name="read",
         target="cpu",
-        source=Path("read.numba.py"),
-        includes=(Path("../vectors.numba.py"), Path("../threads.numba.py")),
+        source=Source(
+            Path("read.numba.py"), includes=(Path("../vectors.numba.py"), Path("../threads.numba.py"))
+        ),
         idea="threads sum parts with vector instructions",
         parameters=(powers_of_two("THREADS", 1, 256),),
         constraints=(at_most_cores(),),
         threads="THREADS",
-        defaults={"THREADS": 1},
+        starts=({"THREADS": 1},),
     ),
 )

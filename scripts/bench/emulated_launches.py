@@ -70,8 +70,8 @@ def plain(m: int, n: int, k: int, layout: str) -> tuple[str, Any]:
     problem = builtin().operation("gemm").problem({"m": m, "n": n, "k": k}, layout=layout, precision="emulated")
     (emulated,) = builtin().of("gemm", "cuda", ("emulated",))
     reads = "any" if m % 4 or n % 4 or k % 4 else "aligned"
-    config = emulated.fallback.config(Config({**emulated.default_config(), "PLAIN": reads}))
-    rendered = render(emulated.fallback.kernel, problem, Config(config))
+    config = emulated.scope.fallback.config(Config({**emulated.default_config(), "PLAIN": reads}))
+    rendered = render(emulated.scope.fallback.kernel, problem, Config(config))
     return rendered.text, rendered.launch
 
 

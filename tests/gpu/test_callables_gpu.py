@@ -41,7 +41,7 @@ def problem_of(operation: str, sizes: tuple[int, ...], layout: str, dtype: str =
 
 def problems_of(kernel: Kernel) -> list[Problem]:
     """The problems in float32, or in bfloat16 for a kernel of 16 bits."""
-    dtype = "bfloat16" if kernel.dtypes and "float32" not in kernel.dtypes else "float32"
+    dtype = "bfloat16" if kernel.scope.dtypes and "float32" not in kernel.scope.dtypes else "float32"
     return [problem_of(kernel.operation, *given, dtype) for given in PROBLEMS[kernel.operation]]
 
 
@@ -138,7 +138,9 @@ def test_the_library_is_right_where_it_runs(dtype: str) -> None:
             kernel = next(
                 each
                 for each in KERNELS
-                if each.operation == operation and dtype in (each.dtypes or (dtype,)) and legal(each, problem)
+                if each.operation == operation
+                and dtype in (each.scope.dtypes or (dtype,))
+                and legal(each, problem)
             )
             chosen(kernel, problem, legal(kernel, problem)[0], speedup=0.5)
             arrays = operands(problem)

@@ -154,7 +154,7 @@ def test_callables_compute_count_and_fall_back_to_the_bit(device: Device) -> Non
     a[5, 5] = cp.nan
     got = tuner.matmul(a, b, precision="emulated")
     assert tuner.fallbacks() == before + 1
-    fallback = KERNEL.fallback
+    fallback = KERNEL.scope.fallback
     assert fallback is not None
     plain_problem = replace(problem, precision="ieee")
     plain = render(fallback.kernel, plain_problem, Config(fallback.config(config)))

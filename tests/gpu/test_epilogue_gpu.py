@@ -66,7 +66,7 @@ def test_every_start_of_emulated_products_is_right(
 ) -> None:
     """Of the product of packed operands, and of the exact kernel that computes what it does not take."""
     problem = problem_of(sizes, "float32", epilogue, GEMM.layouts[sum(sizes) % 4], "emulated")
-    kernels = [each for each in CATALOGUE.serving(problem, "cuda") if "ieee" not in each.precisions]
+    kernels = [each for each in CATALOGUE.serving(problem, "cuda") if "ieee" not in each.scope.precisions]
     found = [start for kernel in kernels for start in starts(kernel, problem, device)]
     assert found
     assert wrong_starts(problem, found, device) == []
@@ -147,7 +147,7 @@ def test_calls_with_arrays_of_a_gpu(library: str, dtype: str, is_champion: bool,
 @pytest.mark.parametrize("name", ["wgmma_tma", "half_tiled", "warp_tiled", "multivector"])
 def test_an_exported_module_takes_the_operands(name: str, device: Device, tmp_path: Path) -> None:
     (kernel,) = CATALOGUE.of("gemm", "cuda", (name,))
-    problem = problem_of((304, 512, 136), "bfloat16" if kernel.dtypes else "float32", ALL)
+    problem = problem_of((304, 512, 136), "bfloat16" if kernel.scope.dtypes else "float32", ALL)
     found = starts(kernel, problem, device)
     if not found:
         pytest.skip(f"{device.info.name} has no config of {name}")

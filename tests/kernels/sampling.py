@@ -65,7 +65,7 @@ def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
         (_as_computed(catalogue.operation(kernel.operation), kernel), kernel)
         for catalogue in catalogues()
         for kernel in catalogue.kernels
-        if target in ("", kernel.target) and kernel.serves(IEEE) and not kernel.architecture
+        if target in ("", kernel.target) and kernel.serves(IEEE) and not kernel.scope.architecture
     ]
 
 

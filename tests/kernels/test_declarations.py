@@ -134,7 +134,7 @@ def test_launch_stays_within_the_device(operation: Operation, kernel: Kernel) ->
 def test_a_cpu_kernel_declares_its_threads(operation: Operation, kernel: Kernel) -> None:
     names = {each.name for each in kernel.parameters}
     assert kernel.threads in names
-    sources = kernel.source.read_text(encoding="utf-8")
+    sources = kernel.source.file.read_text(encoding="utf-8")
     assert f"run_together({kernel.threads}" in sources or f"set_num_threads(min({kernel.threads}" in sources
 
 

@@ -66,8 +66,8 @@ def test_the_fallback_is_legal_wherever_the_kernel_is(dims: tuple[int, int, int]
     of = problem(*dims)
     space = Space.build(KERNEL.parameters, KERNEL.constraints, of, H200)
     for config in [space[at] for at in range(0, len(space), max(1, len(space) // 50))]:
-        plain = Config(KERNEL.fallback.config(config))
-        assert KERNEL.fallback.kernel.allows(of, H200, plain), config
+        plain = Config(KERNEL.scope.fallback.config(config))
+        assert KERNEL.scope.fallback.kernel.allows(of, H200, plain), config
 
 
 def plain_of(**changes: int) -> str:
@@ -111,7 +111,7 @@ def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
     config = next(each for each in KERNEL.first_configs() if each["SPLIT_K"] == 16 and legal(of, each))
     assert legal(of, config)
     own, launch = KERNEL.launch(of, config), KERNEL.launched(of, config)
-    plain = KERNEL.fallback.kernel.launch(of, Config(KERNEL.fallback.config(config)))
+    plain = KERNEL.scope.fallback.kernel.launch(of, Config(KERNEL.scope.fallback.config(config)))
     places, before = dict(launch.workspace.regions), dict(own.workspace.regions)
     assert launch.steps[-1].arguments[-1] == "fallback"
     assert own.workspace.zeroed_bytes <= places["fallback"]
@@ -126,8 +126,8 @@ def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_what_falls_back_computes_as_the_plain_kernel_does(layout: str) -> None:
     of = problem(512, 512, 512, layout=layout)
-    plain = KERNEL.fallback.kernel
-    text = render(plain, of, Config(KERNEL.fallback.config(first(of)))).text
+    plain = KERNEL.scope.fallback.kernel
+    text = render(plain, of, Config(KERNEL.scope.fallback.config(first(of)))).text
     behind = render(KERNEL, of, first(of)).text.partition("namespace fallback_kernel {\n")[2]
     unguarded = behind.replace("fallback(const unsigned* __restrict__ asked, ", "gemm(", 1)
     unguarded = unguarded.replace("\n    if (!*asked) return;", "", 1).removesuffix(

@@ -104,7 +104,7 @@ def finished(
 
 def source_of(of_gemm: Problem, files: Sequence[str], own: str) -> str:
     """A source behind some of the kernels' files, with the constants of a product."""
-    folder = Path(str(kernel_of("cuda", "half_tiled").source)).parent
+    folder = Path(str(kernel_of("cuda", "half_tiled").source.file)).parent
     constants = GEMM.constants(of_gemm, "cuda").items()
     lines = [f"#define {name} {int(value) if isinstance(value, bool) else value}" for name, value in constants]
     return "\n".join([*lines, *((folder / file).read_text() for file in files), own])
@@ -147,7 +147,7 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
 @pytest.mark.parametrize("epilogue", [ALL, "bias-row+silu"])
 def test_the_exact_kernel_behind_emulated_products_finishes_them(epilogue: str, folder: Path) -> None:
     kernel = kernel_of("cuda", "double_sums")
-    config = kernel.defaults | {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
+    config = kernel.default_config() | {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
     for shares in (1, 2):
         each = problem(36, 29, 50, epilogue, layout="tn", precision="emulated")
         rendered = render(kernel, each, Config({**config, "SPLIT_K": shares}))
@@ -231,7 +231,9 @@ extern "C" __global__ void copied({kind}* c, {taken}{kind}* out, long long count
 def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epilogue: str, more: dict) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     kernel = kernel_of("cuda", "wgmma_tma")
-    rendered = render(kernel, problem(512, 512, 512, epilogue, dtype), Config({**kernel.defaults, **more}))
+    rendered = render(
+        kernel, problem(512, 512, 512, epilogue, dtype), Config({**kernel.default_config(), **more})
+    )
     cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
     assert read_report(log, cubin).spill_bytes == 0
     assert rendered.launch is not None
@@ -245,8 +247,10 @@ def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epil
 def test_plain_kernels_compile_with_it_for_other_gpus(name: str) -> None:
     pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
     kernel = kernel_of("cuda", name)
-    dtype = "bfloat16" if kernel.dtypes else "float32"
-    rendered = render(kernel, problem(512, 512, 512, "bias-col+gelu-tanh", dtype), Config(kernel.defaults))
+    dtype = "bfloat16" if kernel.scope.dtypes else "float32"
+    rendered = render(
+        kernel, problem(512, 512, 512, "bias-col+gelu-tanh", dtype), Config(kernel.default_config())
+    )
     assert compile_cubin(rendered.text, "sm_80", rendered.options)[0].startswith(b"\x7fELF")
 
 
@@ -266,7 +270,7 @@ def test_cpu_kernels_apply_it(name: str, config: dict, epilogue: str) -> None:
 
 def test_other_kernels_have_no_config_for_it() -> None:
     each = problem(4096, 4096, 4096, "bias-col")
-    without = {kernel.name for kernel in builtin().of("gemm", "cuda") if not kernel.epilogues}
+    without = {kernel.name for kernel in builtin().of("gemm", "cuda") if not kernel.scope.epilogues}
     assert "thin" in without
     assert without.isdisjoint(kernel.name for kernel in builtin().of("gemm", "cuda", epilogue="bias-col"))
     for kernel in builtin().of("gemm", "cuda", ("thin", "small")):

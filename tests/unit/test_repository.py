@@ -314,7 +314,7 @@ from tuner.store.published import entries, tuned_folder
 inside = Path(tuner.__file__).parent
 found = catalogue.builtin()
 assert kernels_folder() == inside / "kernels", kernels_folder()
-assert all(kernel.text and kernel.source.is_relative_to(inside) for kernel in found.kernels)
+assert all(kernel.text and kernel.source.file.is_relative_to(inside) for kernel in found.kernels)
 ladders = set((inside / "configs").glob("ladder-*.toml"))
 nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs" / "lessons.toml"}
 assert all(read_plan(path).items for path in nights)

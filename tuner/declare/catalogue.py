@@ -141,7 +141,7 @@ class Catalogue:
     Attributes:
         operations: By name.
         kernels: In order of declaration: ladder order.
-        shown: Kernels that only ladders have, in order; see `Kernel.shown`.
+        shown: Kernels that only ladders have, in order; see `Scope.shown`.
     """
 
     operations: dict[str, Operation]
@@ -181,7 +181,7 @@ class Catalogue:
             if kernel.operation == operation and target in ("", kernel.kind)
             and (not precision or kernel.serves(precision))
             and (not dtype or dtype in computed_dtypes(kernel, declared))
-            and (not epilogue or kernel.epilogues)
+            and (not epilogue or kernel.scope.epilogues)
         ]  # fmt: skip
         known = [kernel.name for kernel in serving]
         for name in only:
@@ -205,8 +205,8 @@ class Catalogue:
 
 
 def computed_dtypes(kernel: Kernel, operation: Operation) -> tuple[str, ...]:
-    """Dtypes of the operation in which the kernel computes; see `Kernel.dtypes`."""
-    dtypes = kernel.dtypes or [dtype for dtype in operation.dtypes if dtype not in operation.sums]
+    """Dtypes of the operation in which the kernel computes; see `Scope.dtypes`."""
+    dtypes = kernel.scope.dtypes or [dtype for dtype in operation.dtypes if dtype not in operation.sums]
     return tuple(dtype for dtype in operation.dtypes if dtype in dtypes)
 
 
@@ -229,8 +229,10 @@ def builtin() -> Catalogue:
         ]
         order = list(getattr(module, "LADDER", ()))
         kernels += sorted(own, key=lambda k: order.index(k.name) if k.name in order else len(order))
-    usual = [kernel for kernel in kernels if not kernel.shown]
-    return Catalogue(operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.shown))
+    usual = [kernel for kernel in kernels if not kernel.scope.shown]
+    return Catalogue(
+        operations, _with_fallbacks(usual), tuple(kernel for kernel in kernels if kernel.scope.shown)
+    )
 
 
 def _with_rules(kernel: Kernel, operation: Operation) -> Kernel:
@@ -238,11 +240,11 @@ def _with_rules(kernel: Kernel, operation: Operation) -> Kernel:
     dtypes, rules = computed_dtypes(kernel, operation), []
     if len(dtypes) < len(operation.dtypes):
         rules.append(Constraint(f"elements are {' or '.join(dtypes)}", lambda p, d, c: p.dtype in dtypes))
-    if operation.epilogues and not kernel.epilogues:
+    if operation.epilogues and not kernel.scope.epilogues:
         rules.append(Constraint(NO_EPILOGUE, lambda p, d, c: not p.epilogue))
-    if IEEE not in kernel.precisions:
-        sentence = f"precision is {' or '.join(kernel.precisions)}"
-        rules.append(Constraint(sentence, lambda p, d, c: p.precision in kernel.precisions))
+    if IEEE not in kernel.scope.precisions:
+        sentence = f"precision is {' or '.join(kernel.scope.precisions)}"
+        rules.append(Constraint(sentence, lambda p, d, c: p.precision in kernel.scope.precisions))
     return replace(kernel, constraints=(*rules, *kernel.constraints)) if rules else kernel
 
 
@@ -254,17 +256,18 @@ def _with_fallbacks(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """
     complete = []
     for kernel in kernels:
-        if kernel.fallback is not None:
+        fallback = kernel.scope.fallback
+        if fallback is not None:
             plain = {
                 other.name: other
                 for other in kernels
-                if (other.operation, other.target, other.fallback) == (kernel.operation, kernel.target, None)
+                if (other.operation, other.target, other.scope.fallback)
+                == (kernel.operation, kernel.target, None)
             }
-            name = kernel.fallback.name
-            if name not in plain:
-                raise UnknownName(f"fallback of kernel {kernel.name!r}", name, plain)
-            fallback = replace(kernel.fallback, kernel=plain[name], among=tuple(plain.values()))
-            kernel = replace(kernel, fallback=fallback)
+            if fallback.name not in plain:
+                raise UnknownName(f"fallback of kernel {kernel.name!r}", fallback.name, plain)
+            among = tuple(plain.values())
+            kernel = kernel.backed_by(replace(fallback, kernel=plain[fallback.name], among=among))
         complete.append(kernel)
     return tuple(complete)
 

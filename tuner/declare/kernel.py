@@ -119,82 +119,109 @@ def behind(text: str, plain: str, entry: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One way to solve an operation.
+class Source:
+    """What is compiled.
 
     A CUDA source is plain CUDA C++ with one ``extern "C" __global__`` function named `entry`. A CPU source is a
     Python module that imports only NumPy and Numba; its function `entry` takes the tensors and then the
     scalars. Rendering prepends the config to either source, as constants.
 
     Attributes:
+        file: The kernel's own file, relative to that of the declaration.
+        includes: Files that are prepended to it, in this order. Kernels can share code through them, and a
+            rendered kernel is still one text.
+        entry: Function to call; by default the operation's name.
+        options: Compiler options beside the usual ones; CUDA only.
+        finishing: A file that is put behind the kernel's own where a problem has an epilogue, and applies it;
+            CPU only. `Scope.epilogues` is then True.
+        declared_in: File of the declaration; set by the catalogue.
+    """
+
+    file: Path
+    includes: tuple[Path, ...] = ()
+    entry: str = ""
+    options: tuple[str, ...] = ()
+    finishing: Path | None = None
+    declared_in: Path | None = None
+
+    def declared(self, where: Path) -> Source:
+        """The same with absolute paths, resolved from the file that declares it."""
+        file, *includes = ((where.parent / path).resolve() for path in (self.file, *self.includes))
+        finishing = (where.parent / self.finishing).resolve() if self.finishing is not None else None
+        return replace(self, file=file, includes=tuple(includes), finishing=finishing, declared_in=where)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a kernel computes, and where.
+
+    Attributes:
+        precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
+            ``ieee`` serves every other one as well.
+        dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
+        epilogues: True if it applies a problem's epilogue; else it has no legal config where there is one.
+        fallback: The plain kernel that computes if this one does not take the inputs; its launch is added
+            behind the others. None if this one takes all.
+        architecture: The only one that the source is written for, e.g. ``sm_90a``; empty if any will do.
+            The constraints say which devices have it.
+        shown: Above 0, the kernel is a step of ladders and nothing else: no study, lookup or call knows it. Its
+            result may be so many times further off than others', so that a ladder can show what is inexact.
+    """
+
+    precisions: tuple[str, ...] = (IEEE,)
+    dtypes: tuple[str, ...] = ()
+    epilogues: bool = False
+    fallback: Fallback | None = None
+    architecture: str = ""
+    shown: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to solve an operation.
+
+    Attributes:
         operation: Name of the operation.
         name: Name of the kernel, unique among those of its operation and target.
         target: ``cuda`` or ``cpu``.
-        source: File of the source.
+        source: What is compiled.
         idea: One line for people.
         parameters: The tunable choices.
         constraints: Rules that a legal config obeys.
         launch: ``(problem, config)`` -> `Launch`; CUDA only.
-        entry: Function to call; by default the operation's name.
-        defaults: The config that a person would try first; by default the first legal one.
-        options: Compiler options beside the usual ones; CUDA only.
-        declared_in: File of the declaration; set by the catalogue.
-        includes: Files that are prepended to the source, in this order. Kernels can share code through them,
-            and a rendered kernel is still one text.
-        starts: Further configs to try first, for devices or problems to which `defaults` do not suit. Each
-            names all parameters.
         tiles: ``(problem, config)`` -> elements of each dim that a unit of work takes, by dim: a block of a
             CUDA kernel, a register tile of a CPU kernel. It determines how much is computed beyond the
             problem's edge, and how blocks fill a device. Dims that are not divided are missing. For a dim that
             several blocks share, it gives the share of one block (``p.k / c.SPLIT_K``). As in constraints, the
             config's attributes may be NumPy arrays of many configs. None if not declared.
         threads: The parameter that sets the number of CPU threads; empty if there is none.
-        fallback: The plain kernel that computes if this one does not take the inputs; its launch is added
-            behind the others. None if this one takes all.
-        shown: Above 0, the kernel is a step of ladders and nothing else: no study, lookup or call knows it. Its
-            result may be so many times further off than others', so that a ladder can show what is inexact.
-        architecture: The only one that the source is written for, e.g. ``sm_90a``; empty if any will do.
-            The constraints say which devices have it.
-        precisions: What it may be used for, of `tuner.declare.problem.PRECISIONS`. A kernel that serves
-            ``ieee`` serves every other one as well.
-        dtypes: What it computes in; by default all dtypes of the operation but those of `Operation.sums`.
-        epilogues: True if it applies a problem's epilogue; else it has no legal config where there is one.
-        finishing: A source that is put behind the kernel's own where a problem has an epilogue, and applies it;
-            CPU only. `epilogues` is then True.
+        starts: Configs to try first; each names all parameters. The first is the default, which a person would
+            try first. The others suit other devices or problems.
+        scope: What it computes, and where; by default every problem of the operation.
     """
 
     operation: str
     name: str
     target: str
-    source: Path
+    source: Source
     idea: str = ""
     parameters: tuple[Parameter, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     launch: Callable[[Problem, Config], Launch] | None = None
-    entry: str = ""
-    defaults: Mapping[str, Value] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    declared_in: Path | None = None
-    includes: tuple[Path, ...] = ()
-    starts: tuple[Mapping[str, Value], ...] = ()
     tiles: Callable[[Problem, Any], Mapping[str, Any]] | None = None
     threads: str = ""
-    precisions: tuple[str, ...] = (IEEE,)
-    dtypes: tuple[str, ...] = ()
-    epilogues: bool = False
-    finishing: Path | None = None
-    fallback: Fallback | None = None
-    architecture: str = ""
-    shown: float = 0.0
+    starts: tuple[Mapping[str, Value], ...] = ()
+    scope: Scope = Scope()
 
     def __post_init__(self) -> None:
         language = languages().get(self.target)
         known = {parameter.name: parameter.values for parameter in self.parameters}
         # Starts have few values in common with many configs: each value is looked at once.
-        values = dict.fromkeys(item for config in (self.defaults, *self.starts) for item in config.items())
+        values = dict.fromkeys(item for config in self.starts for item in config.items())
         wrong = [f"{name}={value!r}" for name, value in values if value not in known.get(name, ())]
         name, names = f"kernel {self.name!r}", [parameter.name for parameter in self.parameters]
-        strange = [precision for precision in self.precisions or ("",) if precision not in PRECISIONS]
+        precisions = self.scope.precisions
+        strange = [precision for precision in precisions or ("",) if precision not in PRECISIONS]
         has_launch = "none" if self.launch is None else "one"
         rules = {
             f"target of {name} is one of {', '.join(languages())}, got {self.target!r}": language is not None,
@@ -205,7 +232,7 @@ class Kernel:
             "leave it out": not (self.threads and language and language.has_launch),
             f"threads= of {name} is one of its parameters {names}, got {self.threads!r}": self.threads
             in ("", *names),
-            f"defaults of {name} are among its parameters' values, got {', '.join(wrong)}": not wrong,
+            f"starts of {name} are among its parameters' values, got {', '.join(wrong)}": not wrong,
             f"each of the starts of {name} names all of {names}": all(
                 len(config) == len(names) for config in self.starts
             ),
@@ -214,8 +241,10 @@ class Kernel:
         for rule, holds in rules.items():
             if not holds:
                 raise DeclarationError(rule)
-        object.__setattr__(self, "epilogues", self.epilogues or self.finishing is not None)
-        object.__setattr__(self, "entry", self.entry or self.operation)
+        source, scope = self.source, self.scope
+        object.__setattr__(self, "source", replace(source, entry=source.entry or self.operation))
+        epilogues = scope.epilogues or source.finishing is not None
+        object.__setattr__(self, "scope", replace(scope, epilogues=epilogues))
 
     @property
     def kind(self) -> str:
@@ -224,7 +253,7 @@ class Kernel:
 
     def serves(self, precision: str) -> bool:
         """Whether the kernel may compute a problem of that precision."""
-        return IEEE in self.precisions or precision in self.precisions
+        return IEEE in self.scope.precisions or precision in self.scope.precisions
 
     def allows(self, problem: Problem, device: Any, config: Config) -> bool:
         """Whether a config is right for a problem on a device, be it slow there."""
@@ -241,16 +270,17 @@ class Kernel:
         Raises:
             DeclarationError: A file cannot be read.
         """
-        return "\n\n".join(self._read("source", path) for path in (*self.includes, self.source))
+        return "\n\n".join(self._read("source", path) for path in (*self.source.includes, self.source.file))
 
     @cached_property
     def finishing_text(self) -> str:
-        """The text of `finishing`; empty if there is none.
+        """The text of `Source.finishing`; empty if there is none.
 
         Raises:
             DeclarationError: The file cannot be read.
         """
-        return "" if self.finishing is None else self._read("finishing=", self.finishing)
+        finishing = self.source.finishing
+        return "" if finishing is None else self._read("finishing=", finishing)
 
     def _read(self, what: str, path: Path) -> str:
         try:
@@ -265,7 +295,7 @@ class Kernel:
         It ignores comments, docstrings, layout, the declaration, and the fallback, which does nothing while
         a kernel is timed. `launch_hash` covers the constants and launch that the declaration adds.
         """
-        parts = (measured_text(self.text, self.target), self.entry, *self.options)
+        parts = (measured_text(self.text, self.target), self.source.entry, *self.source.options)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def launch_hash(self, problem: Problem, config: Mapping[str, Value]) -> str:
@@ -276,7 +306,7 @@ class Kernel:
         """
         launch = self.launch(problem, Config(config)) if self.launch else None
         constants = problem.operation.constants(problem, self.target)
-        if problem.epilogue and self.finishing is not None:
+        if problem.epilogue and self.source.finishing is not None:
             finishing = measured_text(self.finishing_text, self.target)
             constants = {**constants, "finishing": hashlib.sha256(finishing.encode()).hexdigest()[:16]}
         return hash_of_launch(constants, launch)
@@ -287,9 +317,10 @@ class Kernel:
         Raises:
             DeclarationError: The fallback's run is more than one launch.
         """
-        if self.launch is None or self.fallback is None:
+        if self.launch is None or self.scope.fallback is None:
             return self.launch(problem, config) if self.launch else None
-        launch, fallback, plain = self.launch(problem, config), self.fallback, self.fallback.kernel
+        launch, fallback = self.launch(problem, config), self.scope.fallback
+        plain = fallback.kernel
         other = plain.launch(problem, Config(fallback.config(config)))
         if not other.is_single:
             raise DeclarationError(
@@ -308,13 +339,17 @@ class Kernel:
 
         Source and launch hashes stay as they are.
         """
-        if self.fallback is None:
+        if self.scope.fallback is None:
             return self
-        return replace(self, fallback=self.fallback.read(fallback, problem, device))
+        return self.backed_by(self.scope.fallback.read(fallback, problem, device))
+
+    def backed_by(self, fallback: Fallback) -> Kernel:
+        """The same kernel with another plain one behind it."""
+        return replace(self, scope=replace(self.scope, fallback=fallback))
 
     def falls_back_to(self, config: Mapping[str, Value]) -> str:
         """Kernel and config that compute inputs which this one does not take; empty where it takes all."""
-        return self.fallback.text(Config(config)) if self.fallback else ""
+        return self.scope.fallback.text(Config(config)) if self.scope.fallback else ""
 
     def check_entry(self) -> None:
         """Refuses a source that does not define the function to call; every config would fail.
@@ -326,32 +361,28 @@ class Kernel:
         """
         language = source_language(self.target)
         functions = language.functions(self.text)
-        if functions is None or self.entry in functions or language.may_define(self.text, self.entry):
+        entry = self.source.entry
+        if functions is None or entry in functions or language.may_define(self.text, entry):
             return
         there = f"has {', '.join(functions)}" if functions else "has none"
         raise DeclarationError(
-            f"the source of kernel {self.name!r} needs a function {self.entry!r}, the name of its operation "
-            f"unless entry= says otherwise, and {self.source} {there}; rename it, or declare entry="
+            f"the source of kernel {self.name!r} needs a function {entry!r}, the name of its operation "
+            f"unless entry= says otherwise, and {self.source.file} {there}; rename it, or declare entry="
         )
 
     def default_config(self) -> Config | None:
-        """The declared default; None unless every parameter has one."""
-        if len(self.defaults) != len(self.parameters):
-            return None
-        return Config({parameter.name: self.defaults[parameter.name] for parameter in self.parameters})
+        """The first start; None where a kernel with parameters has none."""
+        return next(iter(self.first_configs()), None)
 
     def first_configs(self) -> tuple[Config, ...]:
-        """The default and the further starts. The caller must skip those that are not legal."""
-        default = self.default_config()
-        return (*([] if default is None else [default]), *map(Config, self.starts))
+        """The starts, or the only config. The caller must skip those that are not legal."""
+        names = [parameter.name for parameter in self.parameters]
+        starts = self.starts if names else ({},)
+        return tuple(Config({name: start[name] for name in names}) for start in starts)
 
     def declared(self, where: Path) -> Kernel:
         """Returns the kernel with absolute paths, resolved from the file that declares it."""
-        folder = where.parent
-        includes = tuple((folder / path).resolve() for path in self.includes)
-        finishing = (folder / self.finishing).resolve() if self.finishing is not None else None
-        source = (folder / self.source).resolve()
-        return replace(self, source=source, includes=includes, finishing=finishing, declared_in=where)
+        return replace(self, source=self.source.declared(where))
 
 
 @dataclass(frozen=True)
@@ -365,7 +396,7 @@ class Rendered:
         launch: Geometry; None for a CPU kernel.
         options: Compiler options.
         launch_hash: `Kernel.launch_hash` for the problem and config.
-        allowance: So many times the usual tolerance is allowed; see `Kernel.shown`.
+        allowance: So many times the usual tolerance is allowed; see `Scope.shown`.
     """
 
     text: str
@@ -398,11 +429,12 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
     finishing = kernel.finishing_text if problem.epilogue else None
     language = source_language(kernel.target)
     text = language.rendered(kernel.text, constants, kernel.parameters, config, finishing)
-    if kernel.fallback is not None:
-        plain = kernel.fallback.kernel
-        other = render(plain, problem, Config(kernel.fallback.config(config)))
-        text = behind(text, other.text, plain.entry)
+    fallback = kernel.scope.fallback
+    if fallback is not None:
+        other = render(fallback.kernel, problem, Config(fallback.config(config)))
+        text = behind(text, other.text, other.entry)
     launch = kernel.launched(problem, config)
     launch_hash = kernel.launch_hash(problem, config)
-    allowance = kernel.shown or 1.0
-    return Rendered(text, kernel.entry, kernel.target, launch, kernel.options, launch_hash, allowance)
+    allowance = kernel.scope.shown or 1.0
+    source = kernel.source
+    return Rendered(text, source.entry, kernel.target, launch, source.options, launch_hash, allowance)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.language import source_language
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Baseline, Operation, Problem, Scalar, Tensor, Work
@@ -333,14 +333,15 @@ def _kernel(own: OwnKernel) -> Kernel:
         (own.arrays, "the sizes are those that numbers were given for", lambda p, d, c: p.dims == own.sizes),
     ]  # fmt: skip
     constraints += [Constraint(sentence, rule) for applies, sentence, rule in limits if applies]
+    first = {name: values[0] for name, values in own.parameters.items()}
     return Kernel(
         operation=own.name,
         name=own.name,
         target=own.target,
-        source=Path(_source_file(own)),
+        source=Source(Path(_source_file(own))),
         parameters=tuple(choice(name, *values) for name, values in own.parameters.items()),
         constraints=tuple(constraints),
         launch=launch if own.launch else None,
         threads=own.threads,
-        defaults=own.defaults,
+        starts=({**first, **own.defaults},) if own.defaults else (),
     )

@@ -153,7 +153,7 @@ class Operation:
         epilogues: Dtypes in which a result may have an epilogue (`tuner.declare.epilogue`): `tensors`,
             `scalars`, `work` and `reference` then heed `Problem.epilogue`.
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
-            whose `Kernel.dtypes` name such a dtype compute in it.
+            whose `Scope.dtypes` name such a dtype compute in it.
         scalars: Problem -> scalar arguments; by default the dims as int32.
         constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
             compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).

@@ -178,7 +178,7 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 
     name = f"{exported.stem}.cu"
     architecture = exported.champion.record.device.architecture or "native"
-    own = exported.kernel.architecture
+    own = exported.kernel.scope.architecture
     # -arch= alone has nvcc compile for what every chip of the architecture has, too.
     chosen = f"-gencode arch={own.replace('sm', 'compute')},code={own}" if own else f"-arch={architecture}"
     command = f"nvcc -O3 -std=c++17 {chosen} -DTILE_TUNER_MAIN {name} -o check && ./check"
@@ -188,7 +188,7 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 
 def _how_to(exported: Exported, command: str) -> list[str]:
     verb = exported.problem.operation.verb
-    options = exported.kernel.options
+    options = exported.kernel.source.options
     noted = (
         [f"The kernel was compiled with {' '.join(options)}; pass nvcc what it has for that."]
         if options

@@ -181,14 +181,14 @@ def interface_of(kernel: Kernel, problem: Problem, config: Config, device: Devic
         launch, terms = kernel.launched(problem, config), problem.operation.terms(problem)
         arrays = _arguments(problem.tensors, problem.tensors, launch)
         return Interface(
-            problem, kernel.entry, arrays, problem.scalars, launch, tuple(trace.assumptions),
+            problem, kernel.source.entry, arrays, problem.scalars, launch, tuple(trace.assumptions),
             problem.work.flops, terms,
         )  # fmt: skip
 
 
 def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:
     dims, trace = traced(problem)
-    operation, fallback = problem.operation, kernel.fallback
+    operation, fallback = problem.operation, kernel.scope.fallback
     plain = [(fallback.kernel, Config(fallback.config(config)))] if fallback else []
     for part, its_config in [(kernel, config), *plain]:
         for constraint in part.constraints:
@@ -206,7 +206,9 @@ def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceIn
     for constant in operation.constants(dims, kernel.target).values():
         str(constant)
     flops, terms = _work(problem)
-    return Interface(problem, kernel.entry, arguments, scalars, launch, tuple(trace.assumptions), flops, terms)
+    return Interface(
+        problem, kernel.source.entry, arguments, scalars, launch, tuple(trace.assumptions), flops, terms
+    )
 
 
 def _arguments(

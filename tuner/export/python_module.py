@@ -49,7 +49,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         early=any(step.early for step in launch.steps),
         narrow=any(argument.tensor.dtype == "bfloat16" for argument in face.arguments),
         source=_quoted(rendered.text.strip()),
-        options=("--std=c++17", *kernel.options),
+        options=("--std=c++17", *kernel.source.options),
         verb=face.problem.operation.verb,
         dims=dims,
         missing=missing,

@@ -247,12 +247,14 @@ def from_plain(case: Case) -> Answer | None:
     # The same object for the same catalogue, since much is kept by it.
     applying = case.snapshot.once(
         ("applying", id(every)),
-        lambda: Catalogue(every.operations, tuple(kernel for kernel in every.kernels if kernel.epilogues)),
+        lambda: Catalogue(
+            every.operations, tuple(kernel for kernel in every.kernels if kernel.scope.epilogues)
+        ),
         every,
     )
     plain = replace(question, problem=question.problem.plain)
     without = replace(case, question=plain, catalogue=applying, problem=declared_problem(plain, every))
-    kernels = {kernel.name: kernel for kernel in case.kernels() if kernel.epilogues}
+    kernels = {kernel.name: kernel for kernel in case.kernels() if kernel.scope.epilogues}
     for tier in (exact, best_trial, predicted, similar_device):
         answer = tier(without)
         kernel = kernels.get(answer.kernel) if answer is not None else None

@@ -340,7 +340,9 @@ def _declared(table: ProblemTable | SurveyTable, folder: Path) -> tuple[Catalogu
     file = _beside(folder, table.file)
     with _naming("file"):
         catalogue = from_file(file)
-        declared = sorted({kernel.operation for kernel in catalogue.kernels if kernel.declared_in == file})
+        declared = sorted(
+            {kernel.operation for kernel in catalogue.kernels if kernel.source.declared_in == file}
+        )
         if table.operation is None and len(declared) > 1:
             raise InputError(f"the file has kernels of {' and '.join(declared)}; add operation to say which")
     with _naming("operation"):

@@ -115,7 +115,7 @@ def _catalogue_of(what: Kernel | Operation) -> Catalogue:
     Raises:
         DeclarationError: No module with a file has it.
     """
-    file = what.declared_in if isinstance(what, Kernel) else what.origin
+    file = what.source.declared_in if isinstance(what, Kernel) else what.origin
     if file is None and isinstance(what, Operation):  # those of the project are made anew when they are read
         code = Path(getattr(getattr(what.tensors, "__code__", None), "co_filename", ""))
         file = code if code.is_relative_to(kernels_folder()) else None
@@ -130,7 +130,7 @@ def _file_of(what: Kernel | Operation) -> Path:
         file = Path(getattr(module, "__file__", None) or "")
         values = list(vars(module).values()) if file.suffix == ".py" else ()
         if any(what is value or (type(value) in (tuple, list) and _has(value, what)) for value in values):
-            beside = isinstance(what, Kernel) and not (file.parent / what.source).is_file()
+            beside = isinstance(what, Kernel) and not (file.parent / what.source.file).is_file()
             files.append((beside, module.__name__ == "__main__", file.resolve()))
     if not files:
         kind = type(what).__name__.lower()

@@ -187,8 +187,8 @@ def allow(store: Store, path: Path) -> AllowedFile:
         InputError: It declares no kernel.
     """
     path = path.resolve()
-    own = [kernel for kernel in catalogue.from_file(path).kernels if kernel.declared_in == path]
-    sources = {file.resolve() for kernel in own for file in (kernel.source, *kernel.includes)}
+    own = [kernel for kernel in catalogue.from_file(path).kernels if kernel.source.declared_in == path]
+    sources = {file.resolve() for kernel in own for file in (kernel.source.file, *kernel.source.includes)}
     beside = {header.resolve() for file in sources for form in HEADERS for header in file.parent.glob(form)}
     modules = {module.resolve() for module in path.parent.glob("_*.py")}
     covers = [path, *sorted((sources | beside | modules) - {path})]

@@ -390,16 +390,17 @@ def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Ker
         session: The study's, prepared.
         kernels: The study's kernels.
     """
-    champion = _plain_champion(session) if any(kernel.fallback for kernel in kernels) else ""
+    champion = _plain_champion(session) if any(kernel.scope.fallback for kernel in kernels) else ""
     verdicts: dict[str, bool] = {}
 
     def chosen(declared: Kernel) -> Kernel:
         backed = declared.as_recorded(champion, session.problem, session.worker.info)
-        if backed.fallback is None or backed.fallback is declared.fallback:
+        fallback = backed.scope.fallback
+        if fallback is None or fallback is declared.scope.fallback:
             return declared
-        name = backed.fallback.name
+        name = fallback.name
         if name not in verdicts:
-            verdicts[name] = _keeps_the_promise(session, backed.fallback)
+            verdicts[name] = _keeps_the_promise(session, fallback)
         return backed if verdicts[name] else declared
 
     return tuple(chosen(kernel) for kernel in kernels)

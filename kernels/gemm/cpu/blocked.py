@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Kernel, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, Source, ceil_div, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, below_multiple, for_speed, work_for_each_thread
 
 KERNEL = Kernel(
     operation="gemm",
     name="blocked",
     target="cpu",
-    source=Path("blocked.numba.py"),
-    finishing=Path("epilogue.numba.py"),
+    source=Source(Path("blocked.numba.py"), finishing=Path("epilogue.numba.py")),
     idea="cache blocks; a vectorised inner loop; each block of C accumulated apart and written once",
     parameters=(
         powers_of_two("BLOCK", 8, 1024),
@@ -32,5 +31,5 @@ KERNEL = Kernel(
         ),
     ),
     threads="THREADS",
-    defaults={"BLOCK": 128, "TRANSPOSE_B": False, "THREADS": 1},
+    starts=({"BLOCK": 128, "TRANSPOSE_B": False, "THREADS": 1},),
 )  # fmt: skip

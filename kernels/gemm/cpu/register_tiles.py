@@ -7,7 +7,7 @@ for long and thin ones, because packing them costs more than it gains.
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Value, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Source, Value, choice, powers_of_two
 from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, vectors_as_wide_as_the_cpu
 
 
@@ -106,9 +106,7 @@ PACKED = Kernel(
     operation="gemm",
     name="packed",
     target="cpu",
-    source=Path("packed.numba.py"),
-    finishing=Path("epilogue.numba.py"),
-    includes=PARTS,
+    source=Source(Path("packed.numba.py"), includes=PARTS, finishing=Path("epilogue.numba.py")),
     idea="five loops round a tile of C in vector registers; A and B packed into panels that the caches hold",
     parameters=(
         *TILE_PARAMETERS,
@@ -156,12 +154,14 @@ PACKED = Kernel(
     ),
     tiles=_tile,
     threads="THREADS",
-    defaults=_packed((8, 6, 16), 2),
-    starts=tuple(
-        _packed(tile, threads, blocks)
-        for threads in (*MANY, 1)
-        for tile in TALL
-        for blocks in (BLOCKS, SMALL_BLOCKS if threads > 2 else LARGE_BLOCKS)
+    starts=(
+        _packed((8, 6, 16), 2),
+        *(
+            _packed(tile, threads, blocks)
+            for threads in (*MANY, 1)
+            for tile in TALL
+            for blocks in (BLOCKS, SMALL_BLOCKS if threads > 2 else LARGE_BLOCKS)
+        ),
     ),
 )
 
@@ -169,9 +169,7 @@ DIRECT = Kernel(
     operation="gemm",
     name="direct",
     target="cpu",
-    source=Path("direct.numba.py"),
-    finishing=Path("epilogue.numba.py"),
-    includes=PARTS,
+    source=Source(Path("direct.numba.py"), includes=PARTS, finishing=Path("epilogue.numba.py")),
     idea="a tile of C in vector registers, A and B read in place: for small and for long and thin shapes",
     parameters=(
         *TILE_PARAMETERS,
@@ -226,9 +224,9 @@ DIRECT = Kernel(
     ),
     tiles=_tile,
     threads="THREADS",
-    defaults=_direct((8, 6, 16), 2),
-    # In the order of what few shapes allow: few columns; a short K; a K that is worth a copy of A; any.
     starts=(
+        _direct((8, 6, 16), 2),
+        # In the order of what few shapes allow: few columns; a short K; a K that is worth a copy of A; any.
         *(_direct(tile, threads, KC=4096, UNROLL=4) for threads in (*MANY, 1) for tile in NARROW),
         *(_direct(tile, threads, PACK_B=True, STREAM=True) for threads in (*MANY, 1) for tile in LARGE),
         *(_direct(tile, threads, KC=512, PACK_A=True, PREFETCH=2) for threads in (*MANY, 1) for tile in LARGE),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, Source, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, for_speed, work_for_each_thread
 
 #: Registers of the CPU that a vector may be made of.
@@ -12,9 +12,11 @@ KERNEL = Kernel(
     operation="gemm",
     name="vectorised",
     target="cpu",
-    source=Path("vectorised.numba.py"),
-    finishing=Path("epilogue.numba.py"),
-    includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    source=Source(
+        Path("vectorised.numba.py"),
+        includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+        finishing=Path("epilogue.numba.py"),
+    ),
     idea="the inner loop in vectors: a value of A times a vector of B; no blocks",
     parameters=(choice("WIDTH", 4, 8, 16, 32, 64, 128), powers_of_two("THREADS", 1, 256)),
     constraints=(
@@ -28,5 +30,5 @@ KERNEL = Kernel(
         ),
     ),
     threads="THREADS",
-    defaults={"WIDTH": 8, "THREADS": 1},
+    starts=({"WIDTH": 8, "THREADS": 1},),
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import Constraint, Kernel, Launch, Problem, Value, Workspace, ceil_div, choice
+from tuner import Constraint, Kernel, Launch, Problem, Scope, Source, Value, Workspace, ceil_div, choice
 from tuner.declare.rules import block_registers_fit, for_speed, shared_fits, threads_fit
 
 from ._operands import float32_alone, k_shared_by_few_tiles
@@ -58,11 +58,9 @@ KERNEL = Kernel(
     operation="gemm",
     name="double_sums",
     target="cuda",
-    source=Path("double_sums.cu"),
-    includes=(Path("epilogue.cuh"), Path("copies.cuh")),
-    epilogues=True,
+    source=Source(Path("double_sums.cu"), includes=(Path("epilogue.cuh"), Path("copies.cuh"))),
     idea="FP32 products summed in FP64 by tensor cores: each element is rounded once",
-    precisions=("emulated",),
+    scope=Scope(precisions=("emulated",), epilogues=True),
     parameters=(
         choice("BM", 32, 64, 128),
         choice("BN", 32, 64, 128),
@@ -110,6 +108,5 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BM, "n": c.BN, "k": p.k / c.SPLIT_K},
-    defaults=USUAL,
-    starts=(NARROW, WIDE, SHARED, *(each | ANY_ROWS for each in (USUAL, NARROW, SHARED))),
+    starts=(USUAL, NARROW, WIDE, SHARED, *(each | ANY_ROWS for each in (USUAL, NARROW, SHARED))),
 )

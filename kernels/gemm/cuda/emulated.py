@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tuner import Constraint, Fallback, Kernel, ceil_div, choice
+from tuner import Constraint, Fallback, Kernel, Scope, Source, ceil_div, choice
 from tuner.declare.rules import for_speed, select, shared_fits
 
-from ._emulated import GIVEN, LARGE, SOURCES, STARTS, aligned, exact, launch, needs_wgmma, shared_bytes, tiles
+from ._emulated import GIVEN, SOURCES, STARTS, aligned, exact, launch, needs_wgmma, shared_bytes, tiles
 from ._operands import float32_alone, k_shared_by_few_tiles
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100: as many blocks stay.
@@ -22,12 +22,14 @@ KERNEL = Kernel(
     operation="gemm",
     name="emulated",
     target="cuda",
-    source=Path("emulated.cu"),
-    includes=SOURCES,
+    source=Source(Path("emulated.cu"), includes=SOURCES),
     idea="FP32 from three FP16 products on tensor cores, sums in FP32 registers, checked for each input",
-    precisions=("emulated",),
-    epilogues=True,
-    architecture="sm_90a",
+    scope=Scope(
+        precisions=("emulated",),
+        epilogues=True,
+        architecture="sm_90a",
+        fallback=Fallback("double_sums", exact, asked="verdict"),
+    ),
     parameters=(
         choice("BLOCKS", *BLOCKS),
         choice("PLAIN", "aligned", "any"),
@@ -101,8 +103,6 @@ KERNEL = Kernel(
         shared_fits("the places of both tiles and their factors", shared_bytes),
     ),
     launch=launch,
-    fallback=Fallback("double_sums", exact, asked="verdict"),
     tiles=lambda p, c: {"m": 64 * c.CONSUMERS, "n": c.WIDTH * c.PARTS, "k": p.k / c.SPLIT_K},
-    defaults=LARGE,
-    starts=tuple(each | {"PLAIN": plain} for plain in ("aligned", "any") for each in STARTS)[1:],
+    starts=tuple(each | {"PLAIN": plain} for plain in ("aligned", "any") for each in STARTS),
 )

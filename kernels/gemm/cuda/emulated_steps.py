@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Constraint, Kernel, Value, choice
+from tuner import Constraint, Kernel, Scope, Source, Value, choice
 from tuner.declare.rules import shared_fits
 
 from ._emulated import LARGE, SOURCES, aligned, launch, needs_wgmma, shared_bytes
@@ -24,11 +24,9 @@ def _step(name: str, idea: str, **more: Value) -> Kernel:
         operation="gemm",
         name=name,
         target="cuda",
-        source=Path("emulated.cu"),
-        includes=SOURCES,
+        source=Source(Path("emulated.cu"), includes=SOURCES),
         idea=idea,
-        precisions=("emulated",),
-        architecture="sm_90a",
+        scope=Scope(precisions=("emulated",), architecture="sm_90a", shown=SHOWN),
         parameters=tuple(choice(each, *NAMED.get(each, (value,))) for each, value in config.items()),
         constraints=(
             needs_wgmma(),
@@ -38,8 +36,7 @@ def _step(name: str, idea: str, **more: Value) -> Kernel:
             shared_fits("the places of both tiles and their factors", shared_bytes),
         ),
         launch=launch,
-        defaults=config,
-        shown=SHOWN,
+        starts=(config,),
     )
 
 

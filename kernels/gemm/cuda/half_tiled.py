@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import Config, Kernel, Launch, Problem, choice
+from tuner import Config, Kernel, Launch, Problem, Scope, Source, choice
 from tuner.declare.rules import static_shared_fits, threads_fit
 
 from ._tiles import threads, tile, tiles
@@ -22,11 +22,9 @@ KERNEL = Kernel(
     operation="gemm",
     name="half_tiled",
     target="cuda",
-    source=Path("half_tiled.cu"),
-    includes=(Path("half.cuh"), Path("epilogue.cuh")),
+    source=Source(Path("half_tiled.cu"), includes=(Path("half.cuh"), Path("epilogue.cuh"))),
     idea="16-bit elements widened into tiles in shared memory, TM x TN sums in a thread's registers",
-    dtypes=("float16", "bfloat16"),
-    epilogues=True,
+    scope=Scope(dtypes=("float16", "bfloat16"), epilogues=True),
     parameters=(
         choice("BM", 32, 64, 128),
         choice("BN", 32, 64, 128),
@@ -37,5 +35,5 @@ KERNEL = Kernel(
     constraints=(threads_fit(threads, least_warps=1), static_shared_fits("tiles of A and B", _shared_bytes)),
     launch=_launch,
     tiles=lambda p, c: dict(zip("mn", tile(c), strict=True)),
-    defaults={"BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4},
+    starts=({"BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4},),
 )

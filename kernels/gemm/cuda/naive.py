@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Config, Kernel, Launch, Problem, ceil_div, choice
+from tuner import Config, Kernel, Launch, Problem, Scope, Source, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed, threads_fit
 
 from ._operands import finished_as_they_lie, padded_rows
@@ -17,8 +17,7 @@ KERNEL = Kernel(
     operation="gemm",
     name="naive",
     target="cuda",
-    source=Path("naive.cu"),
-    includes=(Path("sum.cuh"), Path("epilogue.cuh")),
+    source=Source(Path("naive.cu"), includes=(Path("sum.cuh"), Path("epilogue.cuh"))),
     idea="a thread per element of C, operands read from global memory",
     parameters=(
         choice("BLOCK_X", 4, 8, 16, 32, 64, 128, 256),
@@ -31,8 +30,8 @@ KERNEL = Kernel(
         padded_only_where_needed(),
         finished_as_they_lie(),
     ),
-    epilogues=True,
+    scope=Scope(epilogues=True),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK_Y, "n": c.BLOCK_X},
-    defaults={"BLOCK_X": 32, "BLOCK_Y": 8, "ACCUMULATE": "plain", "PITCH": 1},
+    starts=({"BLOCK_X": 32, "BLOCK_Y": 8, "ACCUMULATE": "plain", "PITCH": 1},),
 )

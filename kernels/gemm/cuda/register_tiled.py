@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, Scope, Source, ceil_div, choice
 from tuner.declare.rules import (
     blocks_fit,
     larger,
@@ -38,9 +38,11 @@ KERNEL = Kernel(
     operation="gemm",
     name="register_tiled",
     target="cuda",
-    source=Path("register_tiled.cu"),
-    includes=(Path("epilogue.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
-    epilogues=True,
+    source=Source(
+        Path("register_tiled.cu"),
+        includes=(Path("epilogue.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
+    ),
+    scope=Scope(epilogues=True),
     idea="tiles in shared memory, TM x TN elements of C in a thread's registers, the next tile prefetched",
     parameters=(
         choice("BM", 32, 64, 96, 128, 192, 256),
@@ -75,8 +77,10 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BM, "n": c.BN},
-    defaults={
-        "BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8,
-        "LANES_M": 4, "VECTOR": 4, "SWATH": 8, "BLOCKS_PER_SM": 2,
-    },
+    starts=(
+        {
+            "BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8,
+            "LANES_M": 4, "VECTOR": 4, "SWATH": 8, "BLOCKS_PER_SM": 2,
+        },
+    ),
 )  # fmt: skip

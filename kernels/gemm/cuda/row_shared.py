@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, Source, ceil_div, choice, powers_of_two
 from tuner.declare.rules import below_multiple, padded_only_where_needed, static_shared_fits
 
 from ._operands import padded_rows
@@ -17,8 +17,7 @@ KERNEL = Kernel(
     operation="gemm",
     name="row_shared",
     target="cuda",
-    source=Path("row_shared.cu"),
-    includes=(Path("sum.cuh"),),
+    source=Source(Path("row_shared.cu"), includes=(Path("sum.cuh"),)),
     idea="a block per stretch of a row of C, the row of A in shared memory",
     parameters=(
         powers_of_two("BLOCK", 32, 1024),
@@ -41,5 +40,5 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": 1, "n": c.BLOCK * c.COLUMNS},
-    defaults={"BLOCK": 256, "COLUMNS": 1, "PIECE": 1024, "ACCUMULATE": "plain", "PITCH": 1},
+    starts=({"BLOCK": 256, "COLUMNS": 1, "PIECE": 1024, "ACCUMULATE": "plain", "PITCH": 1},),
 )  # fmt: skip

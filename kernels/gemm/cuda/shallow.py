@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, Value, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, Source, Value, ceil_div, choice, powers_of_two
 from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
@@ -106,8 +106,10 @@ KERNEL = Kernel(
     operation="gemm",
     name="shallow",
     target="cuda",
-    source=Path("shallow.cu"),
-    includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
+    source=Source(
+        Path("shallow.cu"),
+        includes=(Path("../../access.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh")),
+    ),
     idea="for small k: a block goes through tiles of C, and writes one while the next one's operands load",
     parameters=PARAMETERS,
     constraints=(
@@ -147,8 +149,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: dict(zip(("m", "n"), _tile(c), strict=True)),
-    defaults=_start(8, 8, 4, 2, 2, 16, 2, 3, 0),
     starts=(
+        _start(8, 8, 4, 2, 2, 16, 2, 3, 0),
         _start(8, 8, 4, 4, 2, 16, 3, 2, 264),
         _start(8, 8, 4, 4, 2, 32, 2, 2, 264),
         _start(8, 8, 4, 2, 2, 16, 3, 3, 396),

@@ -10,6 +10,7 @@ from tuner import (
     Kernel,
     Launch,
     Problem,
+    Source,
     Value,
     ceil_div,
     choice,
@@ -105,8 +106,10 @@ KERNEL = Kernel(
     operation="gemm",
     name="small",
     target="cuda",
-    source=Path("small.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh"), Path("total.cuh")),
+    source=Source(
+        Path("small.cu"),
+        includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh"), Path("total.cuh")),
+    ),
     idea="for small matrices: small tiles, all loads in flight at once, k split among the warps of a block",
     parameters=PARAMETERS,
     constraints=(
@@ -159,8 +162,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: dict(zip(("m", "n"), _tile(c), strict=True)),
-    defaults=_start(4, 4, 4, 8, 16, 2),
     starts=(
+        _start(4, 4, 4, 8, 16, 2),
         _start(2, 2, 4, 8, 8, 1),
         _start(2, 2, 4, 4, 16, 1),
         _start(2, 4, 4, 8, 16, 1),

@@ -10,6 +10,7 @@ from tuner import (
     Kernel,
     Launch,
     Problem,
+    Source,
     Value,
     ceil_div,
     choice,
@@ -190,8 +191,10 @@ KERNEL = Kernel(
     operation="gemm",
     name="thin",
     target="cuda",
-    source=Path("thin.cu"),
-    includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh"), Path("total.cuh")),
+    source=Source(
+        Path("thin.cu"),
+        includes=(Path("copies.cuh"), Path("lanes.cuh"), Path("operands.cuh"), Path("total.cuh")),
+    ),
     idea="for a thin C: the large operand read once, K split among warps and blocks",
     parameters=(
         choice("THIN", "m", "n"),
@@ -265,6 +268,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {**dict(zip(("m", "n"), by_side(c, *_tile(c)), strict=True)), "k": p.k / c.SPLIT_K},
-    defaults=DEFAULT,
-    starts=tuple(OTHER_STARTS),
+    starts=(
+        DEFAULT,
+        *(OTHER_STARTS),
+    ),
 )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, ceil_div, choice
+from tuner import Config, Constraint, Kernel, Launch, Padded, Problem, Scope, Source, ceil_div, choice
 from tuner.declare.rules import padded_only_where_needed
 
 from ._operands import finished_as_they_lie, padded_rows
@@ -20,8 +20,7 @@ KERNEL = Kernel(
     operation="gemm",
     name="tiled",
     target="cuda",
-    source=Path("tiled.cu"),
-    includes=(Path("sum.cuh"), Path("epilogue.cuh")),
+    source=Source(Path("tiled.cu"), includes=(Path("sum.cuh"), Path("epilogue.cuh"))),
     idea="square tiles of A and B in shared memory, a thread per element of C",
     parameters=(
         choice("BLOCK", 4, 8, 16, 32),
@@ -37,8 +36,8 @@ KERNEL = Kernel(
             lambda p, d, c: (p.epilogue == "") | (c.BORDER == "check"),
         ),
     ),
-    epilogues=True,
+    scope=Scope(epilogues=True),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK, "n": c.BLOCK},
-    defaults={"BLOCK": 32, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1},
+    starts=({"BLOCK": 32, "BORDER": "check", "ACCUMULATE": "plain", "PITCH": 1},),
 )

@@ -11,6 +11,8 @@ from tuner import (
     Launch,
     Padded,
     Problem,
+    Scope,
+    Source,
     Value,
     Workspace,
     ceil_div,
@@ -121,15 +123,17 @@ KERNEL = Kernel(
     operation="gemm",
     name="warp_tiled",
     target="cuda",
-    source=Path("warp_tiled.cu"),
-    includes=(
-        Path("epilogue.cuh"),
-        Path("copies.cuh"),
-        Path("lanes.cuh"),
-        Path("tiles.cuh"),
-        Path("sharing.cuh"),
+    source=Source(
+        Path("warp_tiled.cu"),
+        includes=(
+            Path("epilogue.cuh"),
+            Path("copies.cuh"),
+            Path("lanes.cuh"),
+            Path("tiles.cuh"),
+            Path("sharing.cuh"),
+        ),
     ),
-    epilogues=True,
+    scope=Scope(epilogues=True),
     idea="register_tiled with asynchronous copies, several tiles ahead",
     parameters=(
         # First, since the device leaves few of their values: all else is then combined with those alone.
@@ -213,8 +217,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BM, "n": c.BN, "k": p.k / c.SPLIT_K},
-    defaults=DEFAULT,
     starts=(
+        DEFAULT,
         # Large products: the largest tile that leaves the sums in registers, in a loop that the cache holds.
         TALL | {"BM": 256, "BN": 128},
         TALL | {"ARRIVE": "middle"},

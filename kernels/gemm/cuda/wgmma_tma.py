@@ -10,6 +10,8 @@ from tuner import (
     Launch,
     Padded,
     Problem,
+    Scope,
+    Source,
     Step,
     TensorMap,
     Value,
@@ -208,23 +210,23 @@ KERNEL = Kernel(
     operation="gemm",
     name="wgmma_tma",
     target="cuda",
-    source=Path("wgmma_tma.cu"),
-    includes=tuple(
-        Path(name)
-        for name in (
-            "hopper.cuh",
-            "tensor_maps.cuh",
-            "operand_layout.cuh",
-            "wgmma_16.cuh",
-            "tile_order.cuh",
-            "epilogue.cuh",
-            "wgmma_shares.cuh",
-        )
+    source=Source(
+        Path("wgmma_tma.cu"),
+        includes=tuple(
+            Path(name)
+            for name in (
+                "hopper.cuh",
+                "tensor_maps.cuh",
+                "operand_layout.cuh",
+                "wgmma_16.cuh",
+                "tile_order.cuh",
+                "epilogue.cuh",
+                "wgmma_shares.cuh",
+            )
+        ),
     ),
     idea="16-bit products on tensor cores: tensor maps fetch what warpgroups multiply",
-    dtypes=("float16", "bfloat16"),
-    epilogues=True,
-    architecture="sm_90a",
+    scope=Scope(dtypes=("float16", "bfloat16"), epilogues=True, architecture="sm_90a"),
     parameters=(
         choice("BLOCKS", *BLOCKS),
         choice("CONSUMERS", 1, 2, 3),
@@ -363,8 +365,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=_tiles,
-    defaults=LARGE,
     starts=(
+        LARGE,
         MIDDLE,
         SMALL,
         LARGE | {"ORDER": "hilbert"},

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Kernel, ceil_div, choice, powers_of_two
+from tuner import Kernel, Source, ceil_div, choice, powers_of_two
 from tuner.declare.rules import at_most_cores, work_for_each_thread
 
 from ._bands import band_within_rows
@@ -11,7 +11,7 @@ KERNEL = Kernel(
     operation="gemv",
     name="blocked",
     target="cpu",
-    source=Path("blocked.numba.py"),
+    source=Source(Path("blocked.numba.py")),
     idea="bands of rows, read along memory with vector instructions; several rows or columns at once",
     parameters=(
         powers_of_two("BLOCK", 16, 8192),
@@ -24,5 +24,5 @@ KERNEL = Kernel(
         band_within_rows(),
     ),
     threads="THREADS",
-    defaults={"BLOCK": 1024, "AT_ONCE": 4, "THREADS": 1},
+    starts=({"BLOCK": 1024, "AT_ONCE": 4, "THREADS": 1},),
 )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Kernel, ceil_div, choice, powers_of_two
+from tuner import Kernel, Source, ceil_div, choice, powers_of_two
 from tuner.declare.rules import (
     THREAD_COUNTS,
     at_most_cores,
@@ -17,8 +17,10 @@ KERNEL = Kernel(
     operation="gemv",
     name="streaming",
     target="cpu",
-    source=Path("streaming.numba.py"),
-    includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    source=Source(
+        Path("streaming.numba.py"),
+        includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    ),
     idea="A read once by threads, several rows or columns side by side; what sums up stays in registers",
     parameters=(
         choice("WIDTH", 2, 4, 8, 16),
@@ -46,13 +48,11 @@ KERNEL = Kernel(
         band_within_rows(),
     ),
     threads="THREADS",
-    defaults={
-        "WIDTH": 8, "AT_ONCE": 4, "UNROLL": 1, "BLOCK": 64, "PARTS": 1, "PREFETCH": 0, "THREADS": 1,
-    },
     # Lines are not asked for ahead at first: the CPU sees by itself that rows are read from front to back, and
     # what is asked for beyond the end of a row or band is fetched twice.
-    starts=tuple(
-        {
+    starts=(
+        {"WIDTH": 8, "AT_ONCE": 4, "UNROLL": 1, "BLOCK": 64, "PARTS": 1, "PREFETCH": 0, "THREADS": 1},
+        *({
             "WIDTH": width, "AT_ONCE": at_once, "UNROLL": unroll, "BLOCK": block, "PARTS": parts,
             "PREFETCH": ahead, "THREADS": threads,
         }
@@ -63,6 +63,6 @@ KERNEL = Kernel(
         for block, parts in (
             *((rows, min(64, 2 * threads if threads > 1 else 1)) for rows in (16384, 8192, 4096)),
             (64, 1), (2048, 1),
-        )
+        )),
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from tuner import (
     Launch,
     Pieces,
     Problem,
+    Source,
     ceil_div,
     choice,
     powers_of_two,
@@ -31,7 +32,7 @@ KERNEL = Kernel(
     operation="gemv",
     name="constant",
     target="cuda",
-    source=Path("constant.cu"),
+    source=Source(Path("constant.cu")),
     idea="x in constant memory, in pieces if it has more than 64 KB; a thread per row",
     parameters=(
         powers_of_two("BLOCK", 32, 1024),
@@ -47,5 +48,5 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK},
-    defaults={"BLOCK": 256, "PIECE": 4096, "UNROLL": 1},
+    starts=({"BLOCK": 256, "PIECE": 4096, "UNROLL": 1},),
 )

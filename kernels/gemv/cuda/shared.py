@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Kernel, choice, powers_of_two
+from tuner import DTYPE_BYTES, Kernel, Source, choice, powers_of_two
 from tuner.declare.rules import static_shared_fits
 
 from ._rows import launch_of, piece_within_x, rows
@@ -11,7 +11,7 @@ KERNEL = Kernel(
     operation="gemv",
     name="shared",
     target="cuda",
-    source=Path("shared.cu"),
+    source=Source(Path("shared.cu")),
     idea="x through shared memory, piece by piece; the inner loop unrolled",
     parameters=(
         powers_of_two("BLOCK", 32, 1024),
@@ -24,5 +24,5 @@ KERNEL = Kernel(
     ),
     launch=lambda p, c: launch_of(p, c, rows(p, c)),
     tiles=rows,
-    defaults={"BLOCK": 256, "PIECE": 256, "UNROLL": 8},
+    starts=({"BLOCK": 256, "PIECE": 256, "UNROLL": 8},),
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Source, choice, powers_of_two
 from tuner.declare.rules import access_elements, access_holds_an_element, block_registers_fit, for_speed
 
 from ._rows import launch_of
@@ -33,8 +33,7 @@ KERNEL = Kernel(
     operation="gemv",
     name="streaming",
     target="cuda",
-    source=Path("streaming.cu"),
-    includes=(Path("../../access.cuh"),),
+    source=Source(Path("streaming.cu"), includes=(Path("../../access.cuh"),)),
     idea="128-bit loads, many in flight; several rows, or partial sums of columns, per block",
     parameters=(
         powers_of_two("BLOCK", 64, 1024),
@@ -62,8 +61,8 @@ KERNEL = Kernel(
     ),
     launch=lambda p, c: launch_of(p, c, _tile(p, c)),
     tiles=_tile,
-    defaults={"BLOCK": 512, "SPAN": 16, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
     starts=(
+        {"BLOCK": 512, "SPAN": 16, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},
         {"BLOCK": 256, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 8},
         {"BLOCK": 256, "SPAN": 256, "ROWS": 1, "UNROLL": 4, "ACCESS_BYTES": 16},
         {"BLOCK": 1024, "SPAN": 32, "ROWS": 4, "UNROLL": 1, "ACCESS_BYTES": 16},

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tuner import Kernel, ceil_div, powers_of_two
+from tuner import Kernel, Source, ceil_div, powers_of_two
 from tuner.declare.rules import at_most_cores, below_multiple, work_for_each_thread
 
 KERNEL = Kernel(
     operation="transpose",
     name="blocked",
     target="cpu",
-    source=Path("blocked.numba.py"),
+    source=Source(Path("blocked.numba.py")),
     idea="square blocks that stay in the cache",
     parameters=(powers_of_two("BLOCK", 4, 512), powers_of_two("THREADS", 1, 256)),
     constraints=(
@@ -21,5 +21,5 @@ KERNEL = Kernel(
         ),
     ),
     threads="THREADS",
-    defaults={"BLOCK": 32, "THREADS": 1},
+    starts=({"BLOCK": 32, "THREADS": 1},),
 )  # fmt: skip

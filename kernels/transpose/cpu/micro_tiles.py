@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, ceil_div, choice, powers_of_two
+from tuner import DTYPE_BYTES, Constraint, Kernel, Source, ceil_div, choice, powers_of_two
 from tuner.declare.rules import THREAD_COUNTS, at_most_cores, below_multiple, for_speed, work_for_each_thread
 
 
@@ -15,8 +15,10 @@ KERNEL = Kernel(
     operation="transpose",
     name="micro_tiles",
     target="cpu",
-    source=Path("micro_tiles.numba.py"),
-    includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    source=Source(
+        Path("micro_tiles.numba.py"),
+        includes=(Path("../../vectors.numba.py"), Path("../../threads.numba.py")),
+    ),
     idea="micro-tiles turned in vector registers, inside blocks that stay in the cache",
     parameters=(
         choice("WIDTH", 4, 8, 16),
@@ -47,11 +49,16 @@ KERNEL = Kernel(
         ),
     ),
     threads="THREADS",
-    defaults={"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "PREFETCH": 0, "THREADS": 1},
-    starts=tuple(
-        {"WIDTH": width, "ROWS": 16, "COLUMNS": columns, "STREAM": True, "PREFETCH": ahead, "THREADS": threads}
-        for width in (16, 8)
-        for threads in (64, 32, 16, 8, 4, 2, 1)
-        for columns, ahead in ((4096, 64), (512, 64), (512, 0))
+    starts=(
+        {"WIDTH": 4, "ROWS": 64, "COLUMNS": 64, "STREAM": False, "PREFETCH": 0, "THREADS": 1},
+        *(
+            {
+                "WIDTH": width, "ROWS": 16, "COLUMNS": columns, "STREAM": True, "PREFETCH": ahead,
+                "THREADS": threads,
+            }
+            for width in (16, 8)
+            for threads in (64, 32, 16, 8, 4, 2, 1)
+            for columns, ahead in ((4096, 64), (512, 64), (512, 0))
+        ),
     ),
 )  # fmt: skip

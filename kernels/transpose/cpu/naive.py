@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tuner import Kernel, powers_of_two
+from tuner import Kernel, Source, powers_of_two
 from tuner.declare.rules import at_most_cores, work_for_each_thread
 
 KERNEL = Kernel(
     operation="transpose",
     name="naive",
     target="cpu",
-    source=Path("naive.numba.py"),
+    source=Source(Path("naive.numba.py")),
     idea="two nested loops; a thread takes whole rows of A",
     parameters=(powers_of_two("THREADS", 1, 256),),
     constraints=(
@@ -17,5 +17,5 @@ KERNEL = Kernel(
         work_for_each_thread("a row of A", lambda p, c: p.m),
     ),
     threads="THREADS",
-    defaults={"THREADS": 1},
+    starts=({"THREADS": 1},),
 )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Config, Kernel, Launch, Problem, ceil_div, powers_of_two
+from tuner import Config, Kernel, Launch, Problem, Source, ceil_div, powers_of_two
 from tuner.declare.rules import threads_fit
 
 
@@ -15,11 +15,11 @@ KERNEL = Kernel(
     operation="transpose",
     name="naive",
     target="cuda",
-    source=Path("naive.cu"),
+    source=Source(Path("naive.cu")),
     idea="a thread per element; reads are side by side, writes are not",
     parameters=(powers_of_two("BLOCK_X", 4, 256), powers_of_two("BLOCK_Y", 1, 32)),
     constraints=(threads_fit(lambda p, c: c.BLOCK_X * c.BLOCK_Y),),
     launch=_launch,
     tiles=lambda p, c: {"m": c.BLOCK_Y, "n": c.BLOCK_X},
-    defaults={"BLOCK_X": 32, "BLOCK_Y": 32},
+    starts=({"BLOCK_X": 32, "BLOCK_Y": 32},),
 )

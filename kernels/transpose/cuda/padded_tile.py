@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import Kernel, Launch, choice
+from tuner import Kernel, Launch, Source, choice
 
 from ._tiles import tile, tiles
 
@@ -10,10 +10,10 @@ KERNEL = Kernel(
     operation="transpose",
     name="padded_tile",
     target="cuda",
-    source=Path("padded_tile.cu"),
+    source=Source(Path("padded_tile.cu")),
     idea="a tile whose rows are one element longer, so that its columns spread over the banks",
     parameters=(choice("TILE", 8, 16, 32),),
     launch=lambda p, c: Launch(grid=(tiles(p, c),), block=(c.TILE, c.TILE)),
     tiles=tile,
-    defaults={"TILE": 32},
+    starts=({"TILE": 32},),
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, ceil_div, choice
+from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, Source, ceil_div, choice
 from tuner.declare.rules import (
     access_elements,
     access_holds_an_element,
@@ -45,8 +45,7 @@ KERNEL = Kernel(
     operation="transpose",
     name="swizzled",
     target="cuda",
-    source=Path("swizzled.cu"),
-    includes=(Path("../../access.cuh"),),
+    source=Source(Path("swizzled.cu"), includes=(Path("../../access.cuh"),)),
     idea="128-bit loads and stores, micro-tiles turned in registers, a swizzled tile without padding",
     parameters=(
         choice("TILE", 32, 64, 128),
@@ -75,8 +74,8 @@ KERNEL = Kernel(
     ),
     launch=_launch,
     tiles=tile,
-    defaults={"TILE": 64, "MICRO_TILES": 1, "ACCESS_BYTES": 16, "WALK": "rows", "STREAM": False},
     starts=(
+        {"TILE": 64, "MICRO_TILES": 1, "ACCESS_BYTES": 16, "WALK": "rows", "STREAM": False},
         {"TILE": 64, "MICRO_TILES": 2, "ACCESS_BYTES": 8, "WALK": "rows", "STREAM": False},
         {"TILE": 32, "MICRO_TILES": 4, "ACCESS_BYTES": 4, "WALK": "rows", "STREAM": False},
         {"TILE": 32, "MICRO_TILES": 4, "ACCESS_BYTES": 8, "WALK": "rows", "STREAM": False},

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, Launch, choice
+from tuner import DTYPE_BYTES, Constraint, Kernel, Launch, Source, choice
 from tuner.declare.rules import static_shared_fits, threads_fit
 
 from ._tiles import tile, tiles
@@ -11,7 +11,7 @@ KERNEL = Kernel(
     operation="transpose",
     name="unrolled",
     target="cuda",
-    source=Path("unrolled.cu"),
+    source=Source(Path("unrolled.cu")),
     idea="a padded tile moved by TILE x ROWS threads, several elements each",
     parameters=(choice("TILE", 16, 32, 64, 128), choice("ROWS", 1, 2, 4, 8, 16, 32)),
     constraints=(
@@ -21,5 +21,5 @@ KERNEL = Kernel(
     ),
     launch=lambda p, c: Launch(grid=(tiles(p, c),), block=(c.TILE, c.ROWS)),
     tiles=tile,
-    defaults={"TILE": 32, "ROWS": 8},
+    starts=({"TILE": 32, "ROWS": 8},),
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner import Config, Constraint, Kernel, Launch, Operation, Problem, Tensor, Work, choice
+from tuner import Config, Constraint, Kernel, Launch, Operation, Problem, Source, Tensor, Work, choice
 
 
 def tensors(p: Problem) -> tuple[Tensor, ...]:
@@ -54,7 +54,7 @@ KERNEL = Kernel(
     operation="gemm_even",
     name="simt",
     target="cuda",
-    source=Path("simt.cu"),
+    source=Source(Path("simt.cu")),
     idea="warp tiles, the next tile held in registers, two shared buffers; no edges",
     parameters=(
         choice("BM", 32, 64, 128, 256),
@@ -94,5 +94,5 @@ KERNEL = Kernel(
         ),
     ),
     launch=launch,
-    defaults={"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "LM": 4, "LN": 8, "GROUP": 8, "PADA": 4},
+    starts=({"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "LM": 4, "LN": 8, "GROUP": 8, "PADA": 4},),
 )

@@ -19,7 +19,7 @@ from fixtures.records import champion, record, square
 from tuner.cli import records as records_commands
 from tuner.declare import folders, kernel
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.kernel import Kernel, Rendered, Source
 from tuner.devices import detect, settings
 from tuner.devices.cpu import numba
 from tuner.devices.cuda.nvrtc import CubinCache
@@ -239,11 +239,17 @@ def test_the_names_that_a_source_has_are_told(tmp_path: Path, name: str, text: s
     (tmp_path / name).write_text(text)
     target = "cuda" if name.endswith(".cu") else "cpu"
     launch = (lambda problem, config: kernel.Launch((1,), (1,))) if target == "cuda" else None
-    declared = Kernel("toy", "plain", target, tmp_path / name, launch=launch)
+    declared = Kernel("toy", "plain", target, Source(tmp_path / name), launch=launch)
     with pytest.raises(DeclarationError, match=f"needs a function 'toy'.*{found}"):
         declared.check_entry()
     if "other" in text:
-        Kernel("toy", "plain", target, tmp_path / name, launch=launch, entry="other").check_entry()
+        Kernel(
+            "toy",
+            "plain",
+            target,
+            Source(tmp_path / name, entry="other"),
+            launch=launch,
+        ).check_entry()
 
 
 @pytest.mark.parametrize(
@@ -251,4 +257,4 @@ def test_the_names_that_a_source_has_are_told(tmp_path: Path, name: str, text: s
 )
 def test_a_function_may_come_about_in_any_way(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.numba.py").write_text(text)
-    Kernel("toy", "plain", "cpu", tmp_path / "a.numba.py").check_entry()
+    Kernel("toy", "plain", "cpu", Source(tmp_path / "a.numba.py")).check_entry()

@@ -118,7 +118,12 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     [
         ("OPERATION = Operation(", "OPERATION = Operation(((", 2, "toy.py cannot be imported: SyntaxError"),
         ("KERNELS = (", "KERNELS = 1 / 0, (", 2, "cannot be imported: ZeroDivisionError: division by zero"),
-        ('source=Path("toy.cu")', 'source=Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
+        (
+            'source=Source(Path("toy.cu"))',
+            'source=Source(Path("gone.cu"))',
+            2,
+            "source of kernel 'blocks' cannot be read",
+        ),
         (
             "reference=reference",
             "reference=lambda *a: {}",

@@ -13,8 +13,8 @@ from tuner.errors import DeclarationError, InputError, UnknownName
 
 ONLY_KERNEL = """
 from pathlib import Path
-from tuner.declare.kernel import Kernel
-MINE = Kernel(operation={operation!r}, name="mine", target="cpu", source=Path("mine.numba.py"))
+from tuner.declare.kernel import Kernel, Source
+MINE = Kernel(operation={operation!r}, name="mine", target="cpu", source=Source(Path("mine.numba.py")))
 """
 
 
@@ -29,9 +29,9 @@ def test_the_built_in_kernels_are_those_of_their_folders() -> None:
     found = catalogue.builtin()
     assert "gemm" in found.operations
     for kernel in found.kernels:
-        assert kernel.declared_in is not None
-        assert kernel.declared_in.is_relative_to(kernels_folder() / kernel.operation)
-        assert kernel.source.is_absolute()
+        assert kernel.source.declared_in is not None
+        assert kernel.source.declared_in.is_relative_to(kernels_folder() / kernel.operation)
+        assert kernel.source.file.is_absolute()
     assert found.operations["gemm"].origin is None
     names = [(kernel.operation, kernel.target, kernel.name) for kernel in found.kernels]
     assert len(set(names)) == len(names)
@@ -60,7 +60,7 @@ def test_a_file_of_kernels_joins_a_built_in_operation(tmp_path: Path) -> None:
     found = catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemm")))
     assert found.of("gemm")[-1].name == "mine"
     assert len(found.of("gemm")) == len(catalogue.builtin().of("gemm")) + 1
-    assert found.of("gemm")[-1].source == tmp_path / "mine.numba.py"
+    assert found.of("gemm")[-1].source.file == tmp_path / "mine.numba.py"
 
 
 def test_dtypes_with_wider_sums_are_for_kernels_that_name_them_alone(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_a_file_that_cannot_be_used_is_told(
 
 WITH_SIBLING = """
 from pathlib import Path
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from ._shared import NAME
-MINE = Kernel(operation="gemm", name=NAME, target="cpu", source=Path("mine.numba.py"))
+MINE = Kernel(operation="gemm", name=NAME, target="cpu", source=Source(Path("mine.numba.py")))
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures.fake_device import BEST, TOY
 
 from tuner.declare.catalogue import from_file
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel, Source, render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, choice
@@ -60,7 +60,7 @@ def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_pat
         (tmp_path / "k.cu").write_text(source)
         where = tmp_path / "k.py"
         where.write_text(declaration)
-        return replace(BLOCKS, source=Path("k.cu"), **changes).declared(where).source_hash
+        return replace(BLOCKS, source=Source(Path("k.cu"), **changes)).declared(where).source_hash
 
     plain = declared("int a = 1;")
     assert declared("// one\nint a  =\n 1; /* two */") == plain
@@ -85,7 +85,7 @@ def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
 
 
 def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
-    kernel = replace(BLOCKS, source=Path("gone.cu")).declared(tmp_path / "k.py")
+    kernel = replace(BLOCKS, source=Source(Path("gone.cu"))).declared(tmp_path / "k.py")
     with pytest.raises(DeclarationError, match=r"source of kernel 'blocks' cannot be read: .*gone\.cu"):
         _ = kernel.text
 
@@ -97,8 +97,8 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
         ({"launch": None}, r"needs a launch rule .* \(cuda\) has none"),
         ({"target": "cpu"}, r"a cpu kernel has none; kernel 'blocks' \(cpu\) has one"),
         ({"parameters": (choice("A", 1), choice("A", 2))}, "have distinct names"),
-        ({"defaults": {"BLOCK": 100}}, "got BLOCK=100"),
-        ({"defaults": {"WIDTH": 1}}, "got WIDTH=1"),
+        ({"starts": ({"BLOCK": 100},)}, "got BLOCK=100"),
+        ({"starts": ({"WIDTH": 1},)}, "got WIDTH=1"),
         ({"starts": ({"BLOCK": 32},)}, "names all of"),
         ({"threads": "BLOCK"}, "number of CPU threads; kernel 'blocks' is for cuda, leave it out"),
         ({"target": "cpu", "launch": None, "threads": "CREW"}, "is one of its parameters .*, got 'CREW'"),
@@ -110,7 +110,9 @@ def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) ->
 
 
 def test_first_configs_are_the_default_and_the_starts() -> None:
-    kernel = replace(BLOCKS, starts=(BEST,))
-    assert [dict(config) for config in kernel.first_configs()] == [dict(BLOCKS.defaults), BEST]
-    assert replace(BLOCKS, defaults={"BLOCK": 64}).default_config() is None
+    default = dict(BLOCKS.starts[0])
+    kernel = replace(BLOCKS, starts=(default, BEST))
+    assert [dict(config) for config in kernel.first_configs()] == [default, BEST]
+    assert kernel.default_config() == default
+    assert replace(BLOCKS, starts=()).default_config() is None
     assert isinstance(kernel, Kernel)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
 from tuner.export.interface import interface_of
@@ -118,7 +118,7 @@ def test_rules_that_cannot_be_followed_hold_for_one_shape(tmp_path: Any) -> None
         assert type(p.m) is int
         return Launch((p.m,), (32,))
 
-    kernel = Kernel("plain", "stubborn", "cuda", tmp_path / "none.cu", launch=stubborn)
+    kernel = Kernel("plain", "stubborn", "cuda", Source(tmp_path / "none.cu"), launch=stubborn)
     face = interface_of(kernel, problem(7, 9), {}, GPU)
     assert face.launch == Launch((7,), (32,))
     assert face.fixed == {"m": 7, "n": 9}
@@ -132,7 +132,7 @@ def test_a_dim_in_the_source_or_in_a_scalar(tmp_path: Any) -> None:
         scalars=lambda p: (Scalar("half", "int32", p.n // 2), Scalar("scale", "float32", 0.5)),
         constants=lambda p, target: {"WIDTH": p.m, "EVEN": p.n % 2 == 0},
     )  # fmt: skip
-    kernel = Kernel("plain", "k", "cuda", tmp_path / "none.cu", launch=lambda p, c: Launch((1,), (1,)))
+    kernel = Kernel("plain", "k", "cuda", Source(tmp_path / "none.cu"), launch=lambda p, c: Launch((1,), (1,)))
     face = interface_of(kernel, operation.problem({"m": 4, "n": 6}), {}, GPU)
     assert [in_c(scalar.value) for scalar in face.scalars] == ["n / 2", "0.5"]
     assert face.fixed == {"m": 4}

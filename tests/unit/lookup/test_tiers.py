@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tuner
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.launch import Launch, ceil_div
 from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
 from tuner.errors import InputError, NothingFound
@@ -190,7 +190,7 @@ VECTOR = Constraint("n is divisible by VECTOR", lambda p, d, c: p.n % c.VECTOR =
 THREADS = Constraint("a block fits", lambda p, d, c: d.max_threads_per_block >= c.BLOCK)
 SLIM = Constraint("a block is no longer than m", lambda p, d, c: p.m >= c.BLOCK, for_speed=True)
 OWN = Kernel(
-    "gemm", "own", "cuda", Path(__file__),
+    "gemm", "own", "cuda", Source(Path(__file__)),
     parameters=(powers_of_two("BLOCK", 32, 2048), choice("VECTOR", 1, 2, 4)),
     constraints=(VECTOR, THREADS, SLIM),
     launch=lambda p, c: Launch(grid=(ceil_div(p.m, c.BLOCK),), block=(c.BLOCK,)),

@@ -12,7 +12,6 @@ from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model, two_kernels
 
 from tuner.declare.catalogue import Catalogue, builtin
-from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.lookup import Answer, best
 from tuner.model import provider
@@ -158,7 +157,7 @@ def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere, found.further()) == ([], [], [])
-    assert found.beside({("blocks", Config(dict(BLOCKS.defaults))): 1e-6}) == []
+    assert found.beside({("blocks", BLOCKS.default_config()): 1e-6}) == []
 
 
 def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(

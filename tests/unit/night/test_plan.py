@@ -26,7 +26,7 @@ from tuner.search.optuna_bridge import OPTUNA_SAMPLERS
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 OWN_KERNEL = """
 from pathlib import Path
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.problem import Operation, Tensor, Work
 
 OPERATION = Operation(
@@ -34,14 +34,14 @@ OPERATION = Operation(
     tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
     work=lambda p: Work(p.n, 8.0 * p.n), reference=lambda xp, p, arrays: 2 * arrays["x"].astype("float64"),
 )
-KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Path("double.numba.py"))
+KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Source(Path("double.numba.py")))
 """
 
 JOINING_KERNEL = """
 from pathlib import Path
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 
-KERNEL = Kernel(operation="gemm", name="mine", target="cpu", source=Path("mine.numba.py"))
+KERNEL = Kernel(operation="gemm", name="mine", target="cpu", source=Source(Path("mine.numba.py")))
 """
 GEMM = '[[problems]]\noperation = "gemm"\n'
 VALID = GEMM + "squares = [8]\n"

@@ -112,6 +112,6 @@ def test_what_does_not_go_together_is_told(call: dict[str, Any], kind: type, mes
 
 
 def test_a_kernel_that_no_file_has_is_told(toy: ModuleType) -> None:
-    stray = tuner.Kernel("toy", "stray", "cpu", Path("toy.numba.py"))
+    stray = tuner.Kernel("toy", "stray", "cpu", tuner.Source(Path("toy.numba.py")))
     with pytest.raises(DeclarationError, match=r"no module with a file has 'stray'; write it to a file"):
         tuner.tune(stray, shape=[1])

@@ -15,7 +15,6 @@ from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import configs_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.report.ladder import array_bytes, declared_config
 from tuner.report.ladder_plan import LadderPlan, LadderStep, ladder_of, lesson_of, read_ladder_plan
@@ -144,7 +143,7 @@ def test_a_config_that_is_not_legal_gives_way_to_the_nearest() -> None:
     odd = problem("gemm", 1001, 1001, 1001)
     config = declared_config(kernel, {"BM": 64}, odd, H200)
     assert config is not None
-    wanted = {**kernel.defaults, "BM": 64}
+    wanted = {**kernel.default_config(), "BM": 64}
     changed = {name for name in wanted if wanted[name] != config[name]}
     assert "VECTOR" in changed  # 1001 is odd
     assert len(changed) <= 2
@@ -171,7 +170,7 @@ def climbed(*times_s: float) -> Ladder:
     ladder = Ladder(LadderPlan("T", (asked,), steps), H200, {}, "cold", DeviceLimits(1000.0, 800.0, 0.0))
     for step, time_s in zip(steps, times_s, strict=True):
         found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
-        ladder.rungs.append(Rung(step, asked, Config(step.kernel.defaults), found))
+        ladder.rungs.append(Rung(step, asked, step.kernel.default_config(), found))
     ladder.libraries.append(Library("cuBLAS", asked, measured(2e-3, 2e-3, 2e-3)))
     return ladder
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.space import Config, choice
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.verdict import FINALIST_WITHIN, FINALISTS, judge, pairs_of, shortlist, threads_of
@@ -93,8 +93,8 @@ def test_every_two_that_have_times_are_compared_the_winner_first() -> None:
 def test_threads_are_those_of_the_parameter_that_a_kernel_declares() -> None:
     parameters = choice("CREW", 1, 2, 8), choice("THREADS", 3)
     kernels = {
-        "crews": Kernel("toy", "crews", "cpu", Path("a.py"), parameters=parameters, threads="CREW"),
-        "silent": Kernel("toy", "silent", "cpu", Path("a.py"), parameters=parameters),
+        "crews": Kernel("toy", "crews", "cpu", Source(Path("a.py")), parameters=parameters, threads="CREW"),
+        "silent": Kernel("toy", "silent", "cpu", Source(Path("a.py")), parameters=parameters),
     }
     finalists = [(name, {"CREW": crew, "THREADS": 3}) for name in kernels for crew in (8, 1, 8)]
     assert threads_of(finalists, kernels) == (1, 8)

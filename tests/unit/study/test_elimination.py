@@ -80,7 +80,7 @@ def test_a_search_asks_nothing_more_of_a_dropped_kernel(sampler: str) -> None:
 def competitors(spec: str) -> tuple[Kernel, Kernel]:
     """The toy, and the same under another name, which is 200 times slower on the fake device."""
     (toy,) = request(spec).kernels
-    return toy, replace(toy, name="slow", parameters=(*toy.parameters, choice("SLOW", 1)), defaults={})
+    return toy, replace(toy, name="slow", parameters=(*toy.parameters, choice("SLOW", 1)), starts=())
 
 
 def test_a_study_tells_what_it_dropped_and_spends_its_trials_elsewhere(tmp_path: Path) -> None:

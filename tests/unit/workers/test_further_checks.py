@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Source
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.declare.space import Config, Constraint, choice
 from tuner.workers.further_checks import CASES, KINDS, LIMIT_BYTES, LONG, broken_promise, changed, edge_problems
@@ -34,7 +34,7 @@ OPERATION = Operation(
 def kernel(*constraints: Constraint) -> Kernel:
     """All that counts are its parameters and rules."""
     return Kernel(
-        operation="outer", name="plain", target="cpu", source=Path("none.numba.py"),
+        operation="outer", name="plain", target="cpu", source=Source(Path("none.numba.py")),
         parameters=(choice("TILE", *range(1, 600)), choice("FAST", 0, 1)), constraints=constraints,
     )  # fmt: skip
 
