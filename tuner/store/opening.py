@@ -58,6 +58,8 @@ _WRITERS = 0x74756E6572
 _LOST_WITHIN = {
     "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000
 }  # fmt: skip
+#: Bytes that SQLite needs beside a database to read it while there is a write-ahead log (SQLite, "WAL-mode").
+_INDEX_BYTES = 1 << 15
 #: Seconds to wait for a server's first answer.
 _CONNECT_WITHIN_S = 10
 
@@ -88,7 +90,10 @@ def explained(where: str) -> Iterator[None]:
         raise damaged(where, error) from error
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         message = str(getattr(error, "orig", None) or error).strip()
-        known = [trouble for part, trouble in _TROUBLES.items() if part in message.lower()]
+        said = message.lower()
+        if "disk i/o error" in said and _is_full(sqlite_file(parsed(where))):
+            said = "disk is full"  # without room for the index of its log, SQLite says no more
+        known = [trouble for part, trouble in _TROUBLES.items() if part in said]
         what = known[0] if known else "the database refused; see what it said"
         raise StoreTrouble(f"cannot use the database {where}: {what} ({message})") from error
 
@@ -137,7 +142,7 @@ def sqlite_file(url: URL) -> Path | None:
     return None if str(url.database).startswith("file:") else Path(str(url.database))
 
 
-def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
+def make_engine(url: URL, *, read_only: bool, patience_s: float = 30.0) -> sa.Engine:
     """Makes an engine whose transactions are real, are durable at commit, and wait for other writers.
 
     Args:
@@ -146,16 +151,22 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float) -> sa.Engine:
         patience_s: Seconds to wait for another writer.
 
     Raises:
-        StoreTrouble: The URL's kind of database is unknown, or its driver is not installed.
+        StoreTrouble: The URL's kind of database is unknown, its driver is not installed, or it names a folder
+            or memory.
     """
     options: dict[str, Any] = {}
     file = sqlite_file(url)
+    if file is not None and file.is_dir():
+        raise StoreTrouble(f"a database is a file, {file} is a folder; name a file, e.g. {file}/studies.db")
     if file is not None:
         options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
+    elif url.get_backend_name() == "sqlite" and ":memory:" in f"{url.database or ':memory:'}":
+        raise StoreTrouble(
+            "a database is kept in a file or on a server, got one in memory, which would be lost with this "
+            "process; name a file, such as sqlite:///studies.db"
+        )
     elif url.get_backend_name() == "sqlite":
-        # One connection for all threads, because each connection would have a database of its own.
         options["connect_args"] = {"timeout": patience_s, "check_same_thread": False}
-        options["poolclass"] = sa.StaticPool
     elif url.get_backend_name() == "postgresql":
         options = _postgres_options(read_only=read_only, patience_s=patience_s)
     try:
@@ -199,18 +210,58 @@ def _in_turn(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 
 
+class _Brief(sqlite3.Connection):
+    """A connection that is closed after each use: it sees no later writes, or lets nobody else connect."""
+
+
+def _disk_of(file: Path | None) -> os.statvfs_result | None:
+    """The disk of a database's file; None if it is on a server, or its folder is missing."""
+    with contextlib.suppress(OSError):
+        return os.statvfs(file.absolute().parent) if file is not None else None
+    return None
+
+
+def _is_full(file: Path | None) -> bool:
+    """True if a disk has no room for the index of a write-ahead log."""
+    disk = _disk_of(file)
+    return disk is not None and disk.f_bavail * disk.f_frsize < _INDEX_BYTES
+
+
+def on_read_only_disk(url: str) -> bool:
+    """True if a database is a file of a file system that cannot be written."""
+    disk = _disk_of(sqlite_file(parsed(url)))
+    return disk is not None and bool(disk.f_flag & os.ST_RDONLY)
+
+
 def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
-    """Connects to a file. A reader without write access to its folder reads the file as it is."""
+    """Connects to a file. A reader without write access to its folder, or without room, reads it as it is."""
     file = file.absolute()  # later connections are to the same file, in whatever folder the process is
+    made = False
+
+    def connected(mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+        address = f"file:{quote(str(file))}?mode={mode}"
+        return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False, factory=kind)
 
     def connect() -> sqlite3.Connection:
-        mode = "rwc"
-        if read_only:
-            log = Path(f"{file}-wal")
-            settled = not log.exists() or log.stat().st_size == 0
-            mode = "ro&immutable=1" if settled and not os.access(file.parent, os.W_OK) else "ro"
-        address = f"file:{quote(str(file))}?mode={mode}"
-        return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False)
+        if not read_only:
+            nonlocal made
+            mode, made = "rw" if made else "rwc", True  # a file that was deleted is `Store`'s to make again
+            return connected(mode)
+        log = Path(f"{file}-wal")
+        settled = not log.exists() or log.stat().st_size == 0
+        if settled and not os.access(file.parent, os.W_OK):
+            return connected("ro&immutable=1", _Brief)
+        connection = connected("ro")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master")
+        except sqlite3.OperationalError:
+            if not _is_full(file):
+                return connection  # its first use tells the trouble
+            connection.close()
+            connection = connected("ro&immutable=1" if settled else "rw", _Brief)
+            # The index of the log is then kept in memory.
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        return connection
 
     return connect
 
@@ -246,7 +297,12 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
 
+    def returned(connection: Any, record: Any) -> None:
+        if isinstance(connection, _Brief):
+            record.invalidate()
+
     sa.event.listen(engine, "connect", connected)
+    sa.event.listen(engine, "checkin", returned)
     sa.event.listen(engine, "begin", begun)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,12 @@ from tuner.store import Store
 
 @contextmanager
 def database(url: str) -> Iterator[Store]:
-    """A database to read; an empty one in memory where there is none, so that nothing is made."""
-    store = opened(url) or Store.open("sqlite:///:memory:")
-    try:
+    """A database to read; an empty one in a folder for a while where there is none, so that nothing is made."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        opened(url) or Store.open(f"sqlite:///{folder}/none.db") as store,
+    ):
         yield store
-    finally:
-        store.close()
 
 
 def device_of(text: str, store: Store) -> DeviceInfo:

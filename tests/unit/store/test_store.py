@@ -1,6 +1,8 @@
 """The store's file: making it, bringing it forward, and every way in which it cannot be used."""
 
 import collections
+import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -170,6 +172,48 @@ def test_a_full_disk_harms_nothing_that_is_stored(url: str) -> None:
         assert len(store.records()) == whole + 2
 
 
+WRITTEN = """
+import os
+from fixtures.records import record, square
+from tuner.store import Store
+store = Store.open("sqlite:///studies.db")
+store.add([record(square(8)) for _ in range(3)])
+os._exit(0)
+"""
+READ = """
+import contextlib
+from pathlib import Path
+from tuner.errors import StoreTrouble
+from tuner.store import Store
+Path("studies.db-shm").unlink(missing_ok=True)
+with contextlib.suppress(OSError), open("rest", "wb", buffering=0) as rest:
+    while rest.write(bytes(512)):
+        pass
+with Store.open("sqlite:///studies.db", read_only=True) as store:
+    print(len(store.records()), "are read")
+try:
+    Store.open("sqlite:///studies.db").close()
+except StoreTrouble as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_full_disk_is_called_so_and_its_records_are_read(tmp_path: Path, settled: bool) -> None:
+    """On a small file system; the log that a writer left when it was killed has what the file lacks."""
+    command = 'mount -t tmpfs -o size=2m none "$0" && cd "$0" && "$1" -c "$2" && "$1" -c "$3"'
+    unshared = ("unshare", "--user", "--map-root-user", "--mount")
+    if not shutil.which("unshare") or subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no file system of one's own")
+    written = WRITTEN.replace("os._exit", f"{'store.close()' if settled else ''}\nos._exit")
+    done = subprocess.run(
+        [*unshared, "sh", "-c", command, tmp_path, sys.executable, written, READ],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests"},
+    )  # fmt: skip
+    assert done.stdout.startswith("3 are read\n"), done.stderr
+    assert "studies.db: no space is left on its disk; what was stored before is unharmed" in done.stdout
+
+
 def test_a_damaged_file_is_told(url: str, path: Path) -> None:
     with Store.open(url) as store:
         store.add([record(samples=50) for _ in range(50)])
@@ -189,6 +233,9 @@ def test_a_damaged_file_is_told(url: str, path: Path) -> None:
     [
         ("studies.db", r"got 'studies\.db'; did you mean sqlite:///studies\.db\?"),
         ("", "got ''; give one such as sqlite:///studies.db"),
+        ("sqlite://", "got one in memory, which would be lost with this process; name a file"),
+        ("sqlite:///:memory:", "got one in memory"),
+        ("sqlite:////tmp", "a database is a file, /tmp is a folder; name a file, e.g. /tmp/studies.db"),
         ("oracel://host/x", "starts with sqlite or postgresql, got 'oracel'"),
         ("postgresql+psycopg://host/x", "driver of 'postgresql[+]psycopg' is not installed"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,9 +98,9 @@ def record(n: int = 1000, config: dict[str, Any] | None = None, **more: Any) -> 
     return Record(replace(KEY, shape=(("n", n),)), **given)
 
 
-def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults() -> None:
+def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults(tmp_path: Path) -> None:
     near = {"BLOCK": 64, "ITEMS": 1, "ORDER": "blocked"}
-    with Store.open("sqlite://") as store:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
         for n in (10, 900, 1200, 5000, 100_000, 10**6, 10**7):
             config = near if n == 900 else BEST | {"ITEMS": 2}
             store.crown(Champion(record(n, config), None, 0.0, "first", {}))
@@ -110,10 +111,10 @@ def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults() ->
     assert {kernel for kernel, _ in starts} == {"blocks"}
 
 
-def test_published_champions_of_such_a_device_are_near_ones_too() -> None:
+def test_published_champions_of_such_a_device_are_near_ones_too(tmp_path: Path) -> None:
     (h200, *_) = [each.record for each in published("gemm") if each.record.device.name == "NVIDIA H200"]
     kernels = builtin().of("gemm", "cuda", dtype=h200.problem.dtype)
-    with Store.open("sqlite://") as store:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
         assert near_champions(store, kernels, h200.problem, h200.device)[0] == (
             h200.kernel, Config(h200.config),
         )  # fmt: skip
@@ -121,8 +122,8 @@ def test_published_champions_of_such_a_device_are_near_ones_too() -> None:
         assert near_champions(store, kernels, h200.problem, other) == []
 
 
-def test_the_same_shape_in_another_dtype_is_nearer_than_in_another_layout() -> None:
-    with Store.open("sqlite://") as store:
+def test_the_same_shape_in_another_dtype_is_nearer_than_in_another_layout(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
         for items, problem in ((2, replace(KEY, layout="turned")), (4, replace(KEY, dtype="float64"))):
             final = replace(record(config=BEST | {"ITEMS": items}), problem=problem)
             store.crown(Champion(final, None, 0.0, "first", {}))
