@@ -208,18 +208,21 @@ def _device(found: DetectedDevice) -> Check:
 
 
 def _database(url: str) -> Check:
-    from tuner.store import Store, retracting
+    from tuner.store import Store, opening, retracting
 
     try:
         with Store.open(url, read_only=True) as store:
-            count, ahead = len(store.champions()), retracting.ahead(store)
+            said, ahead = f"{url}: {len(store.champions())} champion(s)", retracting.ahead(store)
     except NothingFound:
-        return Check("database", "ok", f"{url}: made by the first run")
+        said, ahead = f"{url}: made by the first run", None
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
+    if opening.on_read_only_disk(url):
+        read_only = "its file system is read-only, so that nothing can be stored"
+        return Check("database", "note", f"{said}; {read_only}", "to tune, choose another with --db")
     if ahead is not None:
-        return Check("database", "note", f"{url}: {count} champion(s); {ahead}", retracting.AHEAD_REMEDY)
-    return Check("database", "ok", f"{url}: {count} champion(s)")
+        return Check("database", "note", f"{said}; {ahead}", retracting.AHEAD_REMEDY)
+    return Check("database", "ok", said)
 
 
 def _disk() -> Check:

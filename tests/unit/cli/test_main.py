@@ -93,6 +93,24 @@ def test_doctor_tells_who_uses_a_device(
     assert (checks[f"{device} load"]["state"], checks[f"{device} load"]["remedy"]) == ("ok", "")
 
 
+def test_doctor_tells_a_read_only_file_system(
+    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = os.statvfs
+
+    def read_only(folder: Path) -> os.statvfs_result:
+        disk = asked(folder)
+        flag = disk.f_flag | os.ST_RDONLY if Path(folder) == here else disk.f_flag
+        return os.statvfs_result((*disk[:8], flag, disk.f_namemax))
+
+    monkeypatch.setattr(os, "statvfs", read_only)
+    monkeypatch.setattr(inspect, "gpus", lambda: [])
+    monkeypatch.setattr(inspect, "find", lambda spec: find(device))
+    checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
+    assert checks["database"]["state"] == "note"
+    assert "its file system is read-only, so that nothing can be stored" in checks["database"]["said"]
+
+
 def test_people_get_tables(told: Told, device: str, here: Path) -> None:
     failing = write_device(here / "some.json", rules=[{"where": {"BLOCK": 64}, "fault": "wrong_result"}])
     arguments = ("tune", str(TOY), "9", "--quiet", "--sampler", "random", "--trials", "100", "--device")
