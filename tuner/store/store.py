@@ -6,8 +6,14 @@ Optuna keeps its studies in tables of its own in the same database.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -24,6 +30,14 @@ __all__ = ["Store"]
 Numbers = dict[tuple[str, ...], int]
 
 
+def _inode(file: Path | None) -> tuple[int, int] | None:
+    """What tells a file from another one that took its place; None if there is none."""
+    with contextlib.suppress(OSError):
+        status = file.stat() if file is not None else None
+        return status and (status.st_dev, status.st_ino)
+    return None
+
+
 class Store(Reader):
     """Records and champions.
 
@@ -33,8 +47,11 @@ class Store(Reader):
 
     def __init__(self, engine: sa.Engine, where: str, ledger: Ledger | None = None) -> None:
         super().__init__(engine, where)
-        self._ledger = ledger
+        self._ledger, self._saving = ledger, threading.Lock()
         self._numbers: Numbers = {}
+        self._file = opening.sqlite_file(engine.url)
+        self._file = self._file and self._file.absolute()
+        self._inode = _inode(self._file)
 
     @classmethod
     def open(cls, url: str, *, read_only: bool = False, patience_s: float = 30.0) -> Self:
@@ -114,7 +131,7 @@ class Store(Reader):
 
     @contextlib.contextmanager
     def writing(self, how: bool | str = True) -> Iterator[sa.Connection]:
-        """Begins a transaction; writers take turns.
+        """Begins a transaction; writers take turns. A file that was deleted meanwhile is made again before.
 
         Args:
             how: `opening.SOON` for what a power cut may take back.
@@ -122,8 +139,56 @@ class Store(Reader):
         Raises:
             StoreTrouble: The database cannot be written; nothing of the transaction is stored.
         """
-        with opening.explained(self._where), self._engine.execution_options(writes=how).begin() as connection:
-            yield connection
+        with opening.explained(self._where):
+            if self._file is not None and _inode(self._file) != self._inode:
+                with self._saving:
+                    self._save(self._file)
+            with self._engine.execution_options(writes=how).begin() as connection:
+                yield connection
+
+    def _save(self, file: Path) -> None:
+        """Goes on in a new file with all that was stored; an open connection still has the file that is gone.
+
+        Where another database has taken its place, the new file lies beside that.
+        """
+        if _inode(file) == self._inode:
+            return  # another thread did
+        if not file.exists() or not self._is_made_again(file):
+            gone = not file.exists()
+            new = file if gone else file.with_name(f"{file.name}.{self.identity[:8]}.db")
+            new.parent.mkdir(parents=True, exist_ok=True)
+            part = new.with_name(f".{new.name}.{os.getpid()}.part")
+            part.unlink(missing_ok=True)
+            with self._engine.connect() as connection:
+                driver: Any = connection.connection.dbapi_connection
+                driver.execute("VACUUM INTO ?", (str(part),))
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            for ending in ("-wal", "-shm"):
+                Path(f"{new}{ending}").unlink(missing_ok=True)  # of the file that is gone
+            part.replace(new)
+            logging.getLogger(__name__).warning(
+                "the database %s was %s while it was in use; all its records are in %s, where this goes on",
+                file, "deleted" if gone else "replaced", new,
+            )  # fmt: skip
+            file, self._ledger = new, self._ledger and Ledger(new, self.identity)
+        self._engine.dispose()
+        self._engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=False)
+        self._where, self._file, self._inode = str(self._engine.url), file, _inode(file)
+
+    def _is_made_again(self, file: Path) -> bool:
+        """True if another writer of this database has made its file again: it has all that is known here."""
+        address = f"file:{quote(str(file))}?immutable=1"
+        there = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(address, uri=True))
+        try:
+            with there.connect() as new, self._engine.connect() as old:
+                last, known = rows.positions(new), rows.positions(old)
+                new_id, old_id = (one.execute(sa.select(tables.identity.c.id)).scalar() for one in (new, old))
+                return new_id == old_id and all(last[name] >= number for name, number in known.items())
+        except sa.exc.DBAPIError:
+            return False
+        finally:
+            there.dispose()
 
     def insert(self, table: sa.Table) -> Any:
         """Makes an INSERT of the database's dialect, which says what to do on a conflict; both spell it alike.

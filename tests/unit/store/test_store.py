@@ -18,7 +18,7 @@ from fixtures.records import measured, square
 import tuner.store
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.results.record import Record
-from tuner.store import Store, opening, tables
+from tuner.store import Store, exchange, health, opening, tables
 
 ROOT = Path(tuner.__file__).parent.parent
 
@@ -127,6 +127,54 @@ def test_a_lone_file_is_read_as_it_lies(url: str, path: Path, monkeypatch: pytes
         assert len(store.records()) == 1
         ledger = "studies.db.ledger.jsonl.gz"
         assert sorted(each.name for each in path.parent.iterdir()) == ["studies.db", ledger]
+
+
+# ---- the file goes while it is in use
+
+
+def stored(url: str) -> list[Record]:
+    with Store.open(url, read_only=True) as store:
+        return store.records()
+
+
+@pytest.mark.parametrize("companions", [False, True])
+def test_a_database_that_is_deleted_in_mid_study_is_made_again(
+    url: str, path: Path, companions: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = [record() for _ in range(4)]
+    with Store.open(url) as store, Store.open(url) as other:
+        store.add(kept[0])
+        other.add(kept[1])
+        for file in path.parent.iterdir() if companions else [path]:
+            file.unlink()
+        store.add(kept[2])
+        other.add(kept[3])
+        assert sorted(store.records(), key=kept.index) == kept
+    assert sorted(stored(url), key=kept.index) == kept
+    (message,) = caplog.messages
+    assert f"{path} was deleted while it was in use; all its records are in {path}" in message
+    assert health.check(url).sound
+
+
+def test_a_database_that_is_replaced_in_mid_study_goes_on_beside_the_other(
+    url: str, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, kept = record(), [record(), record()]
+    with Store.open(f"sqlite:///{path}.new") as store:
+        store.add(other)
+    with Store.open(url) as store:
+        store.add(kept[0])
+        beside = path.with_name(f"studies.db.{store.identity[:8]}.db")
+        Path(f"{path}.new").replace(path)
+        for ending in ("-wal", "-shm"):
+            Path(f"{path}{ending}").unlink()
+        store.add(kept[1])
+    assert stored(url) == [other]
+    assert sorted(stored(f"sqlite:///{beside}"), key=kept.index) == kept
+    assert f"was replaced while it was in use; all its records are in {beside}" in caplog.text
+    with Store.open(url) as store, Store.open(f"sqlite:///{beside}", read_only=True) as source:
+        exchange.merge(store, source)
+        assert len(store.records()) == 3
 
 
 # ---- trouble
