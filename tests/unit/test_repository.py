@@ -95,9 +95,10 @@ def libraries_of(folder: str) -> set[str]:
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
     locks = ("runtime", "cuda13", "model", "tables", "fleet", "serve")
     asked = {canonicalize_name(each.name) for lock in locks for each in wanted(lock)}
-    # numba carries llvmlite, distributed dask, CuPy its own parts; a name may differ from its distribution's.
+    # numba carries llvmlite, distributed dask, pydantic and CuPy their own parts; a name may differ from its
+    # distribution's.
     # PyTorch is never installed: who imports `tuner.torch` has the build for their machine.
-    asked |= {"llvmlite", "dask", "cupy", "cupy-backends", "torch"}
+    asked |= {"llvmlite", "dask", "pydantic-core", "cupy", "cupy-backends", "torch"}
     distributions = metadata.packages_distributions()
     unasked = {
         name
