@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy
 
-from tuner.declare.epilogue import ACTIVATIONS, C_IN, Epilogue
+from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError, UnknownName
 from tuner.python.arrays import (
@@ -238,7 +238,8 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
     arithmetic = precision_of(precision)
-    a, b = (numpy.asarray(array) if _is_nested(array) else array for array in (a, b))
+    if _is_nested(a) or _is_nested(b):
+        a, b = (numpy.asarray(array) if _is_nested(array) else array for array in (a, b))
     if family_of(a) is None and shares_memory_with_others(a):
         views: Any = {name: view(given) if _is_foreign(given) else given for name, given in finish.items()}
         return _on_views(partial(matmul, precision=precision, **views), (a, b), out)
@@ -282,8 +283,9 @@ def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dic
         raise ValueError(f"matmul: beta multiplies c, got beta={beta} without c; give c=, or leave beta out")
     bias, kind = _bias(finish.get("bias"), a, b)
     epilogue = Epilogue(alpha != 1.0, beta != 0.0, kind, activation, residual is not None)
-    arrays, factors = {C_IN: c, "bias": bias, "residual": residual}, {"alpha": alpha, "beta": beta}
-    more = {"c" if name == C_IN else name: arrays[name] for name in epilogue.operands}
+    arrays = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
+    more = {name: array for name, array in arrays.items() if array is not None}
+    factors = {"alpha": alpha, "beta": beta}
     return epilogue, more, {name: factors[name] for name in epilogue.factors}
 
 

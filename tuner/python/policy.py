@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -116,7 +116,7 @@ def _set(policy: CallPolicy | None) -> None:
             each()
 
 
-def checked(name: str, what: str, known: Sequence[str]) -> str:
+def checked(name: str, what: str, known: Collection[str]) -> str:
     """A name that is one of those that are known.
 
     Raises:

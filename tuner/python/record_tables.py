@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tuner.errors import EnvironmentTrouble, InputError, UnknownName
+from tuner.python.policy import checked
 from tuner.results.record import Record
 from tuner.study.requests import database_url
 
@@ -149,11 +150,11 @@ def records(**options: Unpack[RecordOptions]) -> Table:
         NothingFound: There is no database.
         UnknownName: There is no such option.
     """
-    from tuner.python.tuning import refuse_unknown
     from tuner.store import Store
     from tuner.store.listing import Selection, stream
 
-    refuse_unknown(options, RecordOptions.__annotations__)
+    for name in options:
+        checked(name, "option", RecordOptions.__annotations__)
     wanted = Selection(
         options.get("operation") or "", tuple(options.get("shape") or ()), options.get("device") or "",
         options.get("regime") or "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -16,7 +16,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import is_on_host, kind_of
 from tuner.errors import InputError
 from tuner.python.arrays import NUMPY, Operand, family_of, given_back, index_of, is_array, operand_of, view
-from tuner.python.calls import ReadyKernel, device_info
+from tuner.python.calls import ReadyKernel, Runs, device_info
 
 
 class ConfigRunner:
@@ -47,6 +47,7 @@ class ConfigRunner:
         self._rendered, self._kind = render(kernel, problem, Config(config)), kind_of(device.kind)
         self._spec = spec if spec.startswith(f"{device.kind}:") else self._kind.first
         self._ready: dict[str, ReadyKernel] = {}
+        self._runs: dict[Hashable, Runs] = {}
         self._loading = threading.Lock()
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -103,9 +104,15 @@ class ConfigRunner:
         if family is NUMPY and not self._kind.is_host:
             self._by_copies(arrays, numbers)
             return
-        device = family.operand(arrays[0]).device
-        writable = family is not NUMPY or all(array.flags.writeable for array in arrays)
-        family.at_home(self._on(device).runs(family, numbers, writable), device)(*arrays)
+        on_host = self._kind.is_host
+        device = self._kind.first if on_host else family.operand(arrays[0]).device
+        key = family, device, not on_host or all(array.flags.writeable for array in arrays)
+        run = None if numbers else self._runs.get(key)
+        if run is None:
+            run = family.at_home(self._on(device).runs(family, numbers, key[-1]), device)
+            if not numbers:
+                self._runs[key] = run
+        run(*arrays)
 
     def _by_copies(self, arrays: Sequence[Any], numbers: Mapping[str, float] | None) -> None:
         """By way of the GPU's memory; arrays of NumPy hold the outputs once it returns."""

@@ -18,9 +18,18 @@ def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options
     return declared(read_code(what, name, params or PARAMS), arguments, options)
 
 
-def of_double(**options: Any) -> Any:
+def of_double(arguments: Any = None, params: Any = None, **options: Any) -> Any:
     x = numpy.ones(100, "float32")
-    return own(double, [x, x.copy(), 100], params={"BLOCK": [32, 64]}, **options)
+    return own(double, arguments or [x, x.copy(), 100], "", params or {"BLOCK": [32, 64]}, **options)
+
+
+def of_add(arguments: Any = None, params: Any = None, name: str = "vector_add", **options: Any) -> Any:
+    options = {"reference": numpy.add, "problem_size": 1000} | options
+    return own(VECTOR_ADD, arguments or add_arguments(), name, params, **options)
+
+
+def of_pair(**options: Any) -> Any:
+    return own(two_outputs, [numpy.ones(3)] * 3, params={"CHUNK": [1]}, **options)
 
 
 def test_a_function_becomes_a_source_of_its_own() -> None:
@@ -54,20 +63,12 @@ def test_threads_order_and_global_parameters() -> None:
 
 
 def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:
-    add = {"what": VECTOR_ADD, "name": "vector_add", "arguments": add_arguments(), "reference": numpy.add}
-    assert own(**add, problem_size=1000).launch == {
-        "block": ("block_size_x",), "grid": ("ceil_div(n, (block_size_x))",),
-    }  # fmt: skip
-    assert own(**add, problem_size=("n", 3), grid_div_x=["block_size_x", 4], grid_div_y=[]).launch["grid"] == (
-        "ceil_div(n, (block_size_x) * (4))", "ceil_div(3, 1)",
-    )  # fmt: skip
-    told = own(**add, params=[powers_of_two("B", 32, 64)], grid="ceil_div(n, B)", block="B", shared_bytes=64)
+    assert of_add().launch == {"block": ("block_size_x",), "grid": ("ceil_div(n, (block_size_x))",)}
+    grid = of_add(problem_size=("n", 3), grid_div_x=["block_size_x", 4], grid_div_y=[]).launch["grid"]
+    assert grid == ("ceil_div(n, (block_size_x) * (4))", "ceil_div(3, 1)")
+    told = of_add(params=[powers_of_two("B", 32, 64)], grid="ceil_div(n, B)", block="B", shared_bytes=64)
     assert told.launch == {"grid": ("ceil_div(n, B)",), "block": ("B",), "shared_bytes": ("64",)}
     assert told.parameters == {"B": (32, 64)}
-
-
-def test_one_restriction_may_stand_alone() -> None:
-    assert of_double(restrictions="BLOCK <= n").rules == ("BLOCK <= n",)
 
 
 def test_given_numbers_are_kept_where_they_are_needed() -> None:
@@ -107,10 +108,6 @@ def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
         low[i], high[i] = x[i] - CHUNK, x[i] + CHUNK
 
 
-def silent(x: Any, CHUNK: int = 1) -> None:
-    x.sum(CHUNK)
-
-
 def rows(x: Any, sums: Any, CHUNK: int = 1) -> None:
     for i in range(len(x)):
         sums[i][0] = CHUNK * 0
@@ -119,93 +116,58 @@ def rows(x: Any, sums: Any, CHUNK: int = 1) -> None:
 
 def test_arrays_whose_elements_are_set_are_outputs() -> None:
     x, y = numpy.ones(3), numpy.ones((3, 2))
-    pair = own(two_outputs, [x, x, x], params={"CHUNK": [1]}, restrictions="CHUNK > 0", reference=two_sides)
-    assert [each.name for each in pair.tensors if each.output] == ["low", "high"]
+    pair = of_pair(restrictions="CHUNK > 0", reference=two_sides)
+    assert (pair.outputs, pair.rules) == (("low", "high"), ("CHUNK > 0",))
     nested = own(rows, [x, y], params={"CHUNK": [1]}, reference=lambda x: x)
-    assert [each.name for each in nested.tensors if each.output] == ["sums"]
+    assert nested.outputs == ("sums",)
 
 
 def two_sides(x: Any) -> Any:
     return x - 1, x + 1
 
 
+def silent(x: Any, CHUNK: int = 1) -> None:
+    x.sum(CHUNK)
+
+
+ONES, FOUR = numpy.ones(3), add_arguments(4)
+
+
+SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
+
+
 @pytest.mark.parametrize(
-    ("call", "kind", "message"),
+    ("call", "options", "message"),
     [
-        (lambda: own(VECTOR_ADD, []), InputError, "CUDA text goes with the name of its function"),
-        (lambda: own(VECTOR_ADD, [], "add"), DeclarationError, "it has vector_add; give the name"),
-        (lambda: of_double(outputs="n"), InputError, r"outputs= names arrays \(x, out\), got 'n'"),
+        (of_add, {"name": ""}, "CUDA text goes with the name of its function"),
+        (of_add, {"name": "add"}, "it has vector_add; give the name"),
+        (of_add, {"params": PARAMS | {"ITEMS": [1]}}, "the parameter 'ITEMS'; correct its name, or"),
+        (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is float32 in the source, got an array"),
+        (of_add, {"arguments": [1.0, *FOUR[1:]]}, "c is an array in the source"),
+        (of_add, {"arguments": [*FOUR[:3], 2.5]}, "n is a whole number in the source, got 2.5"),
+        (of_add, {"reference": None}, "compared with what is right, and nothing tells that"),
+        (of_add, {"problem_size": None}, "a launch has a grid, got neither grid= nor problem_size="),
         (
-            lambda: own(double, [1, 2, 3], params={"BLOK": [1]}),
-            InputError, "neither double nor its launch uses the parameter 'BLOK'; did you mean BLOCK?",
+            of_add,
+            {"params": {"B": [32]}, "grid": "n // B"},
+            'got no block= .* give e.g. block="BLOCK"',
         ),
-        (
-            lambda: of_double(numbers=["m"]), InputError, r"numbers= names arguments \(x, out, n\), got 'm'",
-        ),
-        (
-            lambda: own(
-                VECTOR_ADD, add_arguments(), "vector_add", PARAMS | {"ITEMS": [1]}, problem_size=1000,
-                reference=numpy.add,
-            ),
-            InputError, "uses the parameter 'ITEMS'; correct its name, or leave it out",
-        ),
-        (
-            lambda: own(silent, [numpy.ones(3)], params={"CHUNK": [1]}),
-            InputError, "a kernel writes an array, and nothing tells which of x; name it by outputs=",
-        ),
-        (lambda: of_double(inputs="mine"), UnknownName, "unknown way to draw inputs 'mine'"),
-        (lambda: of_double(reference=numpy.ones(3)), InputError, "an array goes to answer="),
-        (lambda: of_double(reference=lambda p, q, r, s: p), InputError, r"takes the kernel's inputs \(x\)"),
-        (lambda: own(double, [1], params={"BLOCK": [1]}), InputError, "double takes 3 arguments .* got 1"),
-        (lambda: own(double, [1], params={"BLOCK": 5}), InputError, "BLOCK has 5; give e.g."),
-        (
-            lambda: own(double, {"x": 1, "out": 2}, params={"BLOCK": [1]}),
-            InputError, r"double takes 3 arguments \(x, out, n\), got 2: missing a required argument: 'n'",
-        ),
-        (
-            lambda: own(double, ["a", 1, 2], params={"BLOCK": [1]}),
-            InputError, "an argument is an array .* x is str",
-        ),
-        (
-            lambda: own(double, [numpy.ones(3, "int8"), numpy.ones(3), 3], params={"BLOCK": [1]}),
-            InputError, "x is int8; convert it",
-        ),
-        (
-            lambda: own(VECTOR_ADD, [numpy.ones(4), *add_arguments(4)[1:]], "vector_add"),
-            InputError, "c is float32 in the source, got an array of float64",
-        ),
-        (
-            lambda: own(VECTOR_ADD, [1.0, *add_arguments(4)[1:]], "vector_add"),
-            InputError, "c is an array in the source",
-        ),
-        (
-            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", problem_size=1000),
-            InputError, "each config is compared with what is right, and nothing tells that",
-        ),
-        (
-            lambda: own(VECTOR_ADD, add_arguments(), "vector_add", reference=numpy.add),
-            InputError, "a launch has a grid, got neither grid= nor problem_size=",
-        ),
-        (
-            lambda: own(
-                VECTOR_ADD, add_arguments(), "vector_add", {"B": [32]}, reference=numpy.add, grid="n // B"
-            ),
-            InputError, 'a block has a size, got no block= .* block="BLOCK"',
-        ),
-        (
-            lambda: own(VECTOR_ADD, [*add_arguments()[:3], 2.5], "vector_add"),
-            InputError, "n is a whole number in the source, got 2.5",
-        ),
-        (
-            lambda: of_double(restrictions=[lambda p: True]),
-            InputError, 'a restriction is a text such as "BLOCK <= n", got function',
-        ),
-        (
-            lambda: own(two_outputs, [numpy.ones(3)] * 3, params={"CHUNK": [1]}, answer=numpy.ones(3)),
-            InputError, "answer= has an array for each of low, high; give them by name",
-        ),
+        (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
+        (of_double, {"params": {"BLOK": [1]}}, "the parameter 'BLOK'; did you mean BLOCK?"),
+        (of_double, {"params": {"BLOCK": 5}}, "BLOCK has 5; give e.g."),
+        (of_double, {"numbers": ["m"]}, r"numbers= names arguments \(x, out, n\), got 'm'"),
+        (of_double, {"inputs": "mine"}, "unknown way to draw inputs 'mine'"),
+        (of_double, {"reference": ONES}, "an array goes to answer="),
+        (of_double, {"reference": lambda p, q, r, s: p}, r"takes the kernel's inputs \(x\)"),
+        (of_double, {"arguments": [1]}, "double takes 3 arguments .* got 1"),
+        (of_double, {"arguments": {"x": 1, "out": 2}}, "got 2: missing a required argument: 'n'"),
+        (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),
+        (of_double, {"arguments": [numpy.ones(3, "int8"), ONES, 3]}, "x is int8; convert it"),
+        (of_double, {"restrictions": [abs]}, 'a restriction is a text such as "BLOCK <= n", got builtin'),
+        (of_pair, {"answer": ONES}, "answer= has an array for each of low, high; give them by name"),
+        (own, SILENT, "a kernel writes an array, and nothing tells which of x; name it by outputs="),
     ],
-)  # fmt: skip
-def test_what_is_open_or_wrong_is_told(call: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        call()
+)
+def test_what_is_open_or_wrong_is_told(call: Any, options: Any, message: str) -> None:
+    with pytest.raises((InputError, DeclarationError, UnknownName), match=message):
+        call(**options)
