@@ -209,16 +209,21 @@ class Service:
 
 def _watch(registry: TokenRegistry, cache: SnapshotCache, ended: threading.Event) -> None:
     """Looks for new tokens and for changes of what answers rest on, until the server ends."""
-    cache.present.warm()
-    complaint = ""
-    while not ended.wait(LOOK_EVERY_S):
+    complaint, wait_s = "", 0.0
+    while not ended.wait(wait_s):
+        wait_s = LOOK_EVERY_S
         try:
+            cache.present.warm()
             registry.refresh()
             cache.refresh()
             complaint = ""
-        except (TunerError, OSError) as error:
+        except (
+            Exception
+        ) as error:  # whatever it is: without this thread answers would stay as they are for good
             if str(error) != complaint:
                 complaint = str(error)
-                _LOG.warning("the last snapshot and the tokens known go on counting: %s", error)
+                known = isinstance(error, (TunerError, OSError))
+                message = "the last snapshot and the tokens known go on counting: %s"
+                _LOG.warning(message, error, exc_info=None if known else error)
     with contextlib.suppress(TunerError):
         registry.note_use()
