@@ -14,8 +14,8 @@ import click
 
 from tuner.cli.formatting import duration
 from tuner.declare.hardware import DeviceInfo
+from tuner.fleet.job_progress import telling_job
 from tuner.night.plan import Plan
-from tuner.study import job_files
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -158,7 +158,7 @@ def run_fleet(
         def snapshot() -> dict[str, Any]:
             return runner.snapshot(night.left_s(), night.left)
 
-        with _shown(snapshot, cluster, printer.quiet), job_files.telling_of_fleet(snapshot):
+        with _shown(snapshot, cluster, printer.quiet), telling_job(snapshot):
             result = conducted(night, runner, watch, printer, begin)
         result.snapshot = snapshot()
     return result

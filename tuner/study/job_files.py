@@ -8,22 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tuner.declare.problem import Problem
-    from tuner.study.progress import Progress
+from typing import Any
 
 #: Name the folder, and the seconds that the job has run before.
 VARIABLE, SPENT = "TUNER_JOB", "TUNER_JOB_SPENT_S"
 #: Seconds between two notes of progress.
 EVERY_S = 0.3
-#: Seconds between two notes of a fleet's progress, and workers that they name.
-FLEET_EVERY_S, MOST_WORKERS = 1.0, 64
 
 
 class _LastProgress:
@@ -44,7 +37,7 @@ def announce() -> None:
 def ended(code: int) -> None:
     """Tells how the job ended."""
     if os.environ.get(VARIABLE):
-        _write("exit", {"code": code})
+        write("exit", {"code": code})
 
 
 def count(done: int, of: int) -> None:
@@ -59,81 +52,32 @@ def _spent_s(of_study_s: float = 0.0) -> float:
     return round(before_s + own_s, 1)
 
 
-def tell(problem: Problem, progress: Progress) -> None:
-    """Tells how far a study is, a few times a second at the most."""
+def tell(stage: str, note: Callable[[], Mapping[str, Any]]) -> None:
+    """Tells how far a study is, a few times a second at the most.
+
+    Args:
+        stage: What it does; a new stage is told at once.
+        note: What is told.
+    """
     if not os.environ.get(VARIABLE):
         return
     now_s = time.monotonic()
-    if now_s - _LastProgress.at_s < EVERY_S and progress.stage == _LastProgress.stage:
+    if now_s - _LastProgress.at_s < EVERY_S and stage == _LastProgress.stage:
         return
-    _LastProgress.at_s, _LastProgress.stage = now_s, progress.stage
-    work, best_s = problem.work, progress.best_s
-    speed = {"tflops": work.flops / best_s / 1e12 if best_s else None}
-    _write("progress", _note(str(problem), progress, progress.elapsed_s) | speed)
+    _LastProgress.at_s, _LastProgress.stage = now_s, stage
+    write("progress", note())
 
 
-def _note(subject: str, progress: Progress, of_study_s: float = 0.0) -> dict[str, Any]:
-    left_s = progress.left_s
-    return progress.to_json() | {
-        "problem": subject, "best": progress.best, "busy": list(progress.busy), "tflops": None,
-        "elapsed_s": round(progress.elapsed_s, 1), "spent_s": _spent_s(of_study_s),
-        "left_s": None if left_s is None else round(left_s, 1),
-        "done": _LastProgress.done, "of": _LastProgress.of,
-    }  # fmt: skip
-
-
-@contextlib.contextmanager
-def telling_of_fleet(snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
-    """Tells how far a night on a fleet is, every second while the block runs, from a thread of its own.
+def counts(of_study_s: float) -> dict[str, Any]:
+    """Problems that are done, of how many, and seconds that the job has run.
 
     Args:
-        snapshot: `tuner.fleet.night.FleetNight.snapshot`.
+        of_study_s: Those of its study.
     """
-    if not os.environ.get(VARIABLE):
-        yield
-        return
-    ended = threading.Event()
-
-    def tell_on() -> None:
-        while not ended.wait(FLEET_EVERY_S):
-            # If the night changes what is read, the next note will do.
-            with contextlib.suppress(RuntimeError):
-                _write("progress", _of_fleet(snapshot()))
-
-    thread = threading.Thread(target=tell_on, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        _write("progress", _of_fleet(snapshot()))
+    return {"spent_s": _spent_s(of_study_s), "done": _LastProgress.done, "of": _LastProgress.of}
 
 
-def _of_fleet(night: Mapping[str, Any]) -> dict[str, Any]:
-    """A fleet's progress, with the keys of a study's where they mean the same."""
-    from tuner.study.progress import Progress
-
-    workers = night["workers"]
-    timed = [worker for worker in workers if worker["best_s"]]
-    best: dict[str, Any] = min(timed, key=lambda worker: float(worker["best_s"]), default={})
-    at_work = sum(worker["state"] == "works" for worker in workers)
-    progress = Progress(
-        f"{at_work} of {len(workers)} workers at work", sum(worker["trials"] for worker in workers),
-        best_s=best.get("best_s"), best=best.get("best", ""), baseline_s=best.get("baseline_s"),
-        left_s=night["left_s"], elapsed_s=night["elapsed_s"],
-    )  # fmt: skip
-    names = ("name", "device", "state", "doing", "slices", "trials", "trials_per_minute", "best_s")
-    return _note("", progress) | {
-        "fleet": {
-            "trials_per_minute": round(night["trials_per_minute"], 1), "slices": night["slices"],
-            "problems_left": night["problems_left"],
-            "workers": [{name: worker[name] for name in names} for worker in workers[:MOST_WORKERS]],
-        },
-    }  # fmt: skip
-
-
-def _write(name: str, what: Mapping[str, Any]) -> None:
+def write(name: str, what: Mapping[str, Any]) -> None:
     """Writes a file whole; a job does not fail for want of it."""
     folder = Path(os.environ[VARIABLE])
     with contextlib.suppress(OSError, ValueError):

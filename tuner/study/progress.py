@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Protocol
@@ -368,6 +369,22 @@ def notebook_line() -> Callable[[str], None]:
     return lambda line: shown.update({"text/plain": line}, raw=True)
 
 
+def job_note(subject: str, progress: Progress, of_study_s: float = 0.0) -> dict[str, Any]:
+    """Progress as the server is told of it that started this command as a job.
+
+    Args:
+        subject: The problem; empty for a night on a fleet.
+        progress: Of the study or night.
+        of_study_s: Seconds of the study.
+    """
+    left_s = progress.left_s
+    return progress.to_json() | {
+        "problem": subject, "best": progress.best, "busy": list(progress.busy), "tflops": None,
+        "elapsed_s": round(progress.elapsed_s, 1), "left_s": None if left_s is None else round(left_s, 1),
+        **job_files.counts(of_study_s),
+    }  # fmt: skip
+
+
 class ProgressView:
     """Shows a study's progress while it is entered; silent when quiet."""
 
@@ -408,7 +425,7 @@ class ProgressView:
 
     def __call__(self, progress: Progress) -> None:
         """Shows a report; a study calls this a few times a second."""
-        job_files.tell(self._problem, progress)
+        job_files.tell(progress.stage, partial(self._note, progress))
         if self._quiet:
             return
         if progress.busy and progress.busy != self._busy:
@@ -421,6 +438,11 @@ class ProgressView:
         elif now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
             self._shown_s, self._stage = now, progress.stage
             print(self._line(progress), file=sys.stderr)
+
+    def _note(self, progress: Progress) -> dict[str, Any]:
+        work, best_s = self._problem.work, progress.best_s
+        tflops = work.flops / best_s / 1e12 if best_s else None
+        return job_note(str(self._problem), progress, progress.elapsed_s) | {"tflops": tflops}
 
     def _line(self, progress: Progress) -> str:
         of = f" of {self._limit}" if self._limit else ""

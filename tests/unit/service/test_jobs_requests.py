@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.catalogue import builtin
 from tuner.service.pool import DevicePool
 from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import arguments, fair, seconds_left
 from tuner.study import job_files
-from tuner.study.progress import Progress
+from tuner.study.progress import Progress, job_note
 
 JOBS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)), max_size=40)
 
@@ -81,8 +80,8 @@ def test_what_a_command_tells_counts_the_processes_before_it(
     monkeypatch.setenv("TUNER_JOB_SPENT_S", "100.0")
     fresh = type("Fresh", (job_files._LastProgress,), {"stage": "", "is_night": False})
     monkeypatch.setattr(job_files, "_LastProgress", fresh)
-    declared = builtin().operation("gemm").problem({"m": 8, "n": 8, "k": 8})
-    job_files.tell(declared, Progress(stage="searching", elapsed_s=7.0))
+    progress = Progress(stage="searching", elapsed_s=7.0)
+    job_files.tell(progress.stage, lambda: job_note("gemm", progress, 7.0))
     assert json.loads((tmp_path / "progress").read_text())["spent_s"] == 107
 
 
