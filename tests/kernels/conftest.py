@@ -16,11 +16,14 @@ from tuner.declare.space import Config
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where CUDA kernels compiled for the CPU are kept while the tests run."""
+def folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Where CUDA kernels compiled for the CPU are kept while the tests run, for all processes of the run."""
     if shutil.which("g++") is None:
         pytest.skip("running CUDA kernels on the CPU needs g++")
-    return tmp_path_factory.mktemp("cuda_on_cpu")
+    base = tmp_path_factory.getbasetemp()
+    shared = (base if worker_id == "master" else base.parent) / "cuda_on_cpu"
+    shared.mkdir(exist_ok=True)
+    return shared
 
 
 @pytest.fixture(scope="session")

@@ -147,7 +147,7 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
 @pytest.mark.parametrize("epilogue", [ALL, "bias-row+silu"])
 def test_the_exact_kernel_behind_emulated_products_finishes_them(epilogue: str, folder: Path) -> None:
     kernel = kernel_of("cuda", "double_sums")
-    config = kernel.default_config() | {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
+    config = {**kernel.default_config(), "BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
     for shares in (1, 2):
         each = problem(36, 29, 50, epilogue, layout="tn", precision="emulated")
         rendered = render(kernel, each, Config({**config, "SPLIT_K": shares}))

@@ -8,6 +8,7 @@ shared memory, races (also those of a missing barrier) and barriers that not all
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def compile_runtime(folder: Path) -> Path:
     if not target.exists():
         # A fortified longjmp takes a jump to another fibre's stack for a mistake.
         options = ("-std=c++17", "-O2", "-U_FORTIFY_SOURCE")
-        _compile(*options, "-r", *map(str, sorted(HERE.glob("*.cpp"))), "-o", str(target))
+        _compile(target, *options, "-r", *map(str, sorted(HERE.glob("*.cpp"))))
     return target
 
 
@@ -142,7 +143,7 @@ def compile_header(folder: Path) -> None:
     """Compiles the header beside the sources, where g++ finds it: parsing it takes longer than most kernels."""
     target = folder / "cuda_on_cpu.h.gch"
     if not target.exists():
-        _compile(*LANGUAGE, *WATCHED, "-O1", "-x", "c++-header", str(HERE / "cuda_on_cpu.h"), "-o", str(target))
+        _compile(target, *LANGUAGE, *WATCHED, "-O1", "-x", "c++-header", str(HERE / "cuda_on_cpu.h"))
 
 
 def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
@@ -159,14 +160,18 @@ def compile_for_cpu(rendered: Rendered, folder: Path) -> Program:
     )
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not path.exists():
-        source = path.with_suffix(".cpp")
+        source = path.with_name(f"{path.name}-{os.getpid()}.cpp")
         source.write_text(text)
-        watched_object = path.with_suffix(".o")
-        _compile(*LANGUAGE, *WATCHED, "-O1", "-c", str(source), "-o", str(watched_object))
-        _compile(*LIBRARIES, str(watched_object), str(compile_runtime(folder)), "-o", str(path))
+        watched_object = source.with_suffix(".o")
+        _compile(watched_object, *LANGUAGE, *WATCHED, "-O1", "-c", str(source))
+        _compile(path, *LIBRARIES, str(watched_object), str(compile_runtime(folder)))
     return Program(path)
 
 
-def _compile(*arguments: str) -> None:
-    result = subprocess.run(["g++", *arguments], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, f"g++ {' '.join(arguments)}\n{result.stderr[:4000]}"
+def _compile(target: Path, *arguments: str) -> None:
+    """Compiles beside the target, then renames: other processes see it when it is complete."""
+    beside = target.with_name(f"{os.getpid()}-{target.name}")
+    command = ["g++", *arguments, "-o", str(beside)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{' '.join(command)}\n{result.stderr[:4000]}"
+    beside.replace(target)
