@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 import time
-from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
-from tuner.service.responses import SAFE, Reads, failed, service_of, working
+from tuner.service.responses import RULES, SAFE, Reads, failed, service_of, working
 from tuner.service.state import Service, Settings
 from tuner.version import __version__
 
@@ -37,6 +36,8 @@ END_WITHIN_S = 5
 SWITCH_S = 0.0005
 #: Connections and requests at once; more are told to come back.
 MOST_AT_ONCE = 2000
+#: Methods that are heard; others are refused and counted as one.
+METHODS = (*SAFE, "POST", "PUT", "PATCH", "DELETE")
 #: Headers of every response.
 HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -115,17 +116,20 @@ class Guard:
             _LOG.exception("a request failed")
         finally:
             seconds, route = time.perf_counter() - begun_s, getattr(scope.get("route"), "path", None) or "other"
-            self._metrics.request(scope["method"], route, status, seconds)
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.request(method, route, status, seconds)
             client, caller = scope.get("client") or ("-", 0), scope["state"].get("caller", "-")
             _LOG.info(
                 {
-                    "request": scope["method"], "path": scope["path"][:500], "status": status,
+                    "request": method, "path": scope["path"][:500], "status": status,
                     "ms": round(seconds * 1e3, 2), "bytes": size, "client": client[0], "caller": caller,
                 }
             )  # fmt: skip
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not heard; None if it is."""
+        if request.method not in METHODS:
+            return _refusal(405, "Refused", RULES[405])
         host = request.headers.get("host", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if self._names is not None and name.casefold() not in self._names:
@@ -137,7 +141,7 @@ class Guard:
         if request.method in SAFE:
             return None
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-        if (origin is not None and urlsplit(origin).netloc != host) or site not in ("same-origin", "none"):
+        if (origin is not None and origin.partition("://")[2] != host) or site not in ("same-origin", "none"):
             return _refusal(403, "OtherOrigin", "a page of another site may not send requests here")
         length, most = request.headers.get("content-length", "0"), _most_bytes(request.scope)
         if not length.isdigit() or int(length) > most:

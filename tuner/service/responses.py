@@ -84,20 +84,19 @@ async def checked(request: Request, secret: str) -> Caller:
         HTTPException: It is no valid token, or this address has presented too many wrong ones.
     """
     service, address = service_of(request), request.client.host if request.client else "-"
+    caller = service.registry.caller(secret)
+    if caller is not None:
+        return caller  # whatever else came from this address; it says nothing of the wrong ones
     wait_s = service.throttle.wait_s(address)
     if wait_s > 0:
         why = "too many wrong tokens came from your address; wait"
         raise HTTPException(429, why, {"retry-after": str(math.ceil(wait_s))})
-    caller = service.registry.caller(secret)
-    if caller is None:
-        count = service.throttle.failed(address)
-        service.metrics.refused.inc()
-        _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
-        await asyncio.sleep(SLOW_S)
-        why = "the token is unknown, expired or revoked; ask the operator for another"
-        raise HTTPException(401, why, {"www-authenticate": "Bearer"})
-    service.throttle.succeeded(address)
-    return caller
+    count = service.throttle.failed(address)
+    service.metrics.refused.inc()
+    _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
+    await asyncio.sleep(SLOW_S)
+    why = "the token is unknown, expired or revoked; ask the operator for another"
+    raise HTTPException(401, why, {"www-authenticate": "Bearer"})
 
 
 def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:

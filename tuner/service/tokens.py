@@ -173,10 +173,6 @@ class Throttle:
         self._failures[address] = count, time.monotonic()
         return count
 
-    def succeeded(self, address: str) -> None:
-        """Forgets the failures of an address."""
-        self._failures.pop(address, None)
-
 
 class LoginSessions:
     """Browsers that are logged in, by the hash of their cookie."""
