@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem, check_sizes, worded
-from tuner.errors import InputError, NothingFound, UnknownName
+from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import document_of, plan_of
 from tuner.service import stored_jobs as jobs
@@ -39,6 +40,8 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 #: Characters of a plan, and its problems.
 LONGEST_PLAN, MOST_PROBLEMS = 1 << 20, 10_000
+#: Dots and opening brackets of a line of a plan, by which keys and values nest; digits in a row of none.
+MOST_DOTS, MOST_BRACKETS, _LONG_NUMBER = 40, 100, re.compile(r"[0-9_]{21}")
 #: Seconds and trials of a job.
 LONGEST_SECONDS, MOST_TRIALS = 7 * 86400.0, 1_000_000
 #: Unfinished jobs, of one submitter and in all.
@@ -152,6 +155,7 @@ def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str],
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     """A checked plan, and the device that it names."""
+    _check_bounds(text)
     document, complaints = document_of(text, PLAN)
     for kind, index, table in _tables(document):
         if table.get("shapes") is not None and kind == "surveys":
@@ -172,6 +176,19 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
     limits = {"plan_seconds": plan.seconds, "until": until}
     return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
+
+
+def _check_bounds(text: str) -> None:
+    """Refuses what would take a parser long or much memory, before it is parsed.
+
+    Raises:
+        PlanError: A line of the plan has too many dots, brackets or digits.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        opening = line.count("[") + line.count("{")
+        if line.count(".") > MOST_DOTS or opening > MOST_BRACKETS or _LONG_NUMBER.search(line):
+            rule = f"a line of a plan has up to {MOST_DOTS} dots, {MOST_BRACKETS} opening brackets"
+            raise PlanError(f"{PLAN}:{number}: {rule} and numbers of up to 20 digits; split it", number)
 
 
 def _tables(document: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:

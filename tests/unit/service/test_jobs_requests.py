@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.errors import PlanError
+from tuner.service.job_queue import _check_bounds
 from tuner.service.pool import DevicePool
 from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import arguments, fair, seconds_left
@@ -94,3 +96,9 @@ def test_no_value_of_a_job_is_taken_for_an_option() -> None:
     told = arguments(Job(asked, "", "", "", "cuda:0"), Path("/jobs"), DevicePool({}))
     assert told[:2] == ["tune", "gemm"]
     assert all(each.startswith("--") and ("=" in each or each == "--json") for each in told[2:])
+
+
+@pytest.mark.parametrize("line", ["a." * 100_000 + "a = 1", "a = " + "[" * 5000, "seconds = " + "9" * 5000])
+def test_a_plan_is_bounded_before_it_is_parsed(line: str) -> None:
+    with pytest.raises(PlanError, match="plan:2: a line of a plan has up to 40 dots"):
+        _check_bounds(f"# a plan\n{line}")
