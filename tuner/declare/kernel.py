@@ -184,7 +184,7 @@ class Kernel:
         operation: Name of the operation.
         name: Name of the kernel, unique among those of its operation and target.
         target: ``cuda`` or ``cpu``.
-        source: What is compiled.
+        source: What is compiled; the path of a file alone will do.
         idea: One line for people.
         parameters: The tunable choices.
         constraints: Rules that a legal config obeys.
@@ -241,7 +241,8 @@ class Kernel:
         for rule, holds in rules.items():
             if not holds:
                 raise DeclarationError(rule)
-        source, scope = self.source, self.scope
+        scope = self.scope
+        source = Source(self.source) if isinstance(self.source, Path) else self.source  # a file alone will do
         object.__setattr__(self, "source", replace(source, entry=source.entry or self.operation))
         epilogues = scope.epilogues or source.finishing is not None
         object.__setattr__(self, "scope", replace(scope, epilogues=epilogues))

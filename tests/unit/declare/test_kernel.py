@@ -116,3 +116,8 @@ def test_first_configs_are_the_default_and_the_starts() -> None:
     assert kernel.default_config() == default
     assert replace(BLOCKS, starts=()).default_config() is None
     assert isinstance(kernel, Kernel)
+
+
+def test_the_path_of_a_file_alone_is_a_source() -> None:
+    kernel = replace(BLOCKS, source=Path("tiled.cu"))
+    assert kernel.source == Source(Path("tiled.cu"), entry=kernel.operation)
