@@ -41,7 +41,7 @@ LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 #: Characters of a plan, and its problems.
 LONGEST_PLAN, MOST_PROBLEMS = 1 << 20, 10_000
 #: Dots and opening brackets of a line of a plan, by which keys and values nest; digits in a row of none.
-MOST_DOTS, MOST_BRACKETS, _LONG_NUMBER = 40, 100, re.compile(r"[0-9_]{21}")
+MOST_DOTS, MOST_BRACKETS, MOST_TABLES, _LONG_NUMBER = 40, 100, 5000, re.compile(r"[0-9_]{21}")
 #: Seconds and trials of a job.
 LONGEST_SECONDS, MOST_TRIALS = 7 * 86400.0, 1_000_000
 #: Unfinished jobs, of one submitter and in all.
@@ -155,7 +155,7 @@ def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str],
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     """A checked plan, and the device that it names."""
-    _check_bounds(text)
+    check_bounds(text)
     document, complaints = document_of(text, PLAN)
     for kind, index, table in _tables(document):
         if table.get("shapes") is not None and kind == "surveys":
@@ -178,17 +178,25 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
 
 
-def _check_bounds(text: str) -> None:
+def check_bounds(text: str) -> None:
     """Refuses what would take a parser long or much memory, before it is parsed.
 
     Raises:
-        PlanError: A line of the plan has too many dots, brackets or digits.
+        PlanError: A line has too many dots, brackets or digits, or the plan too many tables, dots or levels.
     """
+    depth = tables = dots = 0
     for number, line in enumerate(text.split("\n"), 1):
         opening = line.count("[") + line.count("{")
+        depth += opening - line.count("]") - line.count("}")
+        tables, dots = tables + line.lstrip().startswith("["), dots + line.count(".")
         if line.count(".") > MOST_DOTS or opening > MOST_BRACKETS or _LONG_NUMBER.search(line):
             rule = f"a line of a plan has up to {MOST_DOTS} dots, {MOST_BRACKETS} opening brackets"
             raise PlanError(f"{PLAN}:{number}: {rule} and numbers of up to 20 digits; split it", number)
+        if tables > MOST_TABLES or dots > MOST_TABLES or depth > MOST_BRACKETS:
+            rule = (
+                f"a plan has up to {MOST_TABLES} tables, as many dots, and brackets in {MOST_BRACKETS} levels"
+            )
+            raise PlanError(f"{PLAN}:{number}: {rule}; split it", number)
 
 
 def _tables(document: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:

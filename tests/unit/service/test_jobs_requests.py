@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import PlanError
-from tuner.service.job_queue import _check_bounds
+from tuner.service.job_queue import check_bounds
 from tuner.service.pool import DevicePool
 from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import arguments, fair, seconds_left
@@ -101,4 +101,10 @@ def test_no_value_of_a_job_is_taken_for_an_option() -> None:
 @pytest.mark.parametrize("line", ["a." * 100_000 + "a = 1", "a = " + "[" * 5000, "seconds = " + "9" * 5000])
 def test_a_plan_is_bounded_before_it_is_parsed(line: str) -> None:
     with pytest.raises(PlanError, match="plan:2: a line of a plan has up to 40 dots"):
-        _check_bounds(f"# a plan\n{line}")
+        check_bounds(f"# a plan\n{line}")
+
+
+@pytest.mark.parametrize("text", ["[[problems]]\n" * 20_000, "a = [\n" * 5000, "a.b.c.d = 1\n" * 20_000])
+def test_a_plan_of_too_many_tables_levels_or_dotted_keys_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="a plan has up to 5000 tables"):
+        check_bounds(text)
