@@ -53,6 +53,13 @@ class LaunchFailed(Exception):
         self.device_unwell = device_unwell
 
 
+class ImpossibleTime(LaunchFailed):
+    """A time that no run can take. The worker's clock may be spoilt, so it must be replaced."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, device_unwell=True)
+
+
 @dataclass(frozen=True)
 class Binary:
     """Machine code of a rendered kernel and the compiler's report.
@@ -367,6 +374,10 @@ class DeviceKind:
         guessed_rates: Flops and bytes in a second that stand for times that nobody has measured or predicted.
         copied_bytes_per_s: Bytes of a caller's array that are copied in a second, a low guess.
         copy_s: Seconds that any copy takes.
+        fastest_hz: Clock that none of its devices reaches.
+        most_per_cycle: Bytes of operands of its arithmetic, and bytes written, that none of its cores or
+            multiprocessors exceeds in a cycle.
+        times_pass: False if its runs do not take the times that it tells.
         least_limits: What every device of the kind has at the least, by field of `DeviceInfo`.
     """
 
@@ -379,6 +390,9 @@ class DeviceKind:
     guessed_rates: tuple[float, float]
     copied_bytes_per_s: float
     copy_s: float
+    fastest_hz: float
+    most_per_cycle: tuple[float, float]
+    times_pass: bool = True
     least_limits: Mapping[str, int] = MappingProxyType({})
 
     def detect(self) -> list[DetectedDevice]:

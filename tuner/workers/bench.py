@@ -14,7 +14,7 @@ from typing import Any
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE
-from tuner.devices.protocol import Device, LaunchFailed, Run
+from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
@@ -341,7 +341,8 @@ class Bench:
         is_memory = isinstance(failure, MemoryError)
         self.unwell |= is_memory or (isinstance(failure, LaunchFailed) and failure.device_unwell)
         reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
-        return player.measurement(Outcome.LAUNCH_FAILED, reason)
+        is_wrong = isinstance(failure, ImpossibleTime)
+        return player.measurement(Outcome.WRONG_RESULT if is_wrong else Outcome.LAUNCH_FAILED, reason)
 
     def _circumstances(self, player: _Player) -> dict[str, float]:
         """Returns the circumstances of a run, with the error limit."""

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -73,6 +73,8 @@ class DeviceWorker:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self._first_limit_s: float | None = None
+        self._clock = self._stopped = ""
+        self._begun: tuple[CompiledConfig, float | None, float | None]
         self.restarts = 0
         self._rests = False
         self.channel = self._start()
@@ -193,7 +195,7 @@ class DeviceWorker:
         try:
             while True:
                 self.channel.expect(limit_s)
-                answer = self.channel.collect(limit_s)
+                answer = self.channel.collect()
                 yield answer
                 if answer.get("last", True):
                     return
@@ -239,6 +241,7 @@ class DeviceWorker:
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
             limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
+        self._begun = compiled_config, incumbent_s, limit_s
         self._first_limit_s = first_limit_s(incumbent_s)
         limit_s = run_limit_s(incumbent_s) if limit_s is None else limit_s
         message = {
@@ -259,24 +262,49 @@ class DeviceWorker:
     def finish(self) -> Measurement:
         """Returns the measurement that `begin` started.
 
-        A worker that crashed, hung or reported a poisoned context has been replaced.
+        A worker that crashed, hung or reported a poisoned context has been replaced. A config whose worker was
+        stopped meanwhile, or whose clock contradicts this process's, is measured once more.
 
         Raises:
             DeviceTrouble: The device stays unwell.
         """
+        measurement = self._finished()
+        if self._stopped or self._clock:
+            self.begin(*self._begun)
+            measurement = self._finished()
+        if self._clock:
+            return replace(measurement, outcome=Outcome.WRONG_RESULT, reason=self._clock, samples_s=())
+        if self._stopped and measurement.outcome is Outcome.TIMED_OUT:
+            return replace(measurement, outcome=Outcome.CRASHED, reason=self._stopped)
+        return measurement
+
+    def _finished(self) -> Measurement:
+        """The measurement under way, whatever came between; notes what did."""
+        channel, self._clock = self.channel, ""
         try:
-            answer = self.channel.collect()
+            answer = channel.collect()
+            self._clock = self._clock_trouble(answer)
         except WorkerFailed as failure:
+            self._stopped = _stopped(channel)
             self.replace()
             if failure.alarmed and self._first_limit_s is not None:
                 reason = f"its first run did not end in time: stopped after {self._first_limit_s:.3g} s"
                 return Measurement(Outcome.TIMED_OUT, reason)
             return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
-        if "trouble" in answer or answer["unwell"]:
+        self._stopped = _stopped(channel)
+        if "trouble" in answer or answer["unwell"] or self._clock:
             self.replace()
         if "trouble" in answer:
             return Measurement(Outcome.CRASHED, answer["trouble"])
         return Measurement.from_json(answer["measurement"])
+
+    def _clock_trouble(self, answer: Mapping[str, Any]) -> str:
+        """What is wrong with the worker's clock, or with the sum of times that it took one after the other."""
+        trouble = self.channel.clock_trouble(answer)
+        took_s, passed_s = sum(answer.get("measurement", {}).get("samples_s", ())), answer.get("clock_s", 0.0)
+        if not trouble and kind_of(self._found.spec).times_pass and took_s > passed_s:
+            return f"its runs took {took_s:.3g} s in all, and only {passed_s:.3g} s passed"
+        return trouble
 
     def verify(
         self, compiled_config: CompiledConfig, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]
@@ -307,9 +335,12 @@ class DeviceWorker:
             message |= {"compiled_configs": [config.to_json() for config in configs], "code": code}
         try:
             self.channel.request(message, limit_s)
-            answer = self.channel.collect(limit_s)
+            answer = self.channel.collect()
         except WorkerFailed as failure:
             answer = {"trouble": str(failure)}
+        clock = "" if "trouble" in answer else self.channel.clock_trouble(answer)
+        if clock:
+            answer = {"trouble": clock}
         if "trouble" in answer or answer["unwell"]:
             self.replace()
         return answer
@@ -398,6 +429,11 @@ class DeviceWorker:
     def close(self) -> None:
         """Kills the worker."""
         self.channel.close()
+
+
+def _stopped(channel: Worker) -> str:
+    """What is said of a worker that did not run all the time; empty if it did."""
+    return f"its process did not run for {channel.stopped_s:.3g} s" if channel.stopped_s else ""
 
 
 def fresh_seed() -> int:

@@ -214,10 +214,11 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
     """Answers requests until the channel closes."""
     for message in _requests(channel):
         handler: Callable[[dict[str, Any]], Answer] = getattr(handlers, message["do"])
+        begun_s = time.perf_counter()
         try:
             answer = handler(message)
             for part in [answer] if isinstance(answer, dict) else answer:
-                channel.send(part)
+                channel.send({**part, "clock_s": time.perf_counter() - begun_s})
         except Exception as error:
             channel.send(_trouble(error))
 

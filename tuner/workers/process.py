@@ -115,6 +115,15 @@ START_LIMIT_S = 120.0
 FRAME_LIMIT_S = 30.0
 #: Environment variable with the bytes that a worker may take beyond those that it has when it is ready.
 MEMORY_VARIABLE = "TUNER_WORKER_BYTES"
+#: Seconds between two looks at a worker that is waited for.
+LOOK_S = 0.2
+#: A worker may be stopped for so many seconds in all; then it counts as too slow.
+STOPPED_LIMIT_S = 300.0
+#: This process did not run, as a paused machine does not, if it was away for more seconds and used less of the
+#: processor than this share of them.
+PAUSE_S, PAUSED_SHARE = 5.0, 0.1
+#: What a worker's clock says may differ from the study's by this share and these seconds, for messages.
+CLOCK_SHARE, CLOCK_S = 0.05, 0.25
 #: Characters of a dead worker's standard error that go into the reason.
 STDERR_TAIL = 600
 
@@ -133,7 +142,13 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """One worker process, with at most one pending request."""
+    """One worker process, with at most one pending request.
+
+    Attributes:
+        busy: Whether an answer is to come.
+        deadline_s: When it is overdue, by `time.monotonic`.
+        stopped_s: Seconds since the request in which the process, or the machine, did not run.
+    """
 
     def __init__(self, role: str, spec: str, environment: Mapping[str, str]) -> None:
         """Starts the process, without waiting until it is ready.
@@ -145,6 +160,7 @@ class Worker:
         """
         self.busy = False
         self.deadline_s: float | None = None
+        self.stopped_s = self._sent_s = self._silent_s = self._looked_s = self._used_s = 0.0
         ours, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -198,28 +214,52 @@ class Worker:
 
     def expect(self, limit_s: float) -> None:
         """Says that another answer, to this request or one sent ahead, is to come within so many seconds."""
-        self.busy, self.deadline_s = True, time.monotonic() + limit_s
+        self._sent_s = self._silent_s = self._looked_s = time.monotonic()
+        self.busy, self.deadline_s = True, self._sent_s + limit_s
+        self.stopped_s, self._used_s = 0.0, time.process_time()
 
     def overdue(self) -> bool:
-        """True if the pending request has used up its time."""
+        """True if the pending request has used up its time, in which its process ran."""
+        self._look()
         return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s
+
+    def _look(self) -> None:
+        """Gives the time back in which the worker was stopped, or in which this process did not run either."""
+        away_s, used_s = time.monotonic() - self._looked_s, time.process_time() - self._used_s
+        self._looked_s, self._used_s = self._looked_s + away_s, self._used_s + used_s
+        is_paused = away_s > PAUSE_S and used_s < PAUSED_SHARE * away_s
+        if self.busy and self.deadline_s is not None and (is_paused or self._is_stopped()):
+            given_s = min(away_s, STOPPED_LIMIT_S - self.stopped_s)
+            self.stopped_s, self.deadline_s = self.stopped_s + given_s, self.deadline_s + given_s
+
+    def _is_stopped(self) -> bool:
+        """True while a signal or a debugger holds the process."""
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
+            return status.rpartition(")")[2].split()[0] in "Tt"
+        return False
 
     def arrived(self) -> bool:
         """True if `collect` will not wait long: the reply or the end has come, or its time is up."""
-        return self.busy and (self.overdue() or bool(select.select([self], [], [], 0)[0]))
+        return self.busy and (self._answers_within(0.0) or self.overdue())
 
-    def collect(self, limit_s: float | None = None) -> dict[str, Any]:
+    def _answers_within(self, seconds: float) -> bool:
+        """Waits for the reply or the end; notes until when there was none."""
+        if select.select([self], [], [], seconds)[0]:
+            return True
+        self._silent_s = time.monotonic()
+        return False
+
+    def collect(self) -> dict[str, Any]:
         """Waits for the answer to the pending request.
-
-        Args:
-            limit_s: Seconds to wait; by default those of a frame, or none if the request is overdue.
 
         Raises:
             WorkerFailed: It crashed, wrote rubbish, or took too long; it has been killed.
         """
+        while not self._answers_within(0.0) and not self.overdue():
+            self._answers_within(LOOK_S)
         try:
-            usual_s = 0.01 if self.overdue() else FRAME_LIMIT_S
-            answer = self._channel.receive(usual_s if limit_s is None else limit_s)
+            answer = self._channel.receive(0.01 if self.overdue() else FRAME_LIMIT_S)
         except ChannelBroken as error:
             reason = self._obituary(error)
             alarmed = self._process.poll() == -signal.SIGALRM
@@ -236,7 +276,15 @@ class Worker:
             DeviceTrouble: It reported that the device or the environment is at fault.
         """
         self.request(message, limit_s)
-        return answered(self.collect(limit_s))
+        return answered(self.collect())
+
+    def clock_trouble(self, answer: Mapping[str, Any]) -> str:
+        """How the worker's clock contradicts the seconds that this process waited; empty if it does not."""
+        least_s, most_s = self._silent_s - self._sent_s, time.monotonic() - self._sent_s
+        clock_s = answer.get("clock_s", least_s)
+        if (1 - CLOCK_SHARE) * least_s - CLOCK_S <= clock_s <= (1 + CLOCK_SHARE) * most_s + CLOCK_S:
+            return ""
+        return f"its clock says {clock_s:.3g} s, and the study waited {least_s:.3g} to {most_s:.3g} s for it"
 
     def _obituary(self, error: ChannelBroken) -> str:
         if not error.rubbish:

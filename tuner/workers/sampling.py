@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tuner.devices.protocol import Device, Run
+from tuner.devices.possible import impossible
+from tuner.devices.protocol import Device, ImpossibleTime, Run
 from tuner.results.measurement import noise
 from tuner.workers.workload import Workload
 
@@ -105,8 +106,16 @@ class CheckedSamples:
         if not self._cold:
             self.workload.begin(self.workload.second)
             self.run()
-        samples = self.device.samples_s(self.run, count, self.regime, self._before)
+        samples = self._samples_s(count, self._before)
         self._look()
+        return samples
+
+    def _samples_s(self, count: int, before: Run) -> list[float]:
+        """Times of runs, which can be; raises `ImpossibleTime` for others."""
+        samples = self.device.samples_s(self.run, count, self.regime, before)
+        trouble = impossible(samples, self.workload.problem, self.device)
+        if trouble:
+            raise ImpossibleTime(trouble)
         return samples
 
     def _before(self) -> None:
@@ -128,7 +137,7 @@ class CheckedSamples:
             workload.inputs.flip()
             self.run()
             before = workload.begin_again
-        [sample_s] = self.device.samples_s(self.run, 1, self.regime, before)
+        [sample_s] = self._samples_s(1, before)
         self._check(lambda: workload.check(self.allowance)[1], IN_A_TIMED_RUN)
         self._checked = True
         return sample_s

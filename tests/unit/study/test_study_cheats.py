@@ -48,6 +48,9 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     # Right over NaN alone; takes a number for a result; out of bounds beside a result.
     for cheat in ("fmax", "is_there", "beyond"):
         assert reasons.pop(cheat)
+    # A spoilt clock tells times that no core reaches, or that are not those of the study's.
+    assert reasons.pop("clock").startswith("its time cannot be: ")
+    assert reasons.pop("slow_clock").startswith("its clock says ")
     # Garbage in every tenth call may miss the runs that are compared, until the finals. Where inputs are placed
     # anew, one that looks whether they are computes unless they are the same again.
     assert {"glances"} - ({"glances"} if regime == "cold" else set()) <= set(reasons) <= {"glances", "tenth"}

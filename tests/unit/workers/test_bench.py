@@ -12,6 +12,7 @@ from fixtures.fake_device import BEST, BEST_S, BOARD, FAULTS, TOY, fault_configs
 
 from tuner.declare import catalogue
 from tuner.declare.kernel import render
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.results.measurement import Outcome
@@ -44,9 +45,9 @@ class Room:
         device = FakeDevice.from_file(str(path))
         self.bench = Bench(device, Workload(device, PROBLEM, 1), "cold")
 
-    def compiled_config(self, config: dict[str, Any]) -> CompiledConfig:
-        rendered = render(CATALOGUE.of("toy", "cuda")[0], PROBLEM, Config(config))
-        binary = self.compiler.compile(rendered, "", PROBLEM)
+    def compiled_config(self, config: dict[str, Any], problem: Problem = PROBLEM) -> CompiledConfig:
+        rendered = render(CATALOGUE.of("toy", "cuda")[0], problem, Config(config))
+        binary = self.compiler.compile(rendered, "", problem)
         return CompiledConfig(rendered, binary.code, binary.report, compile_s=1.5)
 
 
@@ -89,6 +90,40 @@ def test_a_failure_is_an_outcome_with_its_reason(room: Room, fault: str) -> None
     assert room.bench.unwell is (fault in ("unwell", "out_of_memory"))
     # The next config is not blamed for it.
     assert room.bench.measure(room.compiled_config(BEST), None).outcome is Outcome.MEASURED
+
+
+#: A board of 10 multiprocessors writes at most 9 TB/s, and computes 573 Tflop/s in float32.
+SMALL_BOARD = {"sm_count": 10}
+
+
+@pytest.mark.parametrize(
+    ("sample", "n", "reason"),
+    [
+        ("0", 300, "a run takes more than 0 s, got 0 s"),
+        ("-1e-3", 300, "a run takes more than 0 s, got -0.001 s"),
+        ("nan", 300, "a run takes more than 0 s, got nan s"),
+        ("inf", 300, "a run takes more than 0 s, got inf s"),
+        ("2.26e-8", 300, "no run takes less than 5e-08 s, got 2.26e-08 s"),
+        (
+            "6e-8",
+            1_000_000,
+            "4e+06 bytes in 6e-08 s are 6.67e+13 bytes/s, and Fake board does at most 8.96e+12",
+        ),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_time_that_cannot_be_is_a_wrong_result(
+    tmp_path: Path, sample: str, n: int, reason: str, at: int
+) -> None:
+    samples = [str(BEST_S * (1 + number / 10)) for number in range(at)] + [sample]
+    room = Room(tmp_path, rules=[rule(BEST, samples_s=samples)], info=BOARD | SMALL_BOARD)
+    problem = CATALOGUE.operation("toy").problem({"n": n})
+    bench = Bench(room.bench.device, Workload(room.bench.device, problem, 1), "cold")
+    found = bench.measure(room.compiled_config(BEST, problem), None)
+    assert found.outcome is Outcome.WRONG_RESULT
+    assert found.reason == f"its time cannot be: {reason}"
+    assert found.samples_s == ()
+    assert bench.unwell
 
 
 def test_the_library_is_verified_and_timed_by_the_same_code(room: Room) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ from tuner.devices.detect import find
 from tuner.devices.fake.device import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers import device_worker
+from tuner.workers import device_worker, process
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 
@@ -174,6 +177,38 @@ def test_a_first_run_far_above_the_best_is_stopped(
     assert (found.outcome, worker.restarts) == (Outcome.TIMED_OUT, 1)
     assert found.reason == "its first run did not end in time: stopped after 0.2 s"
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
+
+
+@pytest.mark.parametrize("best_s", [None, BEST_S])
+def test_time_in_which_a_worker_is_stopped_is_not_the_configs(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best_s: float | None
+) -> None:
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 1.0)
+    monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
+    # With a best time, the first run has a limit of its own, which the worker's own timer keeps.
+    monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 0.9)
+    worker = make(rules=[rule(BEST, latency_s=BEST_S, first_s=0.2)])
+    worker.begin(compiled_config(tmp_path, BEST), best_s)
+    time.sleep(0.1)
+    pid = worker.channel.pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(2.0, os.kill, (pid, signal.SIGCONT)).start()
+    while not worker.arrived():
+        time.sleep(0.01)
+    found = worker.finish()
+    assert found.outcome is Outcome.MEASURED
+    assert found.time_s == pytest.approx(BEST_S, rel=0.01)
+
+
+def test_a_worker_whose_clock_contradicts_the_studys_is_replaced_and_its_config_wrong(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make()
+    monkeypatch.setattr(process, "CLOCK_S", -3600.0)  # every clock is too far off
+    found = measured(worker, compiled_config(tmp_path, BEST))
+    assert (found.outcome, worker.restarts) == (Outcome.WRONG_RESULT, 2)
+    assert found.reason.startswith("its clock says ")
+    assert found.samples_s == ()
 
 
 def test_limits_follow_the_best_config_and_have_a_floor() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import DeviceTrouble, InputError
+from tuner.workers import process
 from tuner.workers.process import LIMIT_BYTES, MAGIC, Channel, ChannelBroken, Worker, WorkerFailed
 
 Start = Callable[[str, str], Worker]
@@ -75,7 +77,10 @@ def test_a_killed_worker_is_told_with_its_signal(start: Start, spec: str) -> Non
     assert not caught.value.timed_out
 
 
-def test_a_worker_that_takes_too_long_is_killed_in_time(start: Start, spec: str) -> None:
+def test_a_worker_that_takes_too_long_is_killed_in_time(
+    start: Start, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "STOPPED_LIMIT_S", 0.0)
     worker = start("compile", spec)
     worker.ask({"do": "hello"})
     os.kill(worker.pid, signal.SIGSTOP)
@@ -85,6 +90,27 @@ def test_a_worker_that_takes_too_long_is_killed_in_time(start: Start, spec: str)
         worker.ask({"do": "hello"}, limit_s=0.2)
     assert caught.value.timed_out
     assert not child.is_running()
+
+
+def test_time_in_which_a_worker_is_stopped_is_given_back(start: Start, spec: str) -> None:
+    worker = start("compile", spec)
+    worker.ask({"do": "hello"})
+    os.kill(worker.pid, signal.SIGSTOP)
+    threading.Timer(1.5, os.kill, (worker.pid, signal.SIGCONT)).start()
+    assert worker.ask({"do": "hello"}, limit_s=0.5)["ready"]
+    assert worker.stopped_s > 0
+
+
+def test_a_clock_that_contradicts_the_wait_is_told(start: Start, spec: str) -> None:
+    worker = start("compile", spec)
+    answer = worker.ask({"do": "hello"})
+    assert worker.clock_trouble(answer) == ""
+    assert worker.clock_trouble({}) == ""
+    assert worker.clock_trouble({"clock_s": 3600.0}).startswith(
+        "its clock says 3.6e+03 s, and the study waited "
+    )
+    assert "its clock says -1 s" in worker.clock_trouble({"clock_s": -1.0})
+    assert "its clock says nan s" in worker.clock_trouble({"clock_s": float("nan")})
 
 
 def test_what_a_dying_worker_wrote_is_part_of_the_reason(start: Start, spec: str) -> None:

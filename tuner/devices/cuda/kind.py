@@ -33,6 +33,9 @@ class CudaKind(DeviceKind):
     driver_counts = True
     guessed_rates = (2e13, 1e12)
     copied_bytes_per_s, copy_s = 1e11, 10e-6
+    #: Eight times what Hopper's tensor cores compute (4096 operations on two bytes), for lesser formats and
+    #: later boards; four times the 64 bytes that a multiprocessor moves to the L2.
+    fastest_hz, most_per_cycle = 3.5e9, (65536.0, 256.0)
     #: Since compute capability 7.5 (CUDA C++ Programming Guide, "Compute Capabilities").
     least_limits = MappingProxyType({
         "warp_size": 32, "max_threads_per_block": 1024, "max_threads_per_sm": 1024,

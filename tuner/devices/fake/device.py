@@ -9,6 +9,7 @@ The file holds ``info`` (fields of `DeviceInfo`) and ``rules``, a list whose fir
 every config a latency of its own, between ``base_s`` and ten times that. The file's ``power_w`` applies to
 configs without one; if both are missing, the device reports no power. ``idle`` names parameters that do not
 change the machine code. ``baseline_s`` is the library's time, or an object of its times by number of threads.
+A rule's ``samples_s`` are told as they stand, in turns.
 ``noise`` is the relative standard deviation of samples and ``pace`` the fraction of each latency that a run
 really waits.
 
@@ -21,6 +22,7 @@ Faults: ``compile_failed``, ``compile_hang``, ``compile_crash``, ``compile_memor
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -124,6 +126,7 @@ class FakeRun:
         self.latency_s = float(rule.get("latency_s", 1e-3))
         self.power_w: float | None = rule.get("power_w")
         self.traits = {name: float(value) for name, value in rule.get("traits", {}).items()}
+        self.told_s = itertools.cycle([float(sample) for sample in rule.get("samples_s", ())])
         self._rule, self._arrays = rule, arrays
         is_here = rule.get("only_at") in (None, arrays.problem.shape[0][1])
         self._fault = rule.get("fault", "") if is_here else ""
@@ -205,7 +208,8 @@ class FakeDevice(Device):
             run()
         time.sleep(count * run.latency_s * self._data.get("pace", 0.0))
         sigma = self._data.get("noise", 0.001)
-        return [run.latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
+        told = itertools.islice(run.told_s, count)
+        return list(told) or [run.latency_s * max(self._random.gauss(1, sigma), 0.5) for _ in range(count)]
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Returns a steady clock, and the traits of a run from the table."""

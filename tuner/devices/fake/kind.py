@@ -15,7 +15,7 @@ from tuner.extras import load
 class FakeKind(CudaKind):
     """Devices described by files; ``machine`` in a file gives the readings of its load."""
 
-    name, first = "fake", ""
+    name, first, times_pass = "fake", "", False
 
     def detect(self) -> list[DetectedDevice]:
         """None: a fake device is always named."""
