@@ -144,6 +144,8 @@ class TransferPrior:
 
     def at(self, rows: Rows) -> Floats:
         """Log time elsewhere of each position, minus the mean; predicted if it was not measured."""
+        if len(self._at) < len(self._space):  # a sampled space grows
+            self._at = np.append(self._at, np.full(len(self._space) - len(self._at), np.nan))
         unknown = rows[np.isnan(self._at[rows])]
         if len(unknown):
             self._at[unknown] = self._predicted(unknown)

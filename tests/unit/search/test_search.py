@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fixtures.landscape import SPACE, run, time_of
 
+from tuner.declare.space import Space, choice
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Outcome
 from tuner.search import Known, Observation, Search, SearchOptions
@@ -86,6 +87,23 @@ def test_knowledge_from_elsewhere_saves_trials() -> None:
     best = min(time_of(config) for config in SPACE)
     search = Search({"k": SPACE}, SearchOptions(seed=1, budget=20), Known(elsewhere=elsewhere))
     assert best / min(time_of(config) for config in run(search, 20)) > 0.97
+
+
+def test_a_sampled_space_may_grow_while_knowledge_from_elsewhere_is_used() -> None:
+    parameters = [choice(f"P{number}", *range(6)) for number in range(8)]
+    space = Space.build(parameters, [], None, None, limit=3000)
+    time_of_sum = lambda config: 1.0 + sum(dict(config).values())
+    elsewhere = [
+        Observation("k", config, Outcome.MEASURED, time_of_sum(config)) for config in list(space)[:200]
+    ]
+    search, size = (
+        Search({"k": space}, SearchOptions(seed=1, budget=40), Known(elsewhere=elsewhere)),
+        len(space),
+    )
+    for _ in range(40):
+        (candidate,) = search.ask()
+        search.tell(candidate, Outcome.MEASURED, time_of_sum(candidate.config))
+    assert len(space) > size
 
 
 def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_shunned() -> None:
