@@ -73,7 +73,9 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": [_behind(sentinel) for sentinel in watch.behind],
-        "faster": [_faster(watch.store, item, item.after) for item in new if item.after],
+        "faster": [
+            _faster(watch.store, item, item.after) for item in new if item.after and _is_ahead(item.after)
+        ],
         "stale": [_stale(item) for item in items if item.stale],
         "not_reached": [
             {"problem": str(item.item.problem), "state": item.state, "why": item.why}
@@ -159,6 +161,11 @@ def _behind(sentinel: Sentinel) -> dict[str, str]:
         "problem": str(sentinel.problem), "board": sentinel.device.uuid, "behind": BEFORE,
         "command": f"tuner champions rollback {arguments(sentinel.problem, sentinel.regime)} --why '...'",
     }  # fmt: skip
+
+
+def _is_ahead(champion: Champion) -> bool:
+    """False for a first champion that is slower than the library: nothing got faster."""
+    return champion.verdict != "first" or not champion.speedup or champion.speedup >= 1.0
 
 
 def _faster(store: Store, item: NightItem, after: Champion) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class RequestedProblem(BaseModel):
         return regime
 
 
-class Question(RequestedProblem):
+class QuestionBody(RequestedProblem):
     """A question; its keys are those of GET /v1/best."""
 
     device: Text = Field(
@@ -131,10 +131,10 @@ class Question(RequestedProblem):
         return LookupRequest(key, self.device or device, regime, self.kernel, bool(self.confirmed))
 
 
-class QuestionOfQuery(Question):
+class QuestionOfQuery(QuestionBody):
     """The parameters of a question."""
 
-    dims: Text = Question.model_fields["dims"]  # type: ignore[assignment]
+    dims: Text = QuestionBody.model_fields["dims"]  # type: ignore[assignment]
     snapshot: SnapshotNumber = None
 
 
@@ -158,7 +158,7 @@ class Questions(BaseModel):
         },
     )
 
-    problems: list[Question | Text] = Field(
+    problems: list[QuestionBody | Text] = Field(
         max_length=MOST_PROBLEMS, min_length=1, description="Or their words."
     )
     device: Text = Field("", description="Of questions that name none.")
@@ -237,9 +237,9 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service, view = service_of(request), await view_of(request, questions.snapshot)
 
-    def answer(question: Question | str) -> bytes:
+    def answer(question: QuestionBody | str) -> bytes:
         try:
-            question = Question(problem=question) if isinstance(question, str) else question
+            question = QuestionBody(problem=question) if isinstance(question, str) else question
             return _marked(service, view, view.body(question.read(questions.device, questions.regime)))
         except TunerError as error:
             return json_bytes({"refused": error_json(error)})

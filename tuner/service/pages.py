@@ -26,7 +26,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, duration
 from tuner.service import job_queue
 from tuner.service import stored_jobs as jobs
-from tuner.service.answers import AsQuery, Question, Text, view_of
+from tuner.service.answers import AsQuery, QuestionBody, Text, view_of
 from tuner.service.page_values import device_values, link_json, overview_values, problem_values
 from tuner.service.records import After, Selected, problems_page, wanted_json
 from tuner.service.responses import Reads, Submits, checked, complaint, root_of, service_of, status_of, working
@@ -140,7 +140,7 @@ async def overview(request: Request, caller: Reads) -> Response:
 async def ask(request: Request, caller: Reads, q: Text = "", device: Text = "") -> Response:
     """Leads from a problem in words to its page."""
     try:
-        asked = Question(problem=q, device=device).read()
+        asked = QuestionBody(problem=q, device=device).read()
     except TunerError as error:
         service = service_of(request)
         values = await working(request, lambda: overview_values(service))
