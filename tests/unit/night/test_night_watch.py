@@ -223,7 +223,8 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
         assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
     page = next(folder.glob("pages/*.html")).read_text()
     assert "This night has no sentinels" in page
-    assert "first" in page
+    # The problem's first champion is slower than the library.
+    assert "No problem got a faster" in " ".join(page.split())
     code, last = ran("nightly", "--last")
     assert (code, last["counts"], last["alerts"]) == (0, {"tuned": 1}, 0)
     with Store.open(database(folder)) as store:
