@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = getattr(config, "cache", None)
     os.environ["TUNER_CACHE"] = str(kept.mkdir("tuner")) if kept else tempfile.mkdtemp()
     os.environ.pop("TUNER_DB", None)
+    os.environ["TUNER_DEVICES"] = str(Path(__file__).parent / "fixtures" / "devices")
     os.environ["TUNER_CONFIG"] = os.devnull  # no defaults of whoever runs the tests
     # Tests do not wait for those who measure on this machine, and those who measure not for tests.
     os.environ["TUNER_LOCKS"] = tempfile.mkdtemp(prefix="tuner-locks-")

@@ -20,13 +20,14 @@ __all__ = ["DetectedDevice", "language_of"]
 @cache
 def kinds() -> Mapping[str, DeviceKind]:
     """Name -> kind, of all folders that have one; the host's last, because others go before it."""
-    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/kind.py"))
+    roots = import_module("tuner.devices").__path__
+    folders = sorted(path.parent.name for root in roots for path in Path(root).glob("*/kind.py"))
     kinds = [import_module(f"tuner.devices.{folder}.kind").KIND for folder in folders]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: kind.is_host)}
 
 
 def kind_of(spec: str) -> DeviceKind:
-    """The kind that a spec begins with: ``cuda``, ``cuda:1``, ``cpu``, ``fake:FILE``.
+    """The kind that a spec begins with: ``cuda``, ``cuda:1``, ``cpu``.
 
     Raises:
         InputError: There is none.
@@ -63,7 +64,7 @@ def find(spec: str = "") -> DetectedDevice:
     """Returns the device that a spec names.
 
     Args:
-        spec: ``cpu``, ``cuda`` (the first), ``cuda:1``, ``fake:FILE.json``; empty for the first GPU, or the CPU
+        spec: ``cpu``, ``cuda`` (the first), ``cuda:1``; empty for the first GPU, or the CPU
             if there is none.
 
     Raises:

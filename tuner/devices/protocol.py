@@ -286,7 +286,7 @@ class DetectedDevice:
     """A device that can be opened.
 
     Attributes:
-        spec: ``cpu``, ``cuda:0``, ``fake:FILE``.
+        spec: ``cpu``, ``cuda:0``.
         info: Identity. Only the process that opens a GPU knows its limits.
         environment: Environment variables that make this device the only one that a worker process sees.
     """
@@ -297,13 +297,13 @@ class DetectedDevice:
 
     @property
     def target(self) -> str:
-        """Kind of device whose kernels it runs; a fake one stands for another kind."""
+        """Kind of device whose kernels it runs; a kind of tests may stand for another."""
         return self.info.kind
 
     @property
     def opening(self) -> str:
         """The spec for `tuner.devices.detect.open_device` inside the worker."""
-        return self.spec if self.spec.startswith("fake:") else self.info.kind
+        return self.info.kind if self.spec.startswith(self.info.kind) else self.spec
 
     def to_json(self) -> dict[str, Any]:
         """The device with the spec by which commands name it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
+from tuner.devices.detect import kinds as device_kinds
 from tuner.errors import InputError
 from tuner.results.objectives import TIME
 from tuner.results.record import Wanted
@@ -126,13 +127,14 @@ def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
 
     Args:
         names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
-            kind, and a fake device's file for any.
+            kind, and a device whose times do not pass for any.
         info: The device.
     """
     kinds = {name.partition(":")[0].lower() for name in names}
     model = info.name.lower()
     named = any(fnmatch.fnmatchcase(model, name.lower()) for name in names)
-    return not names or named or bool(kinds & {info.kind, "fake"})
+    stand_ins = {name for name, kind in device_kinds().items() if not kind.times_pass}
+    return not names or named or bool(kinds & {info.kind, *stand_ins})
 
 
 def clock_time(text: str) -> time:

@@ -17,7 +17,7 @@ from tuner.cli.options import database_option, json_option, parse_problem, probl
 from tuner.declare.kernel import Rendered
 from tuner.declare.language import source_language
 from tuner.devices.cuda.nvrtc import CubinCache, read_report
-from tuner.devices.detect import DetectedDevice, find, find_all
+from tuner.devices.detect import DetectedDevice, find, find_all, kind_of
 from tuner.errors import NothingFound
 from tuner.night.plan import PlanItem, read_plan
 from tuner.night.reporting import ALERTS, has_alerts, last_night, latest, markdown, night_report, write
@@ -233,7 +233,7 @@ def swaps_of(
     ]
     rendered, champion = problem.contenders[0].rendered(problem.problem), now.players[0]
     nvcc: CompiledConfig | str = "none is installed for it"
-    if source_language(board.target).has_launch and not board.spec.startswith("fake:"):
+    if source_language(board.target).has_launch and kind_of(board.spec).times_pass:
         nvcc = _by_nvcc(rendered, now.device.architecture)
 
     def swapped(name: str, code: CompiledConfig | str, faster: str, same: str) -> Swap:

@@ -19,7 +19,7 @@ from tuner.cli.formatting import config_text, print_json, table
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.devices.detect import DetectedDevice, find, gpus
+from tuner.devices.detect import DetectedDevice, find, gpus, is_spec
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble
 from tuner.export.symbolic import in_python, traced
@@ -120,7 +120,7 @@ def _subject(
 
 def _here(device: str, info: DeviceInfo) -> DetectedDevice | None:
     """The device on this machine; None if it has none of that name."""
-    if device.startswith("fake:"):
+    if is_spec(device):
         return find(device)
     return next((each for each in (*gpus(), find("cpu")) if each.info.name == info.name), None)
 

@@ -12,7 +12,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
-from tuner.devices.detect import DetectedDevice
+from tuner.devices.detect import DetectedDevice, is_spec
 from tuner.lookup.asking import completed_device, opened, parse_device
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.record import ProblemKey, Role
@@ -42,7 +42,7 @@ def device_of(text: str, store: Store) -> DeviceInfo:
 def detected(text: str, store: Store) -> DetectedDevice:
     """The same as what a study asks for."""
     info = device_of(text, store)
-    return DetectedDevice(text if text.startswith("fake:") else info.kind, info)
+    return DetectedDevice(text if text and is_spec(text) else info.kind, info)
 
 
 def study_preview(

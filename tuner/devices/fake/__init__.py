@@ -1,1 +1,0 @@
-"""A device for tests: its times and faults stand in a file."""
