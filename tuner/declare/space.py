@@ -12,7 +12,7 @@ import ml_dtypes  # noqa: F401  whoever has kernels and NumPy has bfloat16 by it
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.declare.enumeration import BLOCK_ROWS, Codes, Columns, Enumeration, Rule, holds, value_array
+from tuner.declare.enumeration import Codes, Columns, Enumeration, Rule, holds, value_array
 from tuner.errors import DeclarationError, InputError
 
 #: A parameter's value. Constraints may compute with numbers and compare strings.
@@ -171,16 +171,14 @@ class Space(Sequence[Config]):
         self._rules = rules or ()
         self.codes = codes
         self._arrays = [value_array(parameter.values) for parameter in self.parameters]
-        self._code_of = [
-            {value: code for code, value in enumerate(parameter.values)} for parameter in self.parameters
-        ]
+        self._code_of = _codes_of(self.parameters)
         self._added: dict[bytes, int] = {}
         sizes = [len(parameter.values) for parameter in self.parameters]
         if self.raw_size < 2**63:
             weights = [math.prod(sizes[position + 1 :]) for position in range(len(sizes))]
         else:  # keys are then hashes, so hits are compared in full
             rng = np.random.default_rng(len(sizes))
-            weights = [int(each) | 1 for each in rng.integers(1, 2**63, len(sizes))]
+            weights = [int(weight) | 1 for weight in rng.integers(1, 2**63, len(sizes))]
         self._weights = np.array(weights, dtype=np.uint64)
 
     @classmethod
@@ -209,20 +207,15 @@ class Space(Sequence[Config]):
         """
         rules = [(constraint.sentence, _bound(constraint, problem, device)) for constraint in constraints]
         values = {parameter.name: parameter.values for parameter in parameters}
-        legal = Enumeration(values, rules, limit, seed).run()
-        rejected = [
-            (constraint.sentence, count) for constraint, count in zip(constraints, legal.rejected, strict=True)
-        ]
-        return cls(parameters, legal.codes, rejected=rejected, rules=rules if legal.sampled else None)
+        codes, counts, sampled = Enumeration(values, rules, limit, seed).run()
+        rejected = [(rule.sentence, count) for rule, count in zip(constraints, counts, strict=True)]
+        return cls(parameters, codes, rejected=rejected, rules=rules if sampled else None)
 
     @classmethod
     def of(cls, parameters: Sequence[Parameter], configs: Iterable[Mapping[str, Value]]) -> Space:
         """Makes the space of exactly these configs, in this order; for example those of a recording."""
-        code_of = [{value: code for code, value in enumerate(parameter.values)} for parameter in parameters]
-        rows = [
-            [codes[config[parameter.name]] for parameter, codes in zip(parameters, code_of, strict=True)]
-            for config in configs
-        ]
+        code_of = list(zip(parameters, _codes_of(parameters), strict=True))
+        rows = [[codes[config[parameter.name]] for parameter, codes in code_of] for config in configs]
         largest = max((len(parameter.values) for parameter in parameters), default=0)
         dtype = np.uint8 if largest <= 256 else np.uint32
         return cls(parameters, np.array(rows, dtype=dtype).reshape(len(rows), len(parameters)))
@@ -249,13 +242,9 @@ class Space(Sequence[Config]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return Config(
-            {
-                parameter.name: parameter.values[code]
-                for parameter, code in zip(self.parameters, self.codes[index].tolist(), strict=True)
-            }
-        )
+            return [self[at] for at in range(*index.indices(len(self)))]
+        row = zip(self.parameters, self.codes[index].tolist(), strict=True)
+        return Config({parameter.name: parameter.values[code] for parameter, code in row})
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Mapping) and int(self.find([config])[0]) >= 0
@@ -286,9 +275,7 @@ class Space(Sequence[Config]):
 
     @cached_property
     def _sorted_keys(self) -> tuple[NDArray[np.uint64], NDArray[np.intp] | None]:
-        keys = np.empty(len(self.codes), np.uint64)
-        for start in range(0, len(keys), BLOCK_ROWS):
-            keys[start : start + BLOCK_ROWS] = self._keys(self.codes[start : start + BLOCK_ROWS])
+        keys = self._keys(self.codes)
         if len(keys) < 2 or bool(np.all(keys[1:] > keys[:-1])):
             return keys, None
         order = np.argsort(keys)
@@ -394,10 +381,8 @@ class Space(Sequence[Config]):
         shares = 1 / (np.array([len(parameter.values) for parameter in self.parameters]) * len(self.parameters))
         indices = []
         for config in configs:
-            row = [
-                codes[config[parameter.name]]
-                for parameter, codes in zip(self.parameters, self._code_of, strict=True)
-            ]
+            own = zip(self.parameters, self._code_of, strict=True)
+            row = [codes[config[parameter.name]] for parameter, codes in own]
             steps = np.abs(every - np.array(row, np.int16))
             indices.append(int(np.argmin(np.count_nonzero(steps, axis=1) + steps @ shares)))
         return indices
@@ -424,6 +409,11 @@ class Space(Sequence[Config]):
             rows[at, column[at]] = (rows[at, column[at]] + 1 + rng.integers(0, size - 1)) % size
         located = self.locate(np.unique(rows, axis=0))
         return located[located >= 0]
+
+
+def _codes_of(parameters: Iterable[Parameter]) -> list[dict[Value, int]]:
+    """For each parameter the position of each of its values."""
+    return [{value: code for code, value in enumerate(parameter.values)} for parameter in parameters]
 
 
 def _bound(constraint: Constraint, problem: Any, device: Any) -> Rule:
