@@ -14,6 +14,8 @@ from fixtures import postgres
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
+# Read where the package is loaded, which the conftest.py of a folder may do.
+os.environ["TUNER_DEVICES"] = str(Path(__file__).with_name("fixtures") / "devices")
 pytest.register_assert_rewrite("contracts.device_suite")
 
 # What a test holds for does not depend on how busy the machine is: no example has a deadline, and slow drawing
@@ -27,7 +29,6 @@ def pytest_configure(config: pytest.Config) -> None:
     kept = getattr(config, "cache", None)
     os.environ["TUNER_CACHE"] = str(kept.mkdir("tuner")) if kept else tempfile.mkdtemp()
     os.environ.pop("TUNER_DB", None)
-    os.environ["TUNER_DEVICES"] = str(Path(__file__).parent / "fixtures" / "devices")
     os.environ["TUNER_CONFIG"] = os.devnull  # no defaults of whoever runs the tests
     # Tests do not wait for those who measure on this machine, and those who measure not for tests.
     os.environ["TUNER_LOCKS"] = tempfile.mkdtemp(prefix="tuner-locks-")
