@@ -1,40 +1,49 @@
-"""The load that others cause on devices during a measurement.
+"""The load that others cause on devices during a measurement; the memory and energy that are left or used.
 
-It is kept in the circumstances of records; `tuner.results.measurement` judges it.
+Records keep it in their circumstances; `tuner.results.measurement` judges it. Readings of a CPU are running
+totals, and its load is the difference of two, so that nothing runs beside a measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import psutil
 
+from tuner.devices.cuda.kind import nvml
 from tuner.devices.detect import kind_of
-from tuner.devices.protocol import DetectedDevice, Load
-from tuner.results.measurement import SLOWED, complaints
+from tuner.devices.protocol import DetectedDevice, Load, LoadWatch
+from tuner.results.measurement import (
+    BUSY_GPU,
+    HEAT,
+    OTHERS_CORES,
+    OTHERS_GPU,
+    OTHERS_PROCESSES,
+    QUOTA,
+    SLOWED,
+    STEAL,
+    TAKEN,
+    complaints,
+)
 
-#: Largest number of processes named, busiest first.
-NAMED = 3
-
-
-def described(load: Load, cores: int = 0) -> tuple[str, ...]:
-    """Returns the complaints about a load, with the processes behind it."""
-    troubles = complaints(load.circumstances, cores)
-    return (*troubles, f"busiest: {', '.join(load.who)}") if troubles and load.who else troubles
-
-
-def slowed(device: DetectedDevice) -> tuple[str, ...]:
-    """Returns why a device runs below its clocks now, by what it says itself."""
-    reasons = kind_of(device.spec).throttle_reasons(device)
-    return tuple(dict.fromkeys(why for bit, why in SLOWED.items() if reasons & bit))
-
-
-def user_of(pid: int) -> str:
-    """Names the user of a process: `` of anna``; empty if that is unknown."""
-    try:
-        return f" of {psutil.Process(pid).username()}"
-    except (psutil.Error, KeyError):
-        return ""
+#: Largest number of processes named, busiest first; and the smallest share of a core for which one is.
+NAMED, NAMED_FROM = 3, 0.05
+#: NVML's utilization covers up to the last second: a process that has just ended is gone from it after this
+#: long.
+UTILIZATION_S = 1.1
+CORES, CGROUPS = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
+#: Files of a control group, in versions 2 and 1 (Linux, "Control Group v2"): what tells how long its quota held
+#: it back, with the unit in seconds; the limit of its memory, and its use.
+_QUOTAS = (("cpu.stat", "throttled_usec", 1e-6), ("cpu/cpu.stat", "throttled_time", 1e-9))
+_MEMORY = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+#: RAPL's energy counters, as Linux shows them (kernel documentation, "Power Capping Framework"): running totals
+#: in microjoules, one folder for each package, each with its own range for wrap-around.
+COUNTERS = Path("/sys/class/powercap")
 
 
 class MachineWatch:
@@ -53,3 +62,284 @@ class MachineWatch:
     def complaints(self) -> tuple[str, ...]:
         """Describes what is wrong with the machine; empty if it is quiet."""
         return described(self.load(), self._cores)
+
+
+def described(load: Load, cores: int = 0) -> tuple[str, ...]:
+    """Returns the complaints about a load, with the processes behind it."""
+    troubles = complaints(load.circumstances, cores)
+    return (*troubles, f"busiest: {', '.join(load.who)}") if troubles and load.who else troubles
+
+
+def slowed(device: DetectedDevice) -> tuple[str, ...]:
+    """Returns why a device runs below its clocks now, by what it says itself."""
+    reasons = kind_of(device.spec).throttle_reasons(device)
+    return tuple(dict.fromkeys(why for bit, why in SLOWED.items() if reasons & bit))
+
+
+def own_pids() -> set[int]:
+    """This process and all that it started."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+
+
+def user_of(pid: int) -> str:
+    """Names the user of a process: `` of anna``; empty if that is unknown."""
+    try:
+        return f" of {psutil.Process(pid).username()}"
+    except (psutil.Error, KeyError):
+        return ""
+
+
+# --- A CPU: other processes, stolen time, throttled clocks ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CpuProcess:
+    """A process at one point in time.
+
+    Attributes:
+        name: Name of its program.
+        cpu_s: CPU seconds so far, including those of its ended children.
+        is_own: True for this process and its descendants.
+    """
+
+    name: str
+    cpu_s: float
+    is_own: bool = False
+
+
+@dataclass(frozen=True)
+class CpuReading:
+    """Totals for the cores that this process may use, at one point in time.
+
+    Attributes:
+        at_s: Time of the reading, by the monotonic clock.
+        cores: Number of cores.
+        busy_s: Core seconds spent on any process.
+        steal_s: Core seconds that the hypervisor gave to others.
+        quota_s: Seconds in which a control group's quota throttled this process.
+        heat_events: Number of times that cores were throttled for heat.
+        processes: Process id -> process, of all that are visible.
+    """
+
+    at_s: float
+    cores: int
+    busy_s: float
+    steal_s: float = 0.0
+    quota_s: float = 0.0
+    heat_events: int = 0
+    processes: Mapping[int, CpuProcess] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> CpuReading:
+        """Takes a reading of this machine."""
+        mine, own = os.sched_getaffinity(0), own_pids()
+        times = [times for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in mine]
+        # Linux includes guest time in user time, so `guest` is not added.
+        busy_s = sum(core.user + core.nice + core.system + core.irq + core.softirq for core in times)
+        processes = {  # user, system, and both of children that have ended
+            process.pid: CpuProcess(process.info["name"] or "?", sum(used[:4]), process.pid in own)
+            for process in psutil.process_iter(["name", "cpu_times"])
+            if (used := process.info["cpu_times"]) is not None
+        }
+        steal_s = sum(core.steal for core in times)
+        return cls(time.monotonic(), len(mine), busy_s, steal_s, quota_s(), heat_events(), processes)
+
+
+class CpuWatch(LoadWatch):
+    """Watches the cores that this process may use."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Takes a new first reading."""
+        self._before = CpuReading.now()
+
+    def load(self) -> Load:
+        """Returns the load since the first reading."""
+        return cpu_load(self._before, CpuReading.now())
+
+
+def cpu_load(before: CpuReading, after: CpuReading) -> Load:
+    """Computes a CPU's load between two readings; this process and its descendants do not count."""
+    wall_s = after.at_s - before.at_s
+    if wall_s <= 0:
+        return Load()
+    own_s, earlier_s = (
+        sum(process.cpu_s for process in reading.processes.values() if process.is_own)
+        for reading in (after, before)
+    )
+    others = max(after.busy_s - before.busy_s - (own_s - earlier_s), 0.0) / wall_s
+    steal = (after.steal_s - before.steal_s) / wall_s / after.cores
+    circumstances = {
+        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / after.cores + steal, 4),
+    }  # fmt: skip
+    quota, heat = (after.quota_s - before.quota_s) / wall_s, after.heat_events - before.heat_events
+    more = {QUOTA: round(quota, 4), HEAT: float(heat)}
+    return Load(
+        circumstances | {name: value for name, value in more.items() if value > 0},
+        _busiest(before, after, wall_s),
+    )
+
+
+def _busiest(before: CpuReading, after: CpuReading, wall_s: float) -> tuple[str, ...]:
+    """Names the other processes that used the most CPU, with the cores that they used."""
+    none = CpuProcess("", 0.0)
+    shares = {
+        pid: (process.cpu_s - before.processes.get(pid, none).cpu_s) / wall_s
+        for pid, process in after.processes.items()
+        if not process.is_own
+    }
+    return tuple(
+        f"{after.processes[pid].name} ({pid}){user_of(pid)}, {shares[pid]:.2g} cores"
+        for pid in sorted(shares, key=shares.__getitem__, reverse=True)[:NAMED]
+        if shares[pid] > NAMED_FROM
+    )
+
+
+def quota_s() -> float:
+    """Seconds in which the control group's quota held this process back."""
+    for name, key, unit_s in _QUOTAS:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            values = dict(line.split() for line in (CGROUPS / name).read_text().splitlines())
+            return int(values[key]) * unit_s
+    return 0.0
+
+
+def heat_events() -> int:
+    """How often any core was throttled for heat; 0 if the kernel does not count."""
+    total = 0
+    for file in CORES.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+        with contextlib.suppress(OSError, ValueError):
+            total += int(file.read_text())
+    return total
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Total memory in bytes, and what is available without swapping; a container may get only part of both."""
+    memory = psutil.virtual_memory()
+    total, free = int(memory.total), int(memory.available)
+    for names in _MEMORY:
+        with contextlib.suppress(OSError, ValueError):  # "max" says that there is no limit
+            limit, used = (int((CGROUPS / name).read_text()) for name in names)
+            total, free = min(total, limit), min(free, max(limit - used, 0))
+    return total, free
+
+
+class EnergyCounters:
+    """The packages' energy counters of this machine.
+
+    Attributes:
+        trouble: Reason why they cannot be read; empty if they can.
+    """
+
+    def __init__(self, folder: Path = COUNTERS) -> None:
+        """Looks for the counters in a folder."""
+        # A package is "intel-rapl:0" (AMD's too), a part of it "intel-rapl:0:1".
+        files = sorted(folder.glob("intel-rapl:[0-9]*/energy_uj"))
+        self._files = [file for file in files if file.parent.name.count(":") == 1]
+        self.trouble = (
+            "" if self._files else f"Linux shows no energy counters of this CPU (no {folder}/intel-rapl:0)"
+        )
+        try:
+            self.read_j()
+        except (OSError, ValueError):
+            self.trouble = (
+                f"the energy counters of this CPU are for root alone (`chmod a+r {folder}/*/energy_uj` as root "
+                "opens them)"
+            )
+
+    def read_j(self) -> list[float]:
+        """Reads the joules of each package.
+
+        Raises:
+            OSError: A counter cannot be read.
+        """
+        return [int(file.read_text()) * 1e-6 for file in self._files]
+
+    def between_j(self, before: list[float], after: list[float]) -> float:
+        """Returns the joules of all packages between two readings; a counter may have wrapped around once."""
+        wrapped = [file for file, first, last in zip(self._files, before, after, strict=True) if last < first]
+        ranges_j = [int((file.parent / "max_energy_range_uj").read_text()) * 1e-6 for file in wrapped]
+        return sum(after) - sum(before) + sum(ranges_j)
+
+
+# --- GPUs: the processes that compute there -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """The processes on a GPU at one point in time.
+
+    Attributes:
+        processes: Process id -> program and user of those that compute there; empty text for ids of another
+            namespace.
+        utilization: Share of time in which the GPU was busy; None if unknown.
+    """
+
+    processes: Mapping[int, str] = field(default_factory=dict)
+    utilization: float | None = None
+
+
+class GpuWatch(LoadWatch):
+    """Watches GPUs of this machine."""
+
+    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
+        """Takes the first readings, before this process uses the GPUs."""
+        self._uuids = [device.info.uuid for device in devices]
+        self._before = [read_gpu(uuid) for uuid in self._uuids]
+        if any((reading.utilization or 0.0) >= BUSY_GPU for reading in self._before):
+            # This load may come from the previous study.
+            time.sleep(UTILIZATION_S)
+            self._before = [read_gpu(uuid) for uuid in self._uuids]
+
+    def restart(self) -> None:
+        """Forgets utilization, which this process may cause from now on."""
+        self._before = [replace(reading, utilization=None) for reading in self._before]
+
+    def load(self) -> Load:
+        """Returns the load of the worst."""
+        own, befores = own_pids(), zip(self._uuids, self._before, strict=True)
+        loads = [gpu_load(before, read_gpu(uuid), own) for uuid, before in befores]
+        return max(loads, key=lambda load: sorted(load.circumstances.values()))
+
+
+def gpu_load(before: GpuReading, after: GpuReading, own: Collection[int]) -> Load:
+    """Computes a GPU's load.
+
+    Args:
+        before: A reading before this process, or a descendant, used the GPU; its utilization is that of others.
+        after: A reading from now.
+        own: This process and its descendants.
+    """
+    others = {pid: name for pid, name in after.processes.items() if pid not in own}
+    if len(others) == len(after.processes):
+        # In a container NVML reports the host's process ids: those that appeared since the first reading may be
+        # ours.
+        others = {pid: name for pid, name in others.items() if name or pid in before.processes}
+    readings = {OTHERS_PROCESSES: float(len(others))}
+    if before.utilization is not None:
+        readings[OTHERS_GPU] = before.utilization
+    names = [name or f"process {pid} of another namespace" for pid, name in others.items()]
+    return Load(readings, tuple(names[:NAMED]))
+
+
+def read_gpu(uuid: str) -> GpuReading:
+    """Takes a reading of a GPU or MIG instance; empty if NVML does not respond."""
+    try:
+        library = nvml()
+        handle = library.nvmlDeviceGetHandleByUUID(uuid)
+        pids = [process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(handle)]
+    except Exception:
+        return GpuReading()
+    utilization = None
+    with contextlib.suppress(library.NVMLError):  # a MIG instance reports none
+        utilization = library.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    return GpuReading({pid: _titled(pid) for pid in pids}, utilization)
+
+
+def _titled(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} ({pid}){user_of(pid)}"
+    except psutil.Error:
+        return ""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.devices.cpu import load as cpu_load
+from tuner.devices.machine_load import memory_bytes
 from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
@@ -104,7 +104,7 @@ class CompilePool:
         self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
-        share = max(cpu_load.memory_bytes() // self.size, MEMORY_FLOOR_BYTES)
+        share = max(memory_bytes()[0] // self.size, MEMORY_FLOOR_BYTES)
         # NVRTC's own cache returns code without the compiler's report.
         variables = {"CUDA_CACHE_DISABLE": "1", MEMORY_VARIABLE: str(min(share, MEMORY_BYTES))}
         return Worker("compile", self._spec, variables)

@@ -29,8 +29,8 @@ import psutil
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
-from tuner.devices.cpu import load as cpu_load
 from tuner.devices.detect import compiler_for, kind_of, open_device
+from tuner.devices.machine_load import memory_bytes
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.errors import InputError, TunerError
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason, noise
@@ -255,7 +255,7 @@ def limit_memory(role: str, spec: str) -> None:
     if share is None and not (role == "device" and kind_of(spec).is_host):
         return
     held = psutil.Process().memory_info()
-    limit = held.data + (cpu_load.free_bytes() if share is None else int(share))
+    limit = held.data + (memory_bytes()[1] if share is None else int(share))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -12,12 +12,19 @@ import psutil
 import pytest
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.cpu import load as cpu
-from tuner.devices.cpu.load import CpuProcess, CpuReading, EnergyCounters, cpu_load
-from tuner.devices.cuda import load as gpu
-from tuner.devices.cuda.load import GpuReading, gpu_load
+from tuner.devices import machine_load
 from tuner.devices.detect import DetectedDevice, find
-from tuner.devices.machine_load import MachineWatch, described
+from tuner.devices.machine_load import (
+    CpuProcess,
+    CpuReading,
+    EnergyCounters,
+    GpuReading,
+    MachineWatch,
+    cpu_load,
+    described,
+    gpu_load,
+    memory_bytes,
+)
 from tuner.devices.protocol import Load, keep_busy
 from tuner.results.measurement import (
     HEAT,
@@ -41,15 +48,15 @@ def reading(
 
 
 def test_another_process_on_a_core_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "user_of", lambda pid: " of anna")
-    python = {OWN: CpuProcess(1, "python", 3), 101: CpuProcess(OWN, "python", 2)}
-    before = reading(0, 10, python | {7: CpuProcess(1, "render", 50)})
+    monkeypatch.setattr(machine_load, "user_of", lambda pid: " of anna")
+    python = {OWN: CpuProcess("python", 3, True), 101: CpuProcess("python", 2, True)}
+    before = reading(0, 10, python | {7: CpuProcess("render", 50)})
     # A second later: this study took 0.9 s of a core, a child of its worker among that; the other one 0.98 s.
     after = reading(1, 11.9, {
-        OWN: CpuProcess(1, "python", 3.2), 101: CpuProcess(OWN, "python", 2.5),
-        102: CpuProcess(101, "python", 0.2), 7: CpuProcess(1, "render", 50.98),
+        OWN: CpuProcess("python", 3.2, True), 101: CpuProcess("python", 2.5, True),
+        102: CpuProcess("python", 0.2, True), 7: CpuProcess("render", 50.98),
     })  # fmt: skip
-    load = cpu_load(before, after, OWN)
+    load = cpu_load(before, after)
     assert load.circumstances == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0, TAKEN: pytest.approx(0.5)}
     assert described(load, cores=2) == (
         "other processes use 1 of 2 cores", "busiest: render (7) of anna, 0.98 cores",
@@ -57,21 +64,21 @@ def test_another_process_on_a_core_is_found_and_named(monkeypatch: pytest.Monkey
 
 
 def test_a_worker_that_ended_is_still_this_studys() -> None:
-    before = reading(0, 0, {OWN: CpuProcess(1, "python", 1.0), 101: CpuProcess(OWN, "python", 5.0)})
+    before = reading(0, 0, {OWN: CpuProcess("python", 1.0, True), 101: CpuProcess("python", 5.0, True)})
     # Its parent's seconds hold those of children that ended.
-    after = reading(2, 3, {OWN: CpuProcess(1, "python", 9.0)})
-    assert described(cpu_load(before, after, OWN), 2) == ()
+    after = reading(2, 3, {OWN: CpuProcess("python", 9.0, True)})
+    assert described(cpu_load(before, after), 2) == ()
 
 
 def test_steal_quota_and_heat_are_found() -> None:
     before, after = reading(0, 0), reading(10, 0, steal_s=2.0, quota_s=1.5, heat_events=3)
-    circumstances = cpu_load(before, after, OWN).circumstances
+    circumstances = cpu_load(before, after).circumstances
     assert circumstances == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
     assert complaints(circumstances, 2) == (
         "the hypervisor gives 10% of the cores' time to others",
         "a CPU quota holds this process back 15% of the time", "cores are throttled for heat",
     )  # fmt: skip
-    assert cpu_load(after, after, OWN) == Load()
+    assert cpu_load(after, after) == Load()
 
 
 def test_this_machine_is_read() -> None:
@@ -108,10 +115,10 @@ def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: py
         GpuReading({OWN: "python"}, 1.0),
         GpuReading({7: "x"}),
     ]
-    monkeypatch.setattr(gpu, "read_gpu", lambda uuid: readings.pop(0))
-    monkeypatch.setattr(gpu, "UTILIZATION_S", 0.0)
-    monkeypatch.setattr(gpu.os, "getpid", lambda: OWN)
-    monkeypatch.setattr(gpu.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
+    monkeypatch.setattr(machine_load, "read_gpu", lambda uuid: readings.pop(0))
+    monkeypatch.setattr(machine_load, "UTILIZATION_S", 0.0)
+    monkeypatch.setattr(machine_load.os, "getpid", lambda: OWN)
+    monkeypatch.setattr(machine_load.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
     watch = MachineWatch([DetectedDevice("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
     assert watch.complaints() == ()
     watch.restart()
@@ -124,8 +131,8 @@ def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: py
 
 @pytest.fixture
 def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(cpu, "CGROUPS", tmp_path)
-    monkeypatch.setattr(cpu, "_CORES", tmp_path)
+    monkeypatch.setattr(machine_load, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_load, "CORES", tmp_path)
     for name in ("memory", "cpu"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -136,9 +143,9 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("cpu.stat", "usage_usec 5\nthrottled_usec 2500000\n"), ("cpu/cpu.stat", "throttled_time 2500000000\n")],
 )
 def test_a_quota_tells_how_long_it_held_this_process_back(cgroups: Path, name: str, text: str) -> None:
-    assert cpu.quota_s() == 0
+    assert machine_load.quota_s() == 0
     (cgroups / name).write_text(text)
-    assert cpu.quota_s() == 2.5
+    assert machine_load.quota_s() == 2.5
 
 
 def test_cores_tell_how_often_they_were_too_hot(cgroups: Path) -> None:
@@ -146,7 +153,7 @@ def test_cores_tell_how_often_they_were_too_hot(cgroups: Path) -> None:
         folder = cgroups / f"cpu{core}" / "thermal_throttle"
         folder.mkdir(parents=True)
         (folder / "core_throttle_count").write_text(f"{count}\n")
-    assert cpu.heat_events() == 5
+    assert machine_load.heat_events() == 5
 
 
 @pytest.mark.parametrize(
@@ -154,14 +161,15 @@ def test_cores_tell_how_often_they_were_too_hot(cgroups: Path) -> None:
     [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
 )
 def test_a_container_has_what_its_group_leaves(cgroups: Path, limit: str, used: str) -> None:
-    assert 0 < cpu.free_bytes() <= cpu.memory_bytes() == psutil.virtual_memory().total
+    total = psutil.virtual_memory().total
+    assert 0 < memory_bytes()[1] <= memory_bytes()[0] == total
     (cgroups / limit).write_text("1000000\n")
     (cgroups / used).write_text("400000\n")
-    assert (cpu.memory_bytes(), cpu.free_bytes()) == (1_000_000, 600_000)
+    assert memory_bytes() == (1_000_000, 600_000)
     (cgroups / used).write_text("1200000\n")
-    assert cpu.free_bytes() == 0
+    assert memory_bytes() == (1_000_000, 0)
     (cgroups / limit).write_text("max\n")
-    assert cpu.memory_bytes() == psutil.virtual_memory().total
+    assert memory_bytes()[0] == total
 
 
 @pytest.fixture

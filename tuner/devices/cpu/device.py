@@ -13,10 +13,9 @@ import numpy
 import psutil
 import threadpoolctl
 
-from tuner.devices.cpu import load as cpu_load
 from tuner.devices.cpu.kind import FEATURES_VARIABLE, KIND, cpu_flags, cpu_info, vectors_in_use
-from tuner.devices.cpu.load import EnergyCounters
 from tuner.devices.cpu.numba import COMPILER
+from tuner.devices.machine_load import EnergyCounters, memory_bytes
 from tuner.devices.protocol import Arrays, Device, Run, keep_busy
 from tuner.errors import DeviceTrouble
 
@@ -72,7 +71,7 @@ class CpuDevice(Device):
 
     def free_bytes(self) -> int:
         """Bytes of memory available without swapping."""
-        return cpu_load.free_bytes()
+        return memory_bytes()[1]
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""

@@ -90,7 +90,7 @@ class CpuKind(DeviceKind):
 
     def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
         """Watches other processes, stolen time and throttled clocks."""
-        watch: LoadWatch = load("tuner.devices.cpu.load:CpuWatch")()
+        watch: LoadWatch = load("tuner.devices.machine_load:CpuWatch")()
         return watch
 
     def lock_names(self, info: DeviceInfo) -> list[str]:
@@ -99,7 +99,7 @@ class CpuKind(DeviceKind):
 
     def power_trouble(self) -> str:
         """Why the energy counters cannot be read."""
-        trouble: str = load("tuner.devices.cpu.load:EnergyCounters")().trouble
+        trouble: str = load("tuner.devices.machine_load:EnergyCounters")().trouble
         return trouble
 
     def likeness(self, info: DeviceInfo) -> tuple[str, str]:

@@ -81,7 +81,7 @@ class CudaKind(DeviceKind):
 
     def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
         """Watches other processes on the GPUs."""
-        watch: LoadWatch = load("tuner.devices.cuda.load:GpuWatch")(devices)
+        watch: LoadWatch = load("tuner.devices.machine_load:GpuWatch")(devices)
         return watch
 
     def throttle_reasons(self, device: DetectedDevice) -> int:
