@@ -17,7 +17,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.night.plan_items import PlanItem
+from tuner.night.plan import PlanItem
 from tuner.night.sentinels import Contender, Pass, Watched
 from tuner.night.work import Assignment, Done
 from tuner.version import __version__

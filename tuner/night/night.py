@@ -14,7 +14,7 @@ from tuner.errors import InputError, NothingFound
 from tuner.lookup.demand import most_wanted
 from tuner.model.survey import refit_if_possible, run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
-from tuner.night.plan_items import Plan, PlanItem, SurveyItem
+from tuner.night.plan import Plan, PlanItem, SurveyItem, budget_s
 from tuner.night.work import Assignment, Done, Finished, Part, Place
 from tuner.results.objectives import limit_for
 from tuner.results.record import Wanted
@@ -190,7 +190,9 @@ def run_surveys(plan: Plan, store: Store, device: DetectedDevice, deadline_s: fl
         Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
     for item in plan.surveys:
-        left_s = item.seconds if deadline_s is None else min(item.seconds, deadline_s - time.monotonic())
+        left_s = (
+            item.table.seconds if deadline_s is None else min(item.table.seconds, deadline_s - time.monotonic())
+        )
         name = f"survey of {item.operation.name}"
         if left_s <= 0:
             yield f"{name}: not reached"
@@ -243,6 +245,6 @@ def _wanted_item(plan: Plan, wanted: Wanted, catalogue: Catalogue) -> PlanItem |
     except InputError:
         return None
     return PlanItem(
-        problem, catalogue, seconds=plan.wanted_seconds, trials=plan.wanted_trials,
+        problem, catalogue, seconds=budget_s(plan.defaults), trials=plan.defaults.trials,
         error_limit=limit_for(wanted.problem.precision, None), wanted=wanted,
     )  # fmt: skip

@@ -1,50 +1,176 @@
-"""Reads plans: parses and checks the TOML, and lists every problem. docs/plans.md describes them."""
+"""Plans: reads and checks the TOML, and lists every problem. docs/plans.md describes them."""
 
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import itertools
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.declare.catalogue import Catalogue, builtin, from_file
 from tuner.declare.epilogue import Epilogue
+from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
+from tuner.devices.detect import is_spec, kinds
 from tuner.errors import InputError, PlanError, UnknownName
-from tuner.night.plan_items import (
-    DEFAULT_SECONDS,
-    KeyPath,
-    Plan,
-    PlanItem,
-    SurveyItem,
-    asks_for,
-    clock_time,
-    seconds_until,
-)  # fmt: skip
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
+from tuner.results.record import Wanted
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from tuner.night.plan_schema import DefaultsTable, ProblemTable, StrictTable, SurveyTable, WatchTable
 
-    from tuner.night.plan_schema import DefaultsTable, ProblemTable, SurveyTable
-
-__all__ = [
-    "DEFAULT_SECONDS", "MAX_PROBLEMS", "Plan", "PlanItem", "asks_for", "clock_time", "document_of",
-    "listed_problems", "plan_of", "read_plan", "seconds_until",
-]  # fmt: skip
-
+#: A path in a parsed document: keys of tables, and numbers of elements of arrays.
+KeyPath = tuple[str | int, ...]
+#: Seconds for a problem if the plan gives neither seconds nor trials.
+DEFAULT_SECONDS = 60.0
 #: Samplers that minimise several objectives (see `tuner.search`, which is slow to load).
 SEVERAL = ("tile", "random", "bruteforce")
 #: More problems than this are a mistake: at a second each they take more than a day.
 MAX_PROBLEMS = 100_000
+#: Hours before its end at which a night begins at the earliest, if nothing says when it begins.
+LONGEST_NIGHT_H = 14
 #: A line that may be the last one of a value of several lines.
 _LAST_LINE = re.compile(r"""[\]}"'][ \t]*(#.*)?$""")
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+@dataclass(frozen=True)
+class PlanItem:
+    """One problem to tune.
+
+    Attributes:
+        problem: What to compute: operation, shape, dtype, layout, precision.
+        catalogue: Where its kernels are found.
+        file: The user's own file that declares them, absolute; None for built-in ones.
+        regime: How times are taken.
+        kernels: Names of the kernels that compete; all if empty.
+        seconds: Budget of its study in seconds; None without that limit.
+        trials: Budget of its study in trials; None without that limit.
+        objectives: Objectives to minimise.
+        error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        wanted: How often it was asked for without an exact answer, where that is why it is tuned.
+        devices: Kinds or models of device on which it is tuned; empty for any.
+    """
+
+    problem: Problem
+    catalogue: Catalogue = field(compare=False, repr=False)
+    file: Path | None = None
+    regime: str = "cold"
+    kernels: tuple[str, ...] = ()
+    seconds: float | None = DEFAULT_SECONDS
+    trials: int | None = None
+    objectives: tuple[str, ...] = TIME
+    error_limit: float | None = None
+    wanted: Wanted | None = field(default=None, compare=False)
+    devices: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for items of the same work: everything but the budgets."""
+        problem = self.problem
+        words = problem.dtype, problem.layout, problem.precision, problem.epilogue
+        what = (problem.operation.name, self.file, problem.shape, *words)
+        return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
+
+
+@dataclass(frozen=True)
+class SurveyItem:
+    """A survey of a plan.
+
+    Attributes:
+        operation: What is surveyed.
+        catalogue: Where its kernels are found.
+        problems: Problems of one's own, which come first.
+        table: Its other keys.
+        regime: How time is taken; as usual on the device where empty.
+    """
+
+    operation: Operation
+    catalogue: Catalogue = field(compare=False, repr=False)
+    problems: tuple[Problem, ...]
+    table: SurveyTable
+    regime: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan as read.
+
+    Attributes:
+        path: Its file, absolute.
+        items: The problems in the plan's order, without duplicates.
+        watch: What is timed before anything is tuned.
+        defaults: Device and sampler of all; the budget of what programs asked for.
+        since: Time of day before which a night does not begin, local; None without one.
+        until: Time of day to stop at, local; None without one.
+        seconds: Budget of the whole run in seconds; None without one.
+        surveys: Surveys, which come before the problems.
+        wanted: How many of the problems that programs asked for are tuned as well.
+    """
+
+    path: Path
+    items: tuple[PlanItem, ...]
+    watch: WatchTable
+    defaults: DefaultsTable
+    since: time | None = None
+    until: time | None = None
+    seconds: float | None = None
+    surveys: tuple[SurveyItem, ...] = ()
+    wanted: int = 0
+
+    @property
+    def device(self) -> str:
+        """Device on which all are tuned; empty for the default one."""
+        return self.defaults.device
+
+
+def asks_for(names: Collection[str], info: DeviceInfo) -> bool:
+    """True if a device is among those that are named by kind, model, or a pattern of the model.
+
+    Args:
+        names: ``cuda``, ``cpu``, ``NVIDIA H200``, ``*H200*``; none for any device. ``cuda:1`` stands for its
+            kind, and a device whose times do not pass for any.
+        info: The device.
+    """
+    named = {name.partition(":")[0].lower() for name in names}
+    model = info.name.lower()
+    is_named = any(fnmatch.fnmatchcase(model, name.lower()) for name in names)
+    stand_ins = {name for name, kind in kinds().items() if not kind.times_pass}
+    return not names or is_named or bool(named & {info.kind, *stand_ins})
+
+
+# --- times of day --------------------------------------
+
+
+def clock_time(text: str) -> time:
+    """Reads ``HH:MM``.
+
+    Raises:
+        InputError: The text is not a time of day.
+    """
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise InputError(f'a time of day is "HH:MM", 00:00 to 23:59, got {text!r}; give one such as 06:30')
+    return time(int(match[1]), int(match[2]))
+
+
+def seconds_until(clock: time, now: datetime) -> float:
+    """Returns the seconds from `now` (local, without time zone) until a clock next shows this time.
+
+    From a time to itself is a day. A night in which clocks change has its true length.
+    """
+    then = datetime.combine(now.date(), clock)
+    if then <= now:
+        then += timedelta(days=1)
+    return then.timestamp() - now.timestamp()
 
 
 # --- where keys stand ----------------------------------
@@ -58,7 +184,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
     Returns:
         Path -> line, counted from 1. Elements of arrays of tables have their number (from 0) in the path:
-        ``("problems", 1, "shape")``. Keys inside inline tables may be missing; see `line_of`.
+        ``("problems", 1, "shape")``. Keys inside inline tables may be missing; see `Complaints.line_of`.
     """
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
@@ -88,36 +214,12 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     return lines
 
 
-def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """Returns the line of a key, else of the nearest table or key around it; 1 if there is none."""
-    around = (path[:length] for length in range(len(path), 0, -1))
-    return next((lines[part] for part in around if part in lines), 1)
-
-
-class _Mistake(InputError):
-    """A wrong value in a table.
-
-    Attributes:
-        key: Its key; empty for the whole table.
-    """
-
-    def __init__(self, key: str, message: object) -> None:
-        super().__init__(str(message))
-        self.key = key
-
-
-@contextlib.contextmanager
-def _naming(key: str, prefix: bool = True) -> Iterator[None]:
-    """Says of which key an `InputError` is; its message begins with the key, unless `prefix` is False."""
-    try:
-        yield
-    except InputError as error:
-        raise _Mistake(key, f"{key}: {error}" if prefix else error) from None
+T = TypeVar("T", bound="StrictTable")
 
 
 @dataclass(frozen=True)
 class Complaints:
-    """Makes the errors of one plan.
+    """The mistakes of one plan, collected so that all are told at once.
 
     Attributes:
         shown: The plan's path as the user gave it.
@@ -126,42 +228,66 @@ class Complaints:
 
     shown: Path
     text: str
+    _noted: dict[str, PlanError] = field(default_factory=dict, init=False)
 
     @cached_property
     def _lines(self) -> dict[KeyPath, int]:
         return key_lines(self.text)
 
+    def line_of(self, at: KeyPath) -> int:
+        """Returns the line of a key, else of the nearest table or key around it; 1 if there is none."""
+        around = (at[:length] for length in range(len(at), 0, -1))
+        return next((self._lines[part] for part in around if part in self._lines), 1)
+
     def about(self, at: KeyPath, message: object) -> PlanError:
         """Makes an error at a key, or at the table around it if the key is missing."""
-        line = line_of(self._lines, at)
+        line = self.line_of(at)
         return PlanError(f"{self.shown}:{line}: {message}", line, ".".join(str(part) for part in at))
 
+    def note(self, at: KeyPath, message: object) -> None:
+        """Notes a mistake at a key."""
+        error = self.about(at, message)
+        self._noted.setdefault(str(error), error)
+
     @contextlib.contextmanager
-    def of_table(self, at: KeyPath, table: BaseModel, defaults: DefaultsTable) -> Iterator[None]:
-        """Makes an error of a `_Mistake` in a table; a key that only the defaults have is at fault there."""
+    def noting(self, at: KeyPath, prefix: str = "") -> Iterator[None]:
+        """Notes an `InputError` of the block, which ends there."""
         try:
             yield
-        except _Mistake as mistake:
-            if mistake.key in defaults.model_fields_set - table.model_fields_set:
-                at = ("defaults",)
-            raise self.about((*at, mistake.key) if mistake.key else at, mistake) from None
+        except InputError as error:
+            self.note(at, f"{prefix}{error}")
 
-    def first_of(self, error: ValidationError) -> PlanError:
-        """Returns the first of pydantic's complaints, by line, in our words."""
-        from tuner.night import plan_schema as schema
+    def check(self) -> None:
+        """Raises what was noted as one error, in the order of lines; it has the first one's line and key."""
+        noted = sorted(self._noted.values(), key=lambda error: error.line)
+        if noted:
+            raise PlanError("\n".join(map(str, noted)), noted[0].line, noted[0].key)
 
-        first = min(error.errors(include_url=False), key=lambda one: line_of(self._lines, one["loc"]))
-        at, value = first["loc"], first["input"]
-        model: type[BaseModel] = schema.PlanTable
-        if len(at) > 1:
-            model = schema.TABLES[str(at[0])]
-        depth = sum(isinstance(part, int) for part in at[:2]) + (len(at) > 1)
-        if len(at) <= depth:
-            return self.about(at, f"{at[0]} holds tables, [[{at[0]}]], got {value!r}; write it so")
-        name = str(at[depth])
-        if first["type"] == "extra_forbidden":
-            return self.about(at, UnknownName("key", name, model.model_fields))
-        return self.about(at, f"{name} is {model.model_fields[name].description}, got {value!r}; correct it")
+    def checked(self, model: type[T], table: object, at: KeyPath = ()) -> T | None:
+        """The table by its schema; None if it is wrong, which is noted in our words."""
+        from pydantic import ValidationError
+
+        try:
+            return model.model_validate(table)
+        except ValidationError as error:
+            for mistake in error.errors(include_url=False):
+                self._note_key(model, at, mistake["loc"], mistake["type"], mistake["input"])
+            return None
+
+    def right_keys(self, model: type[T], table: Mapping[str, Any], at: KeyPath = ()) -> T:
+        """The table by its schema, without the keys that are wrong, which are noted."""
+        right = {key: value for key, value in table.items() if self.checked(model, {key: value}, at)}
+        return model.model_validate(right)
+
+    def _note_key(self, model: type[T], at: KeyPath, path: KeyPath, kind: str, value: object) -> None:
+        name = str(path[0]) if path else str(at[0])
+        rules = {known.alias or key: known.description for key, known in model.model_fields.items()}
+        message: object = f"{name} is {rules.get(name)}, got {value!r}; correct it"
+        if not path or (not at and len(path) > 1):
+            message = f"{name} holds tables, [[{name}]], got {value!r}; write it so"
+        elif kind == "extra_forbidden":
+            message = UnknownName("key", name, rules)
+        self.note((*at, *path), message)
 
 
 # --- plans ---------------------------------------------
@@ -175,7 +301,7 @@ def read_plan(path: Path, with_surveys: bool = True) -> Plan:
         with_surveys: False to leave its surveys out: its problems are to be another survey's.
 
     Raises:
-        PlanError: It cannot be read, or a key or value is wrong; the message names file, line and key.
+        PlanError: It cannot be read, or keys or values are wrong; the message names file, line and key of each.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -187,7 +313,7 @@ def read_plan(path: Path, with_surveys: bool = True) -> Plan:
 
 
 def document_of(text: str, path: Path) -> tuple[dict[str, Any], Complaints]:
-    """The document of a plan's text, and what makes errors about it.
+    """The document of a plan's text, and what collects mistakes in it.
 
     Args:
         text: TOML.
@@ -227,207 +353,254 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
     Args:
         document: As parsed.
         path: Its file, absolute; files that it names are found beside it.
-        complaints: Makes errors.
+        complaints: Collects its mistakes.
         with_surveys: False to leave its surveys out.
 
     Raises:
-        PlanError: A key or value is wrong; the message names file, line and key.
+        PlanError: Keys or values are wrong; the message names file, line and key of each.
     """
-    from pydantic import ValidationError
+    from tuner.night import plan_schema as schema
 
-    from tuner.night.plan_schema import PlanTable
-
+    plan = complaints.right_keys(schema.PlanTable, document)
+    defaults = complaints.right_keys(schema.DefaultsTable, plan.defaults, ("defaults",))
+    watch = complaints.right_keys(schema.WatchTable, plan.watch, ("watch",))
     if not (document.get("problems") or document.get("surveys") or document.get("wanted")):
-        rule = "a plan has one or more [[problems]] tables"
-        raise complaints.about(
-            ("problems",), f"{rule}, got none under the key problems; add one, or [[surveys]], or wanted = 20"
-        )
-    try:
-        plan = PlanTable.model_validate(document)
-    except ValidationError as error:
-        raise complaints.first_of(error) from None
-    defaults, items, surveys = plan.defaults, dict[tuple[Any, ...], PlanItem](), []
-    with complaints.of_table(("defaults",), defaults, defaults):
-        _check_sampler(defaults.sampler)
-    for index, problem in enumerate(plan.problems):
-        with complaints.of_table(("problems", index), problem, defaults):
-            for item in _items(problem, defaults, path.parent):
+        rule = "a plan has one or more [[problems]] tables, got none under the key problems"
+        complaints.note(("problems",), f"{rule}; add one, or [[surveys]], or wanted = 20")
+    _check_defaults(defaults, complaints)
+    items, surveys = dict[tuple[Any, ...], PlanItem](), list[SurveyItem]()
+    for index, own in enumerate(plan.problems):
+        at = ("problems", index)
+        if (problem := complaints.checked(schema.ProblemTable, own, at)) is not None:
+            reader = TableReader(complaints, at, problem, defaults, path.parent)
+            for item in reader.items(problem):
                 items.setdefault(item.key, item)
-            _check_count("", len(items))
-    for index, survey in enumerate(plan.surveys if with_surveys else ()):
-        with complaints.of_table(("surveys", index), survey, defaults):
-            surveys.append(_survey(survey, defaults, path.parent))
+            reader.check_count("", len(items))
+    for index, own in enumerate(plan.surveys if with_surveys else ()):
+        at = ("surveys", index)
+        if (survey := complaints.checked(schema.SurveyTable, own, at)) is not None:
+            surveys += TableReader(complaints, at, survey, defaults, path.parent).survey(survey)
+    complaints.check()
+    since, until = (clock_time(clock) if clock else None for clock in (plan.since, plan.until))
     return Plan(
-        path, tuple(items.values()), plan.watch, defaults.device, defaults.sampler,
-        clock_time(plan.until) if plan.until else None, plan.seconds, tuple(surveys),
-        plan.wanted, _seconds(defaults), defaults.trials,
-    )  # fmt: skip
+        path, tuple(items.values()), watch, defaults, since, until, plan.seconds, tuple(surveys), plan.wanted
+    )
 
 
-def _check_sampler(sampler: str) -> None:
-    """Checks the name of a sampler; the library of most is loaded only for theirs."""
+def _check_defaults(defaults: DefaultsTable, complaints: Complaints) -> None:
+    """Checks device and sampler; the library of most samplers is loaded only for theirs."""
+    device, sampler = defaults.device, defaults.sampler
+    # Models and patterns of models are for fleets; both have what no misspelt "cuda:0" has.
+    if not is_spec(device) and not set(" *") & set(device):
+        rule = "device is cpu, cuda or cuda:N, or a model for a fleet"
+        complaints.note(("defaults", "device"), f"{rule}, got {device!r}; `tuner devices` lists those found")
     if sampler != "tile":
         from tuner.search.search import SAMPLERS
 
-        _check_names("sampler", [sampler], SAMPLERS)
+        if sampler not in SAMPLERS:
+            complaints.note(("defaults", "sampler"), UnknownName("sampler", sampler, SAMPLERS))
 
 
-def _check_names(key: str, names: Iterable[str], known: Iterable[str], what: str = "") -> None:
-    for name in names:
-        if name not in known:
-            raise _Mistake(key, UnknownName(what or key, name, known))
-
-
-def _check_count(key: str, count: int) -> None:
-    if count > MAX_PROBLEMS:
-        rule = f"a plan has at most {MAX_PROBLEMS} problems"
-        raise _Mistake(key, f"{key or 'problems'}: {rule}, got {count}; use fewer sizes")
-
-
-def _seconds(table: ProblemTable | DefaultsTable) -> float | None:
+def budget_s(table: ProblemTable | DefaultsTable) -> float | None:
     """A problem's seconds: the default if it has no budget at all."""
     return DEFAULT_SECONDS if table.seconds is None and table.trials is None else table.seconds
 
 
-# --- tables --------------------------------------------
+@dataclass(frozen=True)
+class TableReader:
+    """Reads one table of problems or of a survey; its mistakes are noted.
 
+    Attributes:
+        complaints: Collects them.
+        at: Where the table stands.
+        table: What it says itself.
+        defaults: What holds for all.
+        folder: The plan's folder.
+    """
 
-def _items(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Iterator[PlanItem]:
-    """The problems of a table."""
-    catalogue, operation, file = _declared(own, folder)
-    table = own.over(defaults)
-    kernels = tuple(table.kernels or ())
-    with _naming("kernels", prefix=False):
-        catalogue.of(operation.name, only=kernels)
-    words = [
-        _choices(table, "dtype", operation.dtypes), _choices(table, "layout", operation.layouts),
-        _choices(table, "precision", PRECISIONS), _epilogues(table),
-    ]  # fmt: skip
-    objectives = _objectives(table.objective, defaults.sampler)
-    limit = read_error_limit(table.error_limit)
-    for key, shape in _shapes(table, operation):
-        for chosen in itertools.product(*words):
-            problem = _problem(operation, key, shape, chosen)
-            yield PlanItem(
-                problem, catalogue, file, table.regime or "cold", kernels, _seconds(table), table.trials,
-                objectives, limit_for(problem.precision, limit), devices=tuple(table.devices or ()),
-            )  # fmt: skip
+    complaints: Complaints
+    at: KeyPath
+    table: ProblemTable | SurveyTable
+    defaults: DefaultsTable
+    folder: Path
 
+    def key(self, name: str, prefix: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Notes an error of the block at a key; one that only the defaults have is at fault there."""
+        return self.complaints.noting(self._at(name), f"{name}: " if prefix else "")
 
-def _survey(table: SurveyTable, defaults: DefaultsTable, folder: Path) -> SurveyItem:
-    catalogue, operation, _ = _declared(table, folder)
-    with _naming("kernels", prefix=False):
-        catalogue.of(operation.name, only=tuple(table.kernels))
-    _check_names("layouts", table.layouts, operation.layouts)
-    _check_names("dtype", filter(None, [table.dtype]), operation.dtypes)
-    _check_names("most", table.most, operation.dims)
-    problems: tuple[Problem, ...] = ()
-    if table.shapes is not None:
-        with _naming("shapes"):
-            problems = listed_problems(_beside(folder, table.shapes), operation)
-    if not table.drawn and not problems:
-        raise _Mistake("drawn", "drawn = false goes with shapes, got none; name a plan in shapes")
-    return SurveyItem(operation, catalogue, problems, table, table.regime or defaults.regime or "")
+    def note(self, name: str, message: object) -> None:
+        """Notes a mistake at a key; at the table where it is empty."""
+        self.complaints.note(self._at(name), message)
 
+    def _at(self, name: str) -> KeyPath:
+        from_defaults = name in self.defaults.model_fields_set - self.table.model_fields_set
+        return (*(("defaults",) if from_defaults else self.at), *filter(None, [name]))
 
-def _declared(table: ProblemTable | SurveyTable, folder: Path) -> tuple[Catalogue, Operation, Path | None]:
-    """Returns a table's catalogue, its operation, and the user's file if it names one."""
-    if table.file is None:
-        with _naming("operation"):
-            if table.operation is None:
-                raise InputError("a problem has operation or file, got neither; add one")
-            return builtin(), builtin().operation(table.operation), None
-    file = _beside(folder, table.file)
-    with _naming("file"):
-        catalogue = from_file(file)
-        declared = sorted(
-            {kernel.operation for kernel in catalogue.kernels if kernel.source.declared_in == file}
-        )
-        if table.operation is None and len(declared) > 1:
-            raise InputError(f"the file has kernels of {' and '.join(declared)}; add operation to say which")
-    with _naming("operation"):
-        return catalogue, catalogue.operation(table.operation or declared[0]), file
+    def items(self, own: ProblemTable) -> Iterator[PlanItem]:
+        """The problems of the table."""
+        declared = self._declared(own)
+        if declared is None:
+            return
+        (catalogue, operation, file), table = declared, own.over(self.defaults)
+        kernels = tuple(table.kernels or ())
+        with self.key("kernels", prefix=False):
+            catalogue.of(operation.name, only=kernels)
+        words = [
+            self._choices(table, "dtype", operation.dtypes), self._choices(table, "layout", operation.layouts),
+            self._choices(table, "precision", PRECISIONS), self._epilogues(table),
+        ]  # fmt: skip
+        objectives = self._objectives(table.objective)
+        limit = read_error_limit(table.error_limit)
+        for key, shape in self._shapes(table, operation):
+            for chosen in itertools.product(*words):
+                problem = self._problem(operation, key, shape, chosen)
+                if problem is None:
+                    return
+                yield PlanItem(
+                    problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
+                    objectives, limit_for(problem.precision, limit), devices=tuple(table.devices or ()),
+                )  # fmt: skip
 
+    def survey(self, table: SurveyTable) -> Iterator[SurveyItem]:
+        """The survey, unless something is wrong."""
+        declared = self._declared(table)
+        if declared is None:
+            return
+        catalogue, operation, _ = declared
+        with self.key("kernels", prefix=False):
+            catalogue.of(operation.name, only=tuple(table.kernels))
+        self._check_names("layouts", table.layouts, operation.layouts)
+        self._check_names("dtype", filter(None, [table.dtype]), operation.dtypes)
+        self._check_names("most", table.most, operation.dims)
+        problems: tuple[Problem, ...] = ()
+        if table.shapes is not None:
+            with self.key("shapes"):
+                problems = listed_problems(self._beside(table.shapes), operation)
+        elif not table.drawn:
+            self.note("drawn", "drawn = false goes with shapes, got none; name a plan in shapes")
+        yield SurveyItem(operation, catalogue, problems, table, table.regime or self.defaults.regime or "")
 
-def _beside(folder: Path, path: str) -> Path:
-    """A path that counts from the plan's folder."""
-    return (folder / Path(path).expanduser()).resolve()
+    def _declared(self, table: ProblemTable | SurveyTable) -> tuple[Catalogue, Operation, Path | None] | None:
+        """The table's catalogue, its operation, and the user's file if it names one; None if one is wrong."""
+        name, file, catalogue = table.operation, None, builtin()
+        if table.file is not None:
+            file = self._beside(table.file)
+            with self.key("file"):
+                catalogue = from_file(file)
+                name = name or _only_operation(catalogue, file)
+        if name is None:
+            if table.file is None:
+                self.note("operation", "operation: a problem has operation or file, got neither; add one")
+            return None
+        with self.key("operation"):
+            return catalogue, catalogue.operation(name), file
+        return None
 
+    def _beside(self, path: str) -> Path:
+        """A path that counts from the plan's folder."""
+        return (self.folder / Path(path).expanduser()).resolve()
 
-def _several(table: ProblemTable, key: str) -> tuple[str, list[str]]:
-    """The key that gives a problem's dtypes, layouts..., and these, if there are any."""
-    one, several = getattr(table, key), getattr(table, f"{key}s")
-    if one is not None and several is not None:
-        raise _Mistake(f"{key}s", f"{key} and {key}s exclude each other, got both; keep one")
-    return (f"{key}s", several) if several else (key, [one] if one else [])
+    def _check_names(self, key: str, names: Iterable[str], known: Iterable[str], what: str = "") -> None:
+        for name in names:
+            if name not in known:
+                self.note(key, UnknownName(what or key, name, known))
 
+    def check_count(self, key: str, count: int) -> bool:
+        """Notes that there are too many problems; True if there are not."""
+        if count > MAX_PROBLEMS:
+            rule = f"a plan has at most {MAX_PROBLEMS} problems"
+            self.note(key, f"{key or 'problems'}: {rule}, got {count}; use fewer sizes")
+        return count <= MAX_PROBLEMS
 
-def _choices(table: ProblemTable, key: str, known: tuple[str, ...]) -> list[str]:
-    given, names = _several(table, key)
-    _check_names(given, names, known, key)
-    return names or [known[0]]
+    def _several(self, table: ProblemTable, key: str) -> tuple[str, list[str]]:
+        """The key that gives a problem's dtypes, layouts..., and these, if there are any."""
+        one, several = getattr(table, key), getattr(table, f"{key}s")
+        if one is not None and several is not None:
+            self.note(f"{key}s", f"{key} and {key}s exclude each other, got both; keep one")
+        return (f"{key}s", several) if several else (key, [one] if one else [])
 
+    def _choices(self, table: ProblemTable, key: str, known: tuple[str, ...]) -> list[str]:
+        given, names = self._several(table, key)
+        self._check_names(given, names, known, key)
+        return [name for name in names if name in known] or [known[0]]
 
-def _epilogues(table: ProblemTable) -> list[str]:
-    """A problem's epilogues; ``""`` and ``none`` are none."""
-    given, names = _several(table, "epilogue")
-    try:
-        return [Epilogue.read("" if text == "none" else text).text for text in names or [""]]
-    except InputError as error:
-        raise _Mistake(given, f"epilogue: {error}") from None
+    def _epilogues(self, table: ProblemTable) -> list[str]:
+        """A problem's epilogues; ``""`` and ``none`` are none."""
+        given, names = self._several(table, "epilogue")
+        with self.complaints.noting(self._at(given), "epilogue: "):
+            return [Epilogue.read("" if text == "none" else text).text for text in names or [""]]
+        return [""]
 
-
-def _objectives(objective: str | list[str] | None, sampler: str) -> tuple[str, ...]:
-    with _naming("objective"):
-        objectives = read_objectives(TIME if objective is None else objective)
-        if len(objectives) > 1 and sampler not in SEVERAL:
+    def _objectives(self, objective: str | list[str] | None) -> tuple[str, ...]:
+        sampler = self.defaults.sampler
+        with self.key("objective"):
+            objectives = read_objectives(TIME if objective is None else objective)
+            if len(objectives) == 1 or sampler in SEVERAL:
+                return objectives
             rule = f"several objectives need one of the samplers {', '.join(SEVERAL)}"
             raise InputError(f"{rule}, got sampler {sampler!r}; choose tile")
-    return objectives
+        return TIME
+
+    def _shapes(self, table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yields shapes, each with the key that gives it."""
+        by_name, dims = self._sizes_by_name(table, operation), operation.dims
+        if by_name is None:
+            return
+        ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
+        ways += list(by_name)[:1]
+        if len(ways) != 1:
+            rule = f"a problem has one of shape, shapes, squares, set or {' '.join(dims)} by name"
+            got = f"{' and '.join(ways)}; keep one" if ways else "none; add one"
+            self.note(ways[1] if ways else "", f"{rule}, got {got}")
+            return
+        (key,) = ways
+        if key == "squares":
+            yield from ((key, dict.fromkeys(dims, size)) for size in table.squares or ())
+        elif key in ("shape", "shapes"):
+            for sizes in table.shapes or [table.shape or []]:
+                if len(sizes) != len(dims):
+                    rule = f"a shape of {operation.name} has {len(dims)} sizes ({', '.join(dims)})"
+                    self.note(key, f"{key}: {rule}, got {sizes}; correct it")
+                    return
+                yield key, dict(zip(dims, sizes, strict=True))
+        else:
+            of_dims = (table.set or by_name).items()
+            grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
+            if self.check_count(key, math.prod(map(len, grid.values()))):
+                for values in itertools.product(*grid.values()):
+                    yield key, dict(zip(grid, values, strict=True))
+
+    def _sizes_by_name(self, table: ProblemTable, operation: Operation) -> dict[str, Any] | None:
+        """Returns the sizes given with dims as keys; None if one is wrong, or there is another unknown key."""
+        by_name, known = table.__pydantic_extra__, (*type(table).model_fields, *operation.dims)
+        for name, value in by_name.items():
+            sizes = value if isinstance(value, list) else [value]
+            if name not in operation.dims:
+                self.note(name, UnknownName("key", name, known))
+                return None
+            if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+                rule = "a whole number of 1 or more, or a list of them"
+                self.note(name, f"{name} is {rule}, got {value!r}; correct it")
+                return None
+        return by_name
+
+    def _problem(
+        self, operation: Operation, key: str, shape: Mapping[str, int], words: tuple[str, ...]
+    ) -> Problem | None:
+        by_name, problem = key in operation.dims, None
+        with self.key("" if by_name else key, prefix=not by_name):
+            problem = operation.problem(shape, *words)
+        if problem is None:
+            return None
+        with self.key(max(shape, key=lambda name: shape[name]) if by_name else key, prefix=not by_name):
+            check_sizes(problem)
+            return problem
+        return None
 
 
-def _shapes(table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yields shapes, each with the key that gives it."""
-    by_name, dims = _sizes_by_name(table, operation), operation.dims
-    ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
-    ways += list(by_name)[:1]
-    if len(ways) != 1:
-        rule = f"a problem has one of shape, shapes, squares, set or {' '.join(dims)} by name"
-        got = " and ".join(ways) or "none"
-        raise _Mistake(ways[1] if len(ways) > 1 else "", f"{rule}, got {got}; {'keep' if ways else 'add'} one")
-    (key,) = ways
-    if key == "squares":
-        yield from ((key, dict.fromkeys(dims, size)) for size in table.squares or ())
-    elif key in ("shape", "shapes"):
-        for sizes in table.shapes or [table.shape or []]:
-            if len(sizes) != len(dims):
-                rule = f"a shape of {operation.name} has {len(dims)} sizes ({', '.join(dims)})"
-                raise _Mistake(key, f"{key}: {rule}, got {sizes}; correct it")
-            yield key, dict(zip(dims, sizes, strict=True))
-    else:
-        of_dims = (table.set or by_name).items()
-        grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
-        _check_count(key, math.prod(map(len, grid.values())))
-        for values in itertools.product(*grid.values()):
-            yield key, dict(zip(grid, values, strict=True))
-
-
-def _sizes_by_name(table: ProblemTable, operation: Operation) -> dict[str, Any]:
-    """Returns the sizes given with dims as keys; any other unknown key is an error."""
-    by_name = table.__pydantic_extra__
-    for name, value in by_name.items():
-        _check_names(name, [name], (*type(table).model_fields, *operation.dims), "key")
-        sizes = value if isinstance(value, list) else [value]
-        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            rule = "a whole number of 1 or more, or a list of them"
-            raise _Mistake(name, f"{name} is {rule}, got {value!r}; correct it")
-    return by_name
-
-
-def _problem(operation: Operation, key: str, shape: Mapping[str, int], words: tuple[str, ...]) -> Problem:
-    by_name = key in operation.dims
-    with _naming("" if by_name else key, prefix=not by_name):
-        problem = operation.problem(shape, *words)
-    with _naming(max(shape, key=lambda name: shape[name]) if by_name else key, prefix=not by_name):
-        check_sizes(problem)
-    return problem
+def _only_operation(catalogue: Catalogue, file: Path) -> str:
+    """The operation of a user's file, which says it itself if its kernels are of one."""
+    names = sorted({kernel.operation for kernel in catalogue.kernels if kernel.source.declared_in == file})
+    if len(names) > 1:
+        raise InputError(f"the file has kernels of {' and '.join(names)}; add operation to say which")
+    return names[0]

@@ -13,8 +13,10 @@ Size = Annotated[int, Field(ge=1)]
 Sizes = Annotated[list[Size], Field(min_length=1)]
 Names = Annotated[list[str], Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Clock = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
 Regime = Literal["cold", "hot", "cold-graph", "hot-graph"]
 
+_CLOCK = 'a time of day as "HH:MM", 00:00 to 23:59'
 _NAMES = "a list of one or more names"
 _REGIME = "cold, hot, cold-graph or hot-graph"
 _SECONDS = "a number of seconds above 0"
@@ -113,22 +115,13 @@ class WatchTable(StrictTable):
 
 
 class PlanTable(StrictTable):
-    """A whole plan."""
+    """A whole plan; `tuner.night.plan` checks each of its tables by the schema of its own."""
 
-    until: str | None = Field(
-        default=None,
-        pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$",
-        description='a time of day as "HH:MM", 00:00 to 23:59',
-    )
+    since: Clock | None = Field(default=None, alias="from", description=_CLOCK)
+    until: Clock | None = Field(default=None, description=_CLOCK)
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     wanted: Annotated[int, Field(ge=0)] = Field(default=0, description=_COUNT_OR_NONE)
-    defaults: DefaultsTable = Field(default=DefaultsTable(), description="a table: [defaults]")
-    problems: list[ProblemTable] = Field(default_factory=list, description="one or more tables: [[problems]]")
-    watch: WatchTable = Field(default=WatchTable(), description="a table: [watch]")
-    surveys: list[SurveyTable] = Field(default_factory=list, description="one or more tables: [[surveys]]")
-
-
-#: Key of a plan -> what its tables are.
-TABLES: dict[str, type[StrictTable]] = {
-    "problems": ProblemTable, "surveys": SurveyTable, "defaults": DefaultsTable, "watch": WatchTable,
-}  # fmt: skip
+    defaults: dict[str, Any] = Field(default={}, description="a table: [defaults]")
+    problems: list[dict[str, Any]] = Field(default=[], description="one or more tables: [[problems]]")
+    watch: dict[str, Any] = Field(default={}, description="a table: [watch]")
+    surveys: list[dict[str, Any]] = Field(default=[], description="one or more tables: [[surveys]]")

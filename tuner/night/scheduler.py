@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.night.claims import patiently
-from tuner.night.plan_items import Plan, PlanItem, asks_for
+from tuner.night.plan import Plan, PlanItem, asks_for
 from tuner.night.slices import LEAST_SLICE_S, Slices
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.search import Budget
@@ -329,7 +329,7 @@ class Lane:
             problem.name, problem.item, problem.kernels, turn, parts, why,
             seconds=None if math.isinf(seconds) else max(seconds, 1.0),
             finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),
-            seed=night.seed, sampler=night.plan.sampler, storage_url=night.storage_url,
+            seed=night.seed, sampler=night.plan.defaults.sampler, storage_url=night.storage_url,
         )  # fmt: skip
 
     def gone(self, place: Place, but: NightItem | None = None) -> None:

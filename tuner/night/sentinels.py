@@ -15,7 +15,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
-from tuner.night.plan_items import PlanItem
+from tuner.night.plan import PlanItem
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of

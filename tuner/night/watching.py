@@ -13,7 +13,7 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.night.causes import Alert, alerts_of
 from tuner.night.detecting import REPEATS, ProblemNight, history_of, last_changes
-from tuner.night.plan_items import Plan, PlanItem
+from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
 from tuner.night.work import NightItem
 from tuner.results.record import Champion, new_id, utc_now

@@ -12,7 +12,7 @@ from tuner.declare.kernel import Kernel
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.lookup.stale import installed_compiler, staleness
-from tuner.night.plan_items import PlanItem
+from tuner.night.plan import PlanItem
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
 from tuner.results.record import Champion, ProblemKey, Record, Role

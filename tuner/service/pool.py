@@ -10,16 +10,18 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+import sqlalchemy as sa
 
 from tuner.declare import catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, UnknownName
-from tuner.night.plan_items import asks_for
-from tuner.service import stored_jobs as jobs
-from tuner.service.stored_jobs import AllowedFile
-from tuner.store import Store
+from tuner.night.plan import asks_for
+from tuner.results.record import utc_now
+from tuner.store import Store, tables
 from tuner.store.reading import Reader
 
 #: Device of a job that any device of the fleet may tune, or that its plan names itself.
@@ -180,8 +182,12 @@ def node() -> str:
     return socket.gethostname()[:200]
 
 
-def allow(store: Store, path: Path) -> AllowedFile:
+def allow(store: Store, path: Path) -> sa.Row[Any]:
     """Allows a file on this machine, as it is now. The file is executed, to find what belongs to it.
+
+    Returns:
+        Its row: ``path``; ``digest``, SHA-256 over all files that it is made of; ``covers``, these files;
+        ``allowed_at``, ISO 8601, UTC.
 
     Raises:
         InputError: It declares no kernel.
@@ -191,10 +197,41 @@ def allow(store: Store, path: Path) -> AllowedFile:
     sources = {file.resolve() for kernel in own for file in (kernel.source.file, *kernel.source.includes)}
     beside = {header.resolve() for file in sources for form in HEADERS for header in file.parent.glob(form)}
     modules = {module.resolve() for module in path.parent.glob("_*.py")}
-    covers = [path, *sorted((sources | beside | modules) - {path})]
-    file = AllowedFile(str(path), _digest(covers), tuple(map(str, covers)))
-    jobs.allow(store, node(), file)
-    return file
+    covers = list(map(str, [path, *sorted((sources | beside | modules) - {path})]))
+    row = {"digest": _digest(covers), "covers": covers, "allowed_at": utc_now(), **_place(path)}
+    with store.writing() as connection:
+        connection.execute(sa.delete(tables.allowed_files).filter_by(**_place(path)))
+        insert = sa.insert(tables.allowed_files).values(**row)
+        return connection.execute(insert.returning(tables.allowed_files)).one()
+
+
+def disallow(store: Store, path: Path) -> None:
+    """Allows a file no more.
+
+    Raises:
+        NothingFound: It is not allowed.
+    """
+    with store.writing() as connection:
+        gone = connection.execute(sa.delete(tables.allowed_files).filter_by(**_place(path.resolve())))
+    if not gone.rowcount:
+        raise NothingFound(f"{path} is not allowed here; `tuner allow --list` shows what is")
+
+
+def _place(path: Path) -> dict[str, str]:
+    return {"node": node(), "path": str(path)}
+
+
+def allowed_files(store: Reader) -> Sequence[sa.Row[Any]]:
+    """The rows of what is allowed on this machine, by path."""
+    here = sa.select(tables.allowed_files).filter_by(node=node()).order_by(tables.allowed_files.c.path)
+    with store.reading() as connection:
+        return connection.execute(here).all()
+
+
+def allowed_json(store: Reader) -> list[dict[str, Any]]:
+    """What is allowed on this machine."""
+    names = ("digest", "covers", "allowed_at")
+    return [{"file": row.path, **{name: getattr(row, name) for name in names}} for row in allowed_files(store)]
 
 
 def allowed_file(store: Reader, text: str) -> Path:
@@ -207,16 +244,15 @@ def allowed_file(store: Reader, text: str) -> Path:
     Raises:
         InputError: It is not allowed, or has changed.
     """
-    known = jobs.allowed_files(store, node())
-    named = [file for file in known if text == file.path] or [
-        file for file in known if text == Path(file.path).name
-    ]
+    files = allowed_files(store)
+    by_name = [file for file in files if text == Path(file.path).name]
+    named = [file for file in files if text == file.path] or by_name
     if len(named) != 1:
         raise InputError(
             f"a job names a kernel file that the operator of this node has allowed, {text[:200]!r} is not; on "
             f"the node, run `tuner allow FILE`"
         )
-    if _digest(map(Path, named[0].covers)) != named[0].digest:
+    if _digest(named[0].covers) != named[0].digest:
         raise InputError(
             f"{named[0].path}, or a file that it uses, has changed since it was allowed; on the node, read it "
             "and run `tuner allow FILE` again"
@@ -224,11 +260,11 @@ def allowed_file(store: Reader, text: str) -> Path:
     return Path(named[0].path)
 
 
-def _digest(covers: Iterable[Path]) -> str:
+def _digest(covers: Iterable[str]) -> str:
     """Digest over the names and contents of files; a missing one counts, too."""
     whole = hashlib.sha256()
     for path in covers:
-        content = path.read_bytes() if path.is_file() else None
+        content = Path(path).read_bytes() if Path(path).is_file() else None
         size = -1 if content is None else len(content)
-        whole.update(json.dumps([str(path), size]).encode() + (content or b""))
+        whole.update(json.dumps([path, size]).encode() + (content or b""))
     return whole.hexdigest()

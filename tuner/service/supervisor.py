@@ -25,7 +25,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder, lock_files
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
-from tuner.night.plan_items import clock_time, seconds_until
+from tuner.night.plan import clock_time, seconds_until
 from tuner.results.record import utc_now
 from tuner.service import stored_jobs as jobs
 from tuner.service.pool import ANY, DevicePool, allowed_file, node

@@ -104,7 +104,7 @@ def night_preview(states: list[Any], plan: Any, deadline_s: float | None) -> dic
             for one in states
         ],
         "counts": {name: names.count(name) for name in dict.fromkeys(names)},
-        "surveys": [{"operation": one.operation.name, "seconds": one.seconds} for one in plan.surveys],
-        "asked_s": None if None in waiting_s else sum(waiting_s) + sum(one.seconds for one in plan.surveys),
+        "surveys": [{"operation": one.operation.name, "seconds": one.table.seconds} for one in plan.surveys],
+        "asked_s": None if None in waiting_s else sum(waiting_s) + sum(one.table.seconds for one in plan.surveys),
         "given_s": None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0),
     }  # fmt: skip

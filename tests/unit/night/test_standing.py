@@ -12,7 +12,7 @@ from fixtures.records import champion, measured, record
 
 from tuner.declare import catalogue
 from tuner.devices.detect import find
-from tuner.night.plan_items import PlanItem
+from tuner.night.plan import PlanItem
 from tuner.night.work import Standing
 from tuner.results.record import Champion, ProblemKey, Wanted
 from tuner.store import Store, watched
