@@ -112,9 +112,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     from tuner.devices.cuda import cublas
 
     if p.epilogue or p.dtype in HALVES:
-        from tuner.devices.cuda.cublas_products import best_product
-
-        best_product(p, arrays)
+        cublas.best_product(p, arrays)
         return
     gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
@@ -130,7 +128,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """Times cuBLAS's ways to multiply 16-bit matrices, or to finish a product: `_cublas` takes the fastest."""
     if p.epilogue or p.dtype in HALVES:
-        from tuner.devices.cuda.cublas_products import choose
+        from tuner.devices.cuda.cublas import choose
 
         choose(p, arrays)
 

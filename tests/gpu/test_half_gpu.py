@@ -98,7 +98,7 @@ def test_every_start_for_few_rows_or_columns_is_right(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
-    from tuner.devices.cuda import cublas_products
+    from tuner.devices.cuda import cublas as cublas_products
 
     problem = problem_of((520, 264, 136), dtype, "tn")
     workload = Workload(device, problem, 3)

@@ -16,28 +16,26 @@ from tuner.declare.catalogue import builtin
 from tuner.devices.protocol import LaunchFailed
 
 GEMM = builtin().operation("gemm")
-NAMES = ("tuner.devices.cuda.cublas", "tuner.devices.cuda.cublas_products")
+NAME = "tuner.devices.cuda.cublas"
 #: Addresses of the arrays that calls are given.
 PLACES = {"a": 1, "b": 2, "c": 3, "c_in": 4, "bias": 5, "residual": 6}
 
 
 @pytest.fixture
 def cublas(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, loaded anew, as `products` is, beside a wrapper that machines without a GPU cannot load."""
+    """The module, loaded anew beside a wrapper that machines without a GPU cannot load."""
     played = SimpleNamespace(sgemv="sgemv", dgemv="dgemv", sgeam="sgeam", dgeam="dgeam")
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    for name in NAMES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
-    return sys.modules[NAMES[0]]
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    monkeypatch.setitem(sys.modules, NAME, importlib.import_module(NAME))
+    return sys.modules[NAME]
 
 
 @pytest.fixture
 def products(cublas: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    module: Any = sys.modules[NAMES[1]]
-    monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
-    monkeypatch.setattr(module, "torch_product", lambda problem: None)
-    return module
+    monkeypatch.setattr(cublas.cupy.cuda.runtime, "getDevice", lambda: 0)
+    monkeypatch.setattr(cublas, "torch_product", lambda problem: None)
+    return cublas
 
 
 @pytest.fixture
@@ -116,7 +114,7 @@ def test_cublaslt_does_what_it_can_and_a_kernel_the_rest(
     of = problem(epilogue)
     products.best_product(of, arrays(of))
     (_, fused, *given), *after = calls
-    assert (fused.epilogue, fused.alpha, fused.beta, fused.biased) == told
+    assert (*products.fused_terms(of, fused), bool(fused.bias)) == told
     assert given == [2, 1, 3, *places]
     assert after == behind
 
@@ -175,5 +173,4 @@ def test_pytorch_is_one_more_where_it_is_installed(
     if installed:
         torch.cuda = SimpleNamespace(is_available=lambda: has_gpu)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    module: Any = sys.modules[NAMES[1]]
-    assert (module.torch_product(problem()) is not None) == (installed and has_gpu)
+    assert (cublas.torch_product(problem()) is not None) == (installed and has_gpu)
