@@ -168,6 +168,19 @@ def test_it_runs_behind_what_is_queued_on_the_callers_stream() -> None:
         assert float(got[0, 0]) == 20 * 512
 
 
+def test_a_stream_that_is_in_use_stays_the_current_one() -> None:
+    """Only CuPy holds it: a first call that put another in its place would destroy it under its own launch."""
+    first("gemm", (160, 160, 160), "nn", "register_tiled")
+    a = cp.ones((160, 160), cp.float32)
+    cp.cuda.Stream(non_blocking=True).use()
+    try:
+        handle = cp.cuda.get_current_stream().ptr
+        close(tuner.matmul(a, a), cp.full((160, 160), 160.0), 160)
+        assert cp.cuda.get_current_stream().ptr == handle
+    finally:
+        cp.cuda.Stream.null.use()
+
+
 def test_threads_with_streams_of_their_own() -> None:
     cases = []
     for sizes, name in (((128, 192, 64), "register_tiled"), ((129, 67, 45), "tiled"), ((96, 33, 70), "naive")):

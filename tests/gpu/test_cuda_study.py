@@ -58,7 +58,7 @@ ENDS = {
 def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 15.0)
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 30.0)
     monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
     monkeypatch.setattr(compile_pool, "MEMORY_BYTES", 512 << 20)
     declared = catalogue.from_file(FAULTY)

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import cupy
@@ -78,6 +78,21 @@ class _Stream:
     def __cuda_stream__(self) -> tuple[int, int]:
         """Version of the protocol, and the handle."""
         return 0, self._handle
+
+
+@contextlib.contextmanager
+def _on_stream(handle: int) -> Iterator[None]:
+    """Makes a stream of any library the current one of CuPy, and then the caller's again.
+
+    ``with stream:`` would not do: where the caller chose a stream by ``use()``, leaving the block makes the
+    default stream current, and ends the caller's if nothing else holds it.
+    """
+    before = cupy.cuda.get_current_stream()
+    cupy.cuda.Stream.from_external(_Stream(handle)).use()
+    try:
+        yield
+    finally:
+        before.use()
 
 
 def _stream_name(handle: int) -> tuple[int, int]:
@@ -173,7 +188,7 @@ class Loaded:
         """
         with cupy.cuda.Device(self._index):
             handle = cupy.cuda.get_current_stream().ptr if stream is None else stream
-            with cupy.cuda.Stream.from_external(_Stream(handle)):
+            with _on_stream(handle):
                 memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
                 given = self._rendered, self._module, self._problem, self._scalars, packing, memory.data.ptr
                 addresses = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
@@ -221,7 +236,7 @@ class Loaded:
         """A run for a stream, and the bytes that it holds."""
         own_module = self._rendered.launch is not None and self._rendered.launch.pieces is not None
         packed = 0 if self._packed is None else self._packed.data.ptr
-        with cupy.cuda.Stream.from_external(_Stream(stream)):
+        with _on_stream(stream):
             module = load_module(self._code) if own_module else self._module
             run = PreparedRun(self._rendered, module, self._problem, self._scalars, self._packing, packed)
         if not own_module and not run.bytes:
