@@ -83,16 +83,13 @@ def find_all(spec: str = "") -> tuple[DetectedDevice, ...]:
         InputError: Not a spec.
         DeviceTrouble: No such device here, or GPUs of several models.
     """
-    first = find(spec)
-    if spec != first.target:
-        return (first,)
-    devices = kind_of(spec).detect()
+    devices = find_each(spec) if spec else (find(),)
     names = sorted({device.info.name for device in devices})
     if len(names) > 1:
         raise DeviceTrouble(
             f"GPUs that share a study are of one kind, found {', '.join(names)}; choose one: --device cuda:N"
         )
-    return tuple(devices)
+    return devices
 
 
 def find_each(spec: str = "") -> tuple[DetectedDevice, ...]:

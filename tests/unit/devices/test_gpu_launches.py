@@ -342,7 +342,7 @@ class PlayedDriver:
         self.calls: list[tuple[Any, ...]] = []
         kinds = {"launch": [WORD] * 4, "encode": ENCODED, "copy": [WORD] * 4}
         self.functions = [ctypes.CFUNCTYPE(NARROW, *kind)(getattr(self, name)) for name, kind in kinds.items()]
-        self.driver = native.Driver(*(ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self.functions))
+        self.driver = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self.functions]
 
     def launch(self, config: int, function: int, parameters: int, extra: int) -> int:
         attribute, count = words(config + 40, 1)[0], words(config + 48, 1, ctypes.c_uint)[0]

@@ -9,6 +9,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import cupy
 import numpy
@@ -31,14 +33,6 @@ HOLD_LIMIT_CYCLES = 4_000_000_000
 THROTTLED_BELOW, THROTTLE_PAUSE_S, MAX_THROTTLED = 0.75, 0.05, 20
 #: Samples of each copy to and from the host, after one that touches pages; their median counts.
 TRANSFERS = 5
-#: Holds the stream until the host has queued all launches, so that times contain no launch overhead (as
-#: NVBench's blocking kernel does).
-HOLD_SOURCE = """
-extern "C" __global__ void hold(const volatile int* released, long long limit_cycles) {
-    const long long start = clock64();
-    while (!*released && clock64() - start < limit_cycles) {}
-}
-"""
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -72,7 +66,7 @@ class CudaDevice(Device):
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
         self._flush = cupy.empty(max(self.info.l2_bytes, 1 << 20), dtype=cupy.uint8)
-        self._hold = helper(HOLD_SOURCE, "hold")
+        self._hold = helper(Path(__file__).with_name("hold.cu").read_text(encoding="utf-8"), "hold")
         pinned = cupy.cuda.PinnedMemory(64, runtime.hostAllocMapped)
         self._flag_memory = cupy.cuda.PinnedMemoryPointer(pinned, 0)
         self._flag = numpy.frombuffer(self._flag_memory, dtype=numpy.int32, count=1)
@@ -183,29 +177,26 @@ class CudaDevice(Device):
 
     def transfers_s(self, problem: Problem) -> dict[str, float]:
         """See the protocol."""
-        host = [numpy.ones(tensor.shape, tensor.dtype) for tensor in problem.tensors]
+        to_device, to_host = (
+            [(cupy.empty(tensor.bytes, "uint8"), numpy.ones(tensor.bytes, "uint8")) for tensor in tensors]
+            for tensors in (problem.inputs, problem.outputs)
+        )
 
-        def allocated() -> list[int]:
-            return [runtime.malloc(array.nbytes) for array in host]
-
-        def free(addresses: list[int]) -> None:
+        def allocate() -> None:
+            addresses = [runtime.malloc(tensor.bytes) for tensor in problem.tensors]
             for address in addresses:
                 runtime.free(address)
 
-        def copy(outputs: bool) -> None:
-            kind = runtime.memcpyDeviceToHost if outputs else runtime.memcpyHostToDevice
-            for tensor, array, there in zip(problem.tensors, host, device, strict=True):
-                if tensor.output == outputs:
-                    here = array.ctypes.data
-                    runtime.memcpy(*((here, there) if outputs else (there, here)), array.nbytes, kind)
+        def copy(kind: int, pairs: list[tuple[Any, Any]]) -> None:
+            for there, here in pairs:
+                ends = there.data.ptr, here.ctypes.data
+                runtime.memcpy(*(ends if kind == runtime.memcpyHostToDevice else ends[::-1]), here.nbytes, kind)
 
-        allocate_s = self._median_s(lambda: free(allocated()))
-        device = allocated()
-        try:
-            to_device_s, to_host_s = self._median_s(lambda: copy(False)), self._median_s(lambda: copy(True))
-        finally:
-            free(device)
-        return {"allocate": allocate_s, "to_device": to_device_s, "to_host": to_host_s}
+        return {
+            "allocate": self._median_s(allocate),
+            "to_device": self._median_s(lambda: copy(runtime.memcpyHostToDevice, to_device)),
+            "to_host": self._median_s(lambda: copy(runtime.memcpyDeviceToHost, to_host)),
+        }
 
     def _median_s(self, action: Run) -> float:
         samples = []

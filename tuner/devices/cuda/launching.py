@@ -9,10 +9,10 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from struct import pack
 from typing import Any
 
 import cupy
-import numpy
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
@@ -126,23 +126,17 @@ class PreparedRun:
             for tensor in problem.tensors
             if shapes.get(tensor.name, tensor.shape) != tensor.shape
         }
+        self._places = {tensor.name: TensorAddress(place) for place, tensor in enumerate(problem.tensors)}
         self._memory: Any = None if launch.workspace is None else workspace(launch.workspace)
-        self.bytes = sum(array.nbytes for array in self._larger.values())
-        self.bytes += launch.workspace.bytes if launch.workspace else 0
-        self._arguments = self._named(scalars)
-        names = [*(tensor.name for tensor in problem.tensors), *(scalar.name for scalar in problem.scalars)]
-        whole = Step(
-            rendered.entry, launch.grid, launch.block, launch.shared_bytes,
-            (*names, *([WORKSPACE] if launch.workspace else [])),
-        )  # fmt: skip
-        steps = self._kernels(launch.steps or (whole,), packing, packed, alone)
-        copies = (
-            [] if alone else [self._copy(tensor) for tensor in problem.tensors if tensor.name in self._larger]
-        )
-        outputs = [] if alone else [tensor.output for tensor in problem.tensors if tensor.name in self._larger]
-        before = [copy for copy, output in zip(copies, outputs, strict=True) if not output]
-        after = [copy for copy, output in zip(copies, outputs, strict=True) if output]
-        self._native = NativeRun([*before, *self._in_pieces(steps), *after], len(problem.tensors))
+        self.bytes = sum(array.nbytes for array in (*self._larger.values(), self._memory) if array is not None)
+        names = (*self._places, *(scalar.name for scalar in problem.scalars))
+        names = (*names, WORKSPACE) if launch.workspace else names
+        whole = Step(rendered.entry, launch.grid, launch.block, launch.shared_bytes, names)
+        kernels = self._kernels(launch.steps or (whole,), self._named(scalars), packing, packed, alone)
+        copied = [] if alone else [tensor for tensor in problem.tensors if tensor.name in self._larger]
+        before = [self._copy(tensor) for tensor in copied if not tensor.output]
+        after = [self._copy(tensor) for tensor in copied if tensor.output]
+        self._native = NativeRun([*before, *self._in_pieces(kernels), *after], len(problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:
         """Queues a run.
@@ -158,12 +152,8 @@ class PreparedRun:
     def _named(self, scalars: Sequence[Any]) -> dict[str, Argument]:
         """What steps' arguments name, the whole workspace, and a null pointer."""
         launch, problem = self._launch, self._problem
-        named: dict[str, Argument] = {
-            tensor.name: TensorAddress(place)
-            if tensor.name not in self._larger
-            else pointer(self._larger[tensor.name].data.ptr)
-            for place, tensor in enumerate(problem.tensors)
-        }
+        named: dict[str, Argument] = {"": pointer(0), **self._places}
+        named |= {name: pointer(larger.data.ptr) for name, larger in self._larger.items()}
         named |= {scalar.name: value.tobytes() for scalar, value in zip(problem.scalars, scalars, strict=True)}
         if launch.workspace is not None:
             first = self._memory.data.ptr
@@ -172,37 +162,34 @@ class PreparedRun:
             }
         if launch.counter:
             named[launch.counter] = pointer(counter(runtime.getDevice()).data.ptr)
-        named[""] = pointer(0)
         for wanted in launch.maps:
-            (tensor,) = (tensor for tensor in problem.tensors if tensor.name == wanted.tensor)
-            larger, address = self._larger.get(tensor.name), TensorAddress(problem.tensors.index(tensor))
+            place, larger = self._places[wanted.tensor], self._larger.get(wanted.tensor)
+            tensor = problem.tensors[place.tensor]
             named[wanted.name] = (
-                MapTemplate.of(wanted, tensor, address)
+                MapTemplate.of(wanted, tensor, place)
                 if larger is None
                 else MapTemplate.of(wanted, replace(tensor, shape=larger.shape), larger.data.ptr)
             )
         return named
 
     def _kernels(
-        self, steps: Sequence[Step], packing: Packing | None, packed: int, alone: bool
+        self,
+        steps: Sequence[Step],
+        named: dict[str, Argument],
+        packing: Packing | None,
+        packed: int,
+        alone: bool,
     ) -> list[KernelLaunch]:
         """The launches of kernels; a packing step is given null pointers for what it does not pack."""
-        named = self._arguments
-        hidden: set[str] = set()
+        packs = "" if packing is None else packing.step
         if packing is not None:
             named = named | {packing.region: pointer(packed)}
-            others = [other for other in self._launch.packings if other.tensor != packing.tensor]
-            hidden = {packing.tensor}
-            if alone:
-                hidden = {name for other in others for name in (other.tensor, other.region)} | {
-                    self._launch.counter
-                }
         launches: list[KernelLaunch] = []
         for step in steps:
-            packs = packing is not None and step.entry == packing.step
-            if alone and not packs:
+            if alone and step.entry != packs:
                 continue
-            given = named | dict.fromkeys(hidden, named[""]) if packs else named
+            hidden = self._not_packed(packing, alone) if packing and step.entry == packs else ()
+            given = named | dict.fromkeys(hidden, named[""])
             # What comes before the first step is another run: it may be of any kind.
             early = step.early and bool(launches) and can_start_early()
             function = function_of(self._module, step.entry, step.shared_bytes)
@@ -211,37 +198,39 @@ class PreparedRun:
             launches.append(KernelLaunch(function.ptr, *geometry, arguments, early))
         return launches
 
+    def _not_packed(self, packing: Packing, alone: bool) -> list[str]:
+        """Arguments that a packing step does without: the input that is packed, or else all but that."""
+        if not alone:
+            return [packing.tensor]
+        others = [other for other in self._launch.packings if other.tensor != packing.tensor]
+        return [self._launch.counter, *(name for other in others for name in (other.tensor, other.region))]
+
     def _in_pieces(self, launches: list[KernelLaunch]) -> Iterator[KernelLaunch | DeviceCopy]:
         """For each piece a copy to constant memory, then a launch that is told the elements before it."""
         pieces = self._launch.pieces
         if pieces is None:
             yield from launches
             return
-        (launch,), names = launches, [tensor.name for tensor in self._problem.tensors]
-        place = names.index(pieces.tensor)
+        (launch,), place = launches, self._places[pieces.tensor].tensor
         tensor = self._problem.tensors[place]
         count, element_bytes = math.prod(tensor.shape), DTYPE_BYTES[tensor.dtype]
         symbol = int(self._module.get_global_var(pieces.symbol))
         for first in range(0, count, pieces.elements):
             size = min(pieces.elements, count - first) * element_bytes
             yield DeviceCopy(symbol, TensorAddress(place, first * element_bytes), size)
-            yield replace(launch, arguments=(*launch.arguments, numpy.int32(first).tobytes()))
+            yield replace(launch, arguments=(*launch.arguments, pack("<i", first)))
 
     def _copy(self, tensor: Tensor) -> KernelLaunch:
         """Copies an input's elements to where the kernel reads them, or an output's to where they belong."""
-        larger, own = self._larger[tensor.name], self._problem.tensors.index(tensor)
-        sides: list[tuple[Argument, Any]] = [
-            (pointer(larger.data.ptr), larger.shape),
-            (TensorAddress(own), tensor.shape),
-        ]
-        (to, to_shape), (source, source_shape) = reversed(sides) if tensor.output else sides
+        larger = self._larger[tensor.name]
+        there: tuple[Argument, Any] = pointer(larger.data.ptr), larger.shape
+        here: tuple[Argument, Any] = self._places[tensor.name], tensor.shape
+        (to, to_shape), (source, source_shape) = (here, there) if tensor.output else (there, here)
         rows, columns = (min(sizes) for sizes in zip(to_shape, source_shape, strict=True))
         function = helper(copy_rows_source(larger.itemsize), "copy_rows")
-        long = [numpy.int64(size).tobytes() for size in (to_shape[1], source_shape[1], rows, columns)]
-        arguments = (to, long[0], source, *long[1:])
-        return KernelLaunch(
-            function.ptr, three(copy_rows_grid(rows, columns)), (COPY_THREADS, 1, 1), 0, arguments
-        )
+        pitch, *sizes = (pack("<q", size) for size in (to_shape[1], source_shape[1], rows, columns))
+        grid, block = three(copy_rows_grid(rows, columns)), (COPY_THREADS, 1, 1)
+        return KernelLaunch(function.ptr, grid, block, 0, (to, pitch, source, *sizes))
 
 
 def pointer(address: int) -> bytes:

@@ -44,13 +44,10 @@ class LaunchConfig(ctypes.Structure):
     """``CUlaunchConfig``."""
 
     _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(Attribute)),
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)),
         ("attribute_count", ctypes.c_uint),
-    )
+    )  # fmt: skip
 
 
 #: The driver only reads it, so all launches share it.
@@ -152,50 +149,35 @@ class DeviceCopy:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Driver:
-    """Addresses of the driver's functions.
+#: Functions of the driver, in the order in which the native code knows them.
+FUNCTIONS = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemcpyDtoDAsync_v2")
 
-    Attributes:
-        launch: ``cuLaunchKernelEx``.
-        encode: ``cuTensorMapEncodeTiled``.
-        copy: ``cuMemcpyDtoDAsync_v2``.
+
+@functools.cache
+def driver_functions() -> tuple[int, ...]:
+    """Addresses of `FUNCTIONS`.
+
+    Raises:
+        OSError: There is no driver.
+        AttributeError: It is older than CUDA 12.
     """
-
-    launch: int
-    encode: int
-    copy: int
-
-    @classmethod
-    def of(cls, path: str = "libcuda.so.1") -> Driver:
-        """Those of a library.
-
-        Raises:
-            OSError: There is no such library.
-            AttributeError: It is older than CUDA 12.
-        """
-        library = ctypes.CDLL(path)
-        names = ("cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemcpyDtoDAsync_v2")
-        return cls(*(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names))
-
-
-installed_driver = functools.cache(Driver.of)
+    library = ctypes.CDLL("libcuda.so.1")
+    return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
 
 
 class NativeRun:
     """The launches of a run, ready but for addresses and stream. Threads may call it at the same time."""
 
     def __init__(
-        self, steps: Sequence[KernelLaunch | DeviceCopy], tensors: int, driver: Driver | None = None
+        self, steps: Sequence[KernelLaunch | DeviceCopy], tensors: int, functions: Sequence[int] = ()
     ) -> None:
         """Lays out the memory that the launches are queued from.
 
         Args:
             steps: In order.
             tensors: Addresses that come with each call.
-            driver: Functions to call; the installed driver's unless given.
+            functions: Addresses of `FUNCTIONS`; the installed driver's unless given.
         """
-        driver = driver or installed_driver()
         self._lock = threading.Lock()
         self._kept: list[Any] = []  # memory that the native code reads
         self._addresses = self._memory((ctypes.c_uint64 * max(tensors, 1))())
@@ -203,7 +185,7 @@ class NativeRun:
         self._maps: list[int] = []
         records = [word for step in steps for word in self._record(step)]
         sections = (self._writes, self._maps, records)
-        words = [ctypes.addressof(self._addresses), driver.launch, driver.encode, driver.copy]
+        words = [ctypes.addressof(self._addresses), *(functions or driver_functions())]
         for section, width in zip(sections, WIDTHS, strict=True):
             words += [len(section) // width, self._words(section)]
         self._program = self._words(words)
@@ -252,17 +234,14 @@ class NativeRun:
             return value
         memory = self._memory(ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT_BYTES))
         at = -(-ctypes.addressof(memory) // MAP_ALIGNMENT_BYTES) * MAP_ALIGNMENT_BYTES
-        fixed = argument.address if isinstance(argument.address, int) else 0
-        address = self._words([fixed])
-        if isinstance(argument.address, TensorAddress):
-            self._writes += [address, argument.address.tensor, argument.address.offset_bytes]
-        boxes = (ctypes.c_uint32 * len(argument.box))(*argument.box)
-        ones = (ctypes.c_uint32 * len(argument.box))(*([1] * len(argument.box)))
+        to = argument.address
+        address = self._words([to]) if isinstance(to, int) else self._argument(to)
+        rank = len(argument.shape)
+        boxes = (ctypes.c_uint32 * (2 * rank))(*argument.box, *[1] * rank)
+        box = ctypes.addressof(self._memory(boxes))
         self._maps += [
-            at, argument.dtype, len(argument.shape), address,
-            self._words(argument.shape), self._words(argument.pitches_bytes),
-            ctypes.addressof(self._memory(boxes)), ctypes.addressof(self._memory(ones)),
-            argument.swizzle, argument.promotion,
+            at, argument.dtype, rank, address, self._words(argument.shape), self._words(argument.pitches_bytes),
+            box, box + 4 * rank, argument.swizzle, argument.promotion,
         ]  # fmt: skip
         return at
 
@@ -348,11 +327,8 @@ def _queue_code() -> Any:
         tensor = load(code.add(addresses, code.mul(load(at, 8), word(8))))
         code.store(code.add(tensor, load(at, 16)), pointer(load(at)))
     with records(1) as at:
-        first, others = (
-            [load(at, 8 * place) for place in range(3)],
-            [load(at, 8 * place) for place in range(4, 10)],
-        )
-        call(2, "wiiwwwwwiiii", *first, load(load(at, 24)), *others[:4], word(0), *others[4:], word(0))
+        made, kind, rank, address, *sizes, swizzle, promotion = (load(at, 8 * place) for place in range(10))
+        call(2, "wiiwwwwwiiii", made, kind, rank, load(address), *sizes, word(0), swizzle, promotion, word(0))
     with records(2) as at:
         kind, one, two, three = (load(at, 8 * place) for place in range(4))
         with code.if_else(code.icmp_unsigned("==", kind, word(LAUNCH))) as (launch, copy):
