@@ -260,7 +260,7 @@ def test_ctrl_c_keeps_what_there_is_and_it_runs(here: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED.format(tests=str(ROOT / "tests"))],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": PATHS, "TUNER_DASHBOARD": "0"},
+        env=os.environ | {"PYTHONPATH": PATHS},
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
@@ -298,6 +298,6 @@ def test_the_samples_of_the_pages_run_on_the_gpu(here: Path) -> None:
         (here / "page.py").write_text(script, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "page.py"], capture_output=True, text=True, check=False,
-            env=os.environ | {"PYTHONPATH": PATHS, "TUNER_DASHBOARD": "0"},
+            env=os.environ | {"PYTHONPATH": PATHS},
         )  # fmt: skip
         assert done.stdout.endswith("done\n"), (page, done.stderr[-2000:])

@@ -27,7 +27,7 @@ BUDGETS = (
     ("seconds=20", "seconds=60, trials=1"),
     ("--seconds 20", "--seconds 60 --trials 1"),
 )
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TUNER_DASHBOARD": "0", "TUNER_CONFIG": os.devnull}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TUNER_CONFIG": os.devnull}
 
 
 def blocks(page: str, language: str) -> list[str]:

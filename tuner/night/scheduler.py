@@ -42,7 +42,6 @@ class Night:
         store: Where records go.
         seed: Seed of the searches.
         deadline_s: Time of the clock at which to stop; None without a deadline.
-        storage_url: Database for Optuna's tables; None to keep none.
         again: True to continue problems that are done, too.
         said: Called after each slice with the problem, its number of slices, and the share that this one
             gained; None if nothing was measured before.
@@ -55,7 +54,6 @@ class Night:
     store: Store
     seed: int = 0
     deadline_s: float | None = None
-    storage_url: str | None = None
     again: bool = False
     said: Callable[[PlanItem, int, float | None], None] = lambda item, slices, gain: None
     warned: Callable[[str], None] = lambda text: None
@@ -329,7 +327,7 @@ class Lane:
             problem.name, problem.item, problem.kernels, turn, parts, why,
             seconds=None if math.isinf(seconds) else max(seconds, 1.0),
             finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),
-            seed=night.seed, sampler=night.plan.defaults.sampler, storage_url=night.storage_url,
+            seed=night.seed, sampler=night.plan.defaults.sampler,
         )  # fmt: skip
 
     def gone(self, place: Place, but: NightItem | None = None) -> None:

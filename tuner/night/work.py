@@ -53,7 +53,6 @@ class Assignment:
         library: The library's measurement on this board, from when the problem was first opened there.
         seed: Seed of the search.
         sampler: Name of the search strategy.
-        storage_url: Database for Optuna's tables; None to keep none.
     """
 
     name: str
@@ -67,14 +66,13 @@ class Assignment:
     library: Measurement | None
     seed: int
     sampler: str
-    storage_url: str | None = None
 
     def request(self, found: tuple[DetectedDevice, ...]) -> StudyRequest:
         """What the study is asked on some devices."""
         item = self.item
         return StudyRequest(
             problem=item.problem, kernels=self.kernels, found=found, regime=item.regime, seconds=self.seconds,
-            trials=item.trials, seed=self.seed, sampler=self.sampler, storage_url=self.storage_url,
+            trials=item.trials, seed=self.seed, sampler=self.sampler,
             objectives=item.objectives, error_limit=item.error_limit, finals_s=self.finals_s,
             library=self.library, drop=not item.kernels,
         )  # fmt: skip

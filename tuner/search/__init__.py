@@ -1,18 +1,11 @@
 """Search: which config to try next. The only package that imports Optuna."""
 
-from tuner.search.budget import Budget
-from tuner.search.search import SAMPLERS, Candidate, Known, Search, SearchOptions
-from tuner.search.strategy import Observation
-from tuner.search.tile import front, front_value
-
-__all__ = [
-    "SAMPLERS",
-    "Budget",
-    "Candidate",
-    "Known",
-    "Observation",
-    "Search",
-    "SearchOptions",
-    "front",
-    "front_value",
-]
+from tuner.search.budget import Budget as Budget
+from tuner.search.search import SAMPLERS as SAMPLERS
+from tuner.search.search import Candidate as Candidate
+from tuner.search.search import Search as Search
+from tuner.search.search import SearchOptions as SearchOptions
+from tuner.search.strategy import Known as Known
+from tuner.search.strategy import Observation as Observation
+from tuner.search.tile import front as front
+from tuner.search.tile import front_value as front_value

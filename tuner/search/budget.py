@@ -19,13 +19,27 @@ TRIALS_WITHOUT_GAIN = 30
 
 @dataclass
 class _Problem:
+    """A problem's slices so far.
+
+    Attributes:
+        place: Its place in the order of preference.
+        best: Its best time.
+        slices: Number of its slices.
+        gain: Recent gain.
+        since: Number of all slices at its last one.
+        slices_without_gain: Slices since the last gain.
+        trials_at_gain: Trials at the last gain.
+        stopped: Reason why it stopped; empty if it has not.
+    """
+
     place: int
     best: float | None = None
     slices: int = 0
     gain: float = 0.0
-    without_gain: int = 0
-    trials: int = 0
     since: int = 0
+    slices_without_gain: int = 0
+    trials_at_gain: int = 0
+    stopped: str = ""
 
 
 class Budget:
@@ -46,7 +60,6 @@ class Budget:
         # Of thousands of problems most wait for a first slice, so a step looks only at the others.
         self._waiting = dict.fromkeys(self._problems)
         self._running: set[str] = set()
-        self._stopped: dict[str, str] = {}
         self._slices = 0
 
     @property
@@ -67,7 +80,7 @@ class Budget:
 
     def why_stopped(self, problem: str) -> str:
         """Reason why a problem stopped; empty if it has not."""
-        return self._stopped.get(problem, "")
+        return self._problems[problem].stopped
 
     def report(
         self, problem: str, best: float | None, trials: int, stopped: str = "", seconds: float = PER_S
@@ -85,37 +98,29 @@ class Budget:
         Returns:
             The share by which the slice reduced `best`; None if there was no earlier value.
         """
-        known, gain = self._problems[problem], 0.0
-        before, first = known.best, known.best is None
+        known, self._slices = self._problems[problem], self._slices + 1
+        gain = 0.0
         if best is not None:
-            gain = FIRST_GAIN if before is None else max(0.0, 1.0 - best / before)
-            known.best = best if before is None else min(best, before)
-        known.slices += 1
-        self._slices += 1
-        known.since = self._slices
+            gain = FIRST_GAIN if known.best is None else max(0.0, 1.0 - best / known.best)
         rate = gain * PER_S / max(seconds, 1e-3)
+        known.slices, known.since = known.slices + 1, self._slices
         known.gain = rate if known.slices <= 2 else FADE * known.gain + (1 - FADE) * rate
-        known.without_gain += 1
-        if gain >= LEAST_GAIN or known.best is None:
-            known.without_gain, known.trials = 0, trials
+        known.slices_without_gain += 1
+        if gain >= LEAST_GAIN or (known.best is None and best is None):
+            known.slices_without_gain, known.trials_at_gain = 0, trials
+        first, known.best = known.best is None, min(filter(None, (best, known.best)), default=None)
         self._running.add(problem)
         self._waiting.pop(problem, None)
-        if why := stopped or self._converged(known, trials - known.trials):
-            self.stop(problem, why)
+        without, tried = known.slices_without_gain, trials - known.trials_at_gain
+        if not stopped and without >= SLICES_WITHOUT_GAIN and tried >= TRIALS_WITHOUT_GAIN:
+            least = f"{LEAST_GAIN:.1%}"
+            stopped = f"converged: {without} slices in a row, of {tried} trials, gained less than {least} each"
+        if stopped:
+            self.stop(problem, stopped)
         return None if first else gain
-
-    @staticmethod
-    def _converged(problem: _Problem, trials: int) -> str:
-        """Reason why a problem has converged after slices and trials without gain; empty if it has not."""
-        if problem.without_gain < SLICES_WITHOUT_GAIN or trials < TRIALS_WITHOUT_GAIN:
-            return ""
-        return (
-            f"converged: {problem.without_gain} slices in a row, of {trials} trials, gained less than "
-            f"{LEAST_GAIN:.1%} each"
-        )
 
     def stop(self, problem: str, why: str = "finished") -> None:
         """Takes a problem out."""
-        self._stopped[problem] = why
+        self._problems[problem].stopped = why
         self._waiting.pop(problem, None)
         self._running.discard(problem)

@@ -198,8 +198,6 @@ class KernelModel:
         self._hyper = Hyperparameters(observations.space)
         self._posterior: Posterior | None = None
         self._failures = Failures(observations)
-        self._order: list[int] = []
-        self._waiting: set[int] = set()
         self._fit_at = FEWEST
         self._middle, self._width = 0.0, 1.0
         self._centre, self._followed = -1, 0
@@ -220,14 +218,10 @@ class KernelModel:
         if self._fastest() != self._centre and len(self._observations.space) > WHOLE:
             self._look_around()
             return
-        waiting = sorted(self._waiting)
-        for row, target in zip(waiting, self._targets(waiting), strict=True):
-            if not math.isnan(target):
-                self._waiting.discard(row)
-                self._posterior.tell(row, float(target))
-        fresh = list(islice(self._observations.requested, self._followed, None))
+        self._posterior.tell(self._targets(self._posterior.in_flight))
+        fresh = np.array(list(islice(self._observations.requested, self._followed, None)), np.intp)
         self._followed += len(fresh)
-        self._follow(fresh)
+        self._posterior.add(fresh, self._targets(fresh))
 
     def predicted(self) -> tuple[Floats, Floats]:
         """Expected log time of each candidate, and its standard deviation."""
@@ -238,10 +232,9 @@ class KernelModel:
     def leaderboard(self) -> dict[int, float]:
         """Expected log time of each contender: observations with their noise removed."""
         assert self._posterior is not None
-        means = self._middle + self._width * self._posterior.mean_of_requested()
-        means = means + self._expected(np.array(self._order, np.intp))
-        contenders = self._observations.contenders
-        return {row: float(mean) for row, mean in zip(self._order, means, strict=True) if row in contenders}
+        rows, contenders = self._posterior.rows, self._observations.contenders
+        means = self._middle + self._width * self._posterior.mean_of_rows() + self._expected(rows)
+        return {row: mean for row, mean in zip(rows.tolist(), means.tolist(), strict=True) if row in contenders}
 
     def log_chance(self) -> Floats:
         """Log of the probability that a candidate does not fail, from results here and elsewhere."""
@@ -256,22 +249,15 @@ class KernelModel:
         """Candidates that are almost certain to fail."""
         return set(self.candidates[self.log_chance() < DOOMED].tolist())
 
-    def _targets(self, rows: list[int]) -> Floats:
+    def _targets(self, rows: Rows) -> Floats:
         """Standardised values of configs; NaN where there is none yet."""
         known = self._observations.known
-        values = np.array([known.get(row, math.nan) for row in rows], dtype=float)
-        return (values - self._expected(np.array(rows, np.intp)) - self._middle) / self._width
+        values = np.array([known.get(row, math.nan) for row in rows.tolist()], dtype=float)
+        return (values - self._expected(rows) - self._middle) / self._width
 
     def _expected(self, rows: Rows) -> Floats:
         """The transfer prior's log times, up to a constant."""
         return self._slope * self._prior.at(rows) if self._prior else np.zeros(len(rows))
-
-    def _follow(self, rows: list[int]) -> None:
-        assert self._posterior is not None
-        targets = self._targets(rows)
-        self._posterior.add(np.array(rows, dtype=np.intp), targets)
-        self._order += rows
-        self._waiting |= {row for row, target in zip(rows, targets, strict=True) if math.isnan(target)}
 
     def _refit(self) -> None:
         known = self._observations.known
@@ -290,11 +276,14 @@ class KernelModel:
         known, requested = self._observations.known, self._observations.requested
         self._centre = self._fastest()
         self.candidates = self._nearby()
-        self._posterior = Posterior(self._observations.space, self._hyper, self.candidates, 0.0)
-        self._order, self._waiting, self._followed = [], set(), len(requested)
+        self._posterior, self._followed = (
+            Posterior(self._observations.space, self._hyper, self.candidates, 0.0),
+            len(requested),
+        )
         kept = set(self._representative(list(known), MOST_CONDITIONED))
         others = [row for row in requested if row not in known]
-        self._follow([row for row in requested if row in kept] + others[-MOST_FITTED:])
+        rows = np.array([row for row in requested if row in kept] + others[-MOST_FITTED:], np.intp)
+        self._posterior.add(rows, self._targets(rows))
 
     def _representative(self, rows: list[int], most: int) -> list[int]:
         """Returns at most this many of the known configs: half of them the fastest, the rest random."""

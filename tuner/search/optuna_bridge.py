@@ -1,4 +1,4 @@
-"""Optuna: its samplers as strategies, and finished trials in its own form for optuna-dashboard.
+"""Optuna: its samplers as strategies, and studies in its form for the dashboard.
 
 Our own strategies do not need it, so it loads where it is used.
 """
@@ -13,15 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome
-from tuner.search.strategy import History, Observation, RandomStrategy, Strategy
+from tuner.search.strategy import History, Observation, Place, RandomStrategy, Strategy
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
@@ -36,12 +33,6 @@ OPTUNA_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 KERNEL = "kernel"
 #: Number of legal configs among which the nearest is searched.
 NEAREST_AMONG = 100_000
-#: User attribute of a stored trial that identifies it: kernel and config as text.
-IDENTITY = "identity"
-#: User attribute of a trial: its outcome.
-OUTCOME = "outcome"
-#: User attribute of a trial that was stopped early: the median of its few samples.
-FEW_SAMPLES_S = "few_samples_s"
 #: Studies that are shown.
 MOST_STUDIES = 50
 
@@ -63,7 +54,7 @@ class OptunaStrategy(Strategy):
     Each suggestion becomes the nearest legal, untried config.
     """
 
-    def __init__(self, history: History, name: str, seed: int, starts: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, history: History, name: str, seed: int, starts: Sequence[Place] = ()) -> None:
         """Begins.
 
         Args:
@@ -82,7 +73,7 @@ class OptunaStrategy(Strategy):
         with _quiet():
             self._study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed, **options))
         self._distributions = self._flat()
-        self._attributes: dict[tuple[str, int], dict[str, object]] = {}
+        self._attributes: dict[Place, dict[str, object]] = {}
 
     def _flat(self) -> dict[str, BaseDistribution]:
         """All kernels' parameters side by side, so that a sampler always sees the same choices."""
@@ -101,7 +92,7 @@ class OptunaStrategy(Strategy):
                     flat[f"{name}.{parameter.name}"] = IntDistribution(0, last)
         return flat
 
-    def choose(self) -> tuple[str, int] | None:
+    def choose(self) -> Place | None:
         """See `Strategy`."""
         import optuna
 
@@ -135,17 +126,12 @@ class OptunaStrategy(Strategy):
         rows = rows[~np.isin(rows, np.fromiter(observations.requested, np.int64, len(observations.requested)))]
         if not len(rows):
             return self._random.choose_of(kernel)
-        codes = observations.space.codes[rows]
-        away: NDArray[np.float64] = np.zeros(len(rows))
-        space = observations.space
+        space, away = observations.space, np.zeros(len(rows))
+        codes = space.codes[rows]
         for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
-            wanted = params.get(f"{kernel}.{parameter.name}")
+            wanted, own = params.get(f"{kernel}.{parameter.name}"), codes[:, column]
             if isinstance(wanted, int):
-                away += (
-                    codes[:, column] != wanted
-                    if positions is None
-                    else np.abs(positions[codes[:, column]] - positions[wanted])
-                )
+                away += own != wanted if positions is None else np.abs(positions[own] - positions[wanted])
         return int(rows[int(np.argmin(away))])
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
@@ -169,94 +155,31 @@ class OptunaStrategy(Strategy):
         )
 
 
-def finished_trial(spaces: Mapping[str, Space], result: Observation, objectives: Sequence[str]) -> FrozenTrial:
-    """A finished trial as Optuna stores it; its parameters are conditional on the kernel.
+def finished_trial(
+    choices: Mapping[str, BaseDistribution], result: Observation, objectives: Sequence[str]
+) -> FrozenTrial:
+    """A finished trial in Optuna's form; its parameters are conditional on the kernel.
 
     Args:
-        spaces: The study's spaces.
+        choices: Parameter -> the values that it may take; with the kernel's name in front.
         result: The config that was tried, with its result.
         objectives: The study's objectives.
     """
-    from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
 
     kernel, config, outcome, time_s, others = result
-    params: dict[str, Any] = {KERNEL: kernel}
-    choices: dict[str, BaseDistribution] = {KERNEL: CategoricalDistribution(tuple(spaces))}
-    for parameter in spaces[kernel].parameters:
-        params[f"{kernel}.{parameter.name}"] = config[parameter.name]
-        choices[f"{kernel}.{parameter.name}"] = CategoricalDistribution(parameter.values)
-    attributes: dict[str, Any] = {OUTCOME: outcome.value, IDENTITY: f"{kernel} {config}"}
-    state, values, few = TrialState.FAIL, None, dict[int, float]()
+    params = {KERNEL: kernel} | {f"{kernel}.{name}": value for name, value in config.items()}
+    state, values, few_s = TrialState.FAIL, list[float](), dict[int, float]()
     if outcome is Outcome.PRUNED and time_s is not None:
-        state = TrialState.PRUNED
-        attributes[FEW_SAMPLES_S] = time_s
-        few = {0: time_s} if len(objectives) == 1 else {}
+        # The dashboard shows the value that the trial had when it was stopped.
+        state, few_s = TrialState.PRUNED, {0: time_s} if len(objectives) == 1 else {}
+        values = list(few_s.values())
     elif outcome is Outcome.MEASURED and time_s is not None and len(others) + 1 == len(objectives):
-        state, values = TrialState.COMPLETE, (time_s, *others)
+        state, values = TrialState.COMPLETE, [time_s, *others]
     return create_trial(
-        params=params,
-        distributions=choices,
-        # A pruned trial has the value that it had when it was stopped, so that the dashboard shows it.
-        values=values or list(few.values()) or None,
-        intermediate_values=few,
-        state=state,
-        user_attrs=attributes,
-    )
-
-
-def _add(
-    storage: optuna.storages.BaseStorage,
-    name: str,
-    objectives: Sequence[str],
-    spaces: Mapping[str, Space],
-    trials: Sequence[Observation],
-) -> int:
-    """Adds those finished trials to a study in a storage that are not there yet; returns the study's number."""
-    import optuna
-
-    study = optuna.create_study(
-        storage=storage, study_name=name, load_if_exists=True, directions=["minimize"] * len(objectives)
-    )
-    study.set_metric_names(list(objectives))
-    there = {trial.user_attrs.get(IDENTITY) for trial in study.get_trials(deepcopy=False)}
-    for trial in (finished_trial(spaces, one, objectives) for one in trials):
-        if trial.user_attrs[IDENTITY] not in there:
-            storage.create_new_trial(study._study_id, trial)
-    return study._study_id
-
-
-def copy_trials(
-    url: str, name: str, objectives: Sequence[str], spaces: Mapping[str, Space], trials: Sequence[Observation]
-) -> str:
-    """Copies a study's finished trials into a database in Optuna's own tables, those that are not there yet.
-
-    Optuna takes about 25 ms for each trial. Our own records are authoritative; this is a copy for viewing.
-
-    Args:
-        url: SQLAlchemy URL.
-        name: Name of the study there; continued where it exists.
-        objectives: The objectives to minimise.
-        spaces: The legal configs of each kernel.
-        trials: What was tried.
-
-    Returns:
-        What went wrong; empty if nothing did.
-    """
-    import optuna
-
-    connect = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else None
-    try:
-        with _quiet():
-            storage = optuna.storages.RDBStorage(url, engine_kwargs=connect)
-            try:
-                _add(storage, name, objectives, spaces, trials)
-            finally:
-                storage.remove_session()
-                storage.engine.dispose()
-    except Exception as error:  # of Optuna, SQLAlchemy or the database's driver; only the copy suffers
-        return f"trials were not copied for the dashboard: {error}"
-    return ""
+        params=params, distributions={name: choices[name] for name in params}, values=values or None,
+        intermediate_values=few_s, state=state, user_attrs={"outcome": outcome.value},
+    )  # fmt: skip
 
 
 class Shown:
@@ -284,25 +207,31 @@ class Shown:
         Returns:
             The study's number in the storage.
         """
+        import optuna
+
         with self._lock, _quiet():
             known = {study.study_name: study._study_id for study in self.storage.get_all_studies()}
             if name in known and self.storage.get_n_trials(known[name]) == len(trials):
                 return known[name]
             if name in known or len(known) >= MOST_STUDIES:
                 self.storage.delete_study(known.get(name, min(known.values())))
-            return _add(self.storage, name, objectives, _tried_spaces(trials), trials)
+            minimised = [optuna.study.StudyDirection.MINIMIZE] * len(objectives)
+            study = optuna.create_study(storage=self.storage, study_name=name, directions=minimised)
+            study.set_metric_names(list(objectives))
+            choices = _tried_choices(trials)
+            study.add_trials([finished_trial(choices, trial, objectives) for trial in trials])
+            return study._study_id
 
 
-def _tried_spaces(trials: Sequence[Observation]) -> Mapping[str, Space]:
-    """What was tried of each kernel: the values that a parameter took are its choices."""
-    by_kernel: dict[str, list[Config]] = {}
+def _tried_choices(trials: Sequence[Observation]) -> dict[str, BaseDistribution]:
+    """Each parameter with the values that it took in any trial."""
+    from optuna.distributions import CategoricalDistribution
+
+    values: dict[str, set[Any]] = {KERNEL: {trial.kernel for trial in trials}}
     for trial in trials:
-        by_kernel.setdefault(trial.kernel, []).append(trial.config)
-    spaces = {}
-    for kernel, configs in by_kernel.items():
-        values = {
-            name: sorted({config[name] for config in configs}, key=lambda one: (str(type(one)), one))
-            for name in configs[0]
-        }
-        spaces[kernel] = Space.of([choice(name, *some) for name, some in values.items()], configs)
-    return spaces
+        for name, value in trial.config.items():
+            values.setdefault(f"{trial.kernel}.{name}", set()).add(value)
+    return {
+        name: CategoricalDistribution(sorted(some, key=lambda value: (str(type(value)), value)))
+        for name, some in values.items()
+    }

@@ -10,7 +10,7 @@ from tuner.declare.space import Config, Space
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Outcome
 from tuner.search.optuna_bridge import OPTUNA_SAMPLERS, OptunaStrategy
-from tuner.search.strategy import History, Observation, RandomStrategy, SequenceStrategy, Strategy
+from tuner.search.strategy import NOTHING, History, Known, Observation, RandomStrategy, Strategy
 from tuner.search.tile import ParetoStrategy, TileStrategy
 
 #: Names of samplers: ours, plain ones, and Optuna's.
@@ -65,28 +65,10 @@ class SearchOptions:
             )
 
 
-@dataclass(frozen=True)
-class Known:
-    """Knowledge from before a search begins.
-
-    Attributes:
-        starts: Configs to try first; illegal ones are left out.
-        past: Earlier trials of this study; never requested again.
-        elsewhere: Results of the same kernels on another device or for the nearest shape; used by ``tile``
-            only.
-        foretold: Whether these are predictions for this very problem.
-    """
-
-    starts: Sequence[tuple[str, Config]] = ()
-    past: Sequence[Observation] = ()
-    elsewhere: Sequence[Observation] = ()
-    foretold: bool = False
-
-
 class Search:
     """Suggests legal configs that were never tried, the most promising first."""
 
-    def __init__(self, spaces: Mapping[str, Space], options: SearchOptions, known: Known = Known()) -> None:
+    def __init__(self, spaces: Mapping[str, Space], options: SearchOptions, known: Known = NOTHING) -> None:
         """Opens a search.
 
         Args:
@@ -114,12 +96,13 @@ class Search:
         if options.sampler == "random":
             return RandomStrategy(history, seed)
         if options.sampler == "bruteforce":
-            return SequenceStrategy(history)
+            every = ((name, row) for name, space in self._spaces.items() for row in range(len(space)))
+            return Strategy(history, every)
         if options.sampler in OPTUNA_SAMPLERS:
             return OptunaStrategy(history, options.sampler, seed, starts)
         if self._objectives > 1:
-            return ParetoStrategy(history, seed, starts, options.budget, objectives=self._objectives)
-        return TileStrategy(history, seed, starts, options.budget, known.elsewhere, known.foretold)
+            return ParetoStrategy(history, seed, starts, options.budget, self._objectives)
+        return TileStrategy(history, seed, starts, options.budget, known)
 
     def _learn(self, index: int, result: Observation) -> None:
         """Gives a result to the history, then to the strategy."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from tuner.declare.space import Config, Space
 from tuner.results.measurement import Outcome
+
+#: Kernel and position of a config in its space.
+Place = tuple[str, int]
 
 
 class Observation(NamedTuple):
@@ -28,6 +32,28 @@ class Observation(NamedTuple):
     outcome: Outcome
     time_s: float | None
     others: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """Knowledge from before a search begins.
+
+    Attributes:
+        starts: Configs to try first; illegal ones are left out.
+        past: Earlier trials of this study; never requested again.
+        elsewhere: Results of the same kernels on another device or for the nearest shape; used by ``tile``
+            only.
+        foretold: Whether these are predictions for this very problem.
+    """
+
+    starts: Sequence[tuple[str, Config]] = ()
+    past: Sequence[Observation] = ()
+    elsewhere: Sequence[Observation] = ()
+    foretold: bool = False
+
+
+#: Knowledge of a search that begins from nothing.
+NOTHING = Known()
 
 
 class Observations:
@@ -95,24 +121,19 @@ class History:
         return view
 
     @property
-    def trials(self) -> int:
-        """Number of requested configs."""
-        return sum(len(observations.requested) for observations in self.kernels.values())
-
-    @property
     def left(self) -> int:
         """Number of legal configs that may still be requested."""
         return sum(observations.left for observations in self.kernels.values())
 
 
 class Strategy:
-    """Chooses the next config to try.
+    """Chooses the next config to try: by itself those of a list, in order. Others derive from it.
 
     Attributes:
         stopped: Reason why no more configs are chosen; empty if there are more.
     """
 
-    def __init__(self, history: History, starts: Sequence[tuple[str, int]] = ()) -> None:
+    def __init__(self, history: History, starts: Iterable[Place] = ()) -> None:
         """Begins.
 
         Args:
@@ -121,16 +142,18 @@ class Strategy:
         """
         self.stopped = ""
         self._history = history
-        self._queue = list(starts)
+        self._queue = iter(starts)
 
-    def choose(self) -> tuple[str, int] | None:
+    def choose(self) -> Place | None:
         """Kernel and position of an untried legal config; None (with `stopped` set) at the end."""
-        raise NotImplementedError
+        queued = self._queued()
+        self.stopped = "" if queued else "space covered"
+        return queued
 
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Learns a result after the history did; `values`: objectives; none if failed, the time if PRUNED."""
 
-    def leaderboard(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[Place, float]:
         """Estimated seconds of each measured config, by kernel and position: by default as observed."""
         return {
             (name, row): math.exp(value)
@@ -138,10 +161,9 @@ class Strategy:
             for row, value in observations.log_times.items()
         }
 
-    def _queued(self) -> tuple[str, int] | None:
+    def _queued(self) -> Place | None:
         """The next config of the queue that may still be requested."""
-        while self._queue:
-            kernel, index = self._queue.pop(0)
+        for kernel, index in self._queue:
             observations = self._history.kernels[kernel]
             if index not in observations.requested and not observations.dropped:
                 return kernel, index
@@ -155,18 +177,15 @@ class RandomStrategy(Strategy):
         super().__init__(history)
         self._rng = np.random.default_rng(seed)
 
-    def choose(self) -> tuple[str, int] | None:
+    def choose(self) -> Place | None:
         """See `Strategy`."""
-        total = self._history.left
-        if not total:
-            self.stopped = "space covered"
+        left = self._history.left
+        self.stopped = "" if left else "space covered"
+        if not left:
             return None
-        number = int(self._rng.integers(total))
-        for name, observations in self._history.kernels.items():
-            if number < observations.left:
-                return name, self.choose_of(name)
-            number -= observations.left
-        raise AssertionError("counts add up")
+        ends = np.cumsum([observations.left for observations in self._history.kernels.values()])
+        kernel = list(self._history.kernels)[int(np.searchsorted(ends, self._rng.integers(left), "right"))]
+        return kernel, self.choose_of(kernel)
 
     def choose_of(self, kernel: str) -> int:
         """Position of an untried config of a kernel that has one."""
@@ -177,22 +196,3 @@ class RandomStrategy(Strategy):
                 return index
         rest = np.setdiff1d(np.arange(len(observations.space)), np.fromiter(observations.requested, np.int64))
         return int(self._rng.choice(rest))
-
-
-class SequenceStrategy(Strategy):
-    """Every legal config, kernel by kernel and in the order of the spaces."""
-
-    def __init__(self, history: History) -> None:
-        super().__init__(history)
-        self._next = dict.fromkeys(history.kernels, 0)
-
-    def choose(self) -> tuple[str, int] | None:
-        """See `Strategy`."""
-        for name, observations in self._history.kernels.items():
-            while self._next[name] < len(observations.space):
-                index = self._next[name]
-                self._next[name] += 1
-                if index not in observations.requested:
-                    return name, index
-        self.stopped = "space covered"
-        return None

@@ -59,6 +59,7 @@ class SpaceFeatures:
         self._lookups: list[tuple[tuple[int, ...], NDArray[np.intp]]] = []
         self.tables: list[Floats] = []
         self.is_pair: list[bool] = []
+        logs: list[tuple[int, Floats]] = []
         for column, (parameter, positions) in enumerate(zip(space.parameters, space.positions, strict=True)):
             size = len(parameter.values)
             if size < 2:
@@ -68,13 +69,15 @@ class SpaceFeatures:
                 self._add((column,), own, 1.0 - np.eye(size))
                 continue
             self._add((column,), own, np.abs(positions[:, None] - positions[None]))
+            values = np.array(parameter.values, dtype=float)
+            if size > 2 and values.min() > 0:
+                logs.append((column, np.log2(values)))
             whole = all(isinstance(value, int) for value in parameter.values)
             if parameter.scale == "linear" and size > 3 and whole:
                 twos = np.array([_twos(value) for value in parameter.values], dtype=float)
                 if np.ptp(twos) > 0:
                     twos /= np.ptp(twos)
                     self._add((column,), own, np.abs(twos[:, None] - twos[None]))
-        logs = _logs(space)
         for at, (first, one) in enumerate(logs):
             for second, other in logs[:at]:
                 self._add_pair((first, second), one[:, None] + other[None])
@@ -96,18 +99,6 @@ class SpaceFeatures:
         """Level of each config in each feature: shape (configs, features)."""
         levels = [lookup[tuple(codes[:, column] for column in columns)] for columns, lookup in self._lookups]
         return np.stack(levels, axis=1) if levels else np.zeros((len(codes), 0), np.intp)
-
-
-def _logs(space: Space) -> list[tuple[int, Floats]]:
-    """(column, log2 of the values) of the ordered parameters with more than two values, all positive."""
-    logs = []
-    for column, parameter in enumerate(space.parameters):
-        if parameter.scale == "categorical" or len(parameter.values) < 3:
-            continue
-        values = np.array(parameter.values, dtype=float)
-        if values.min() > 0:
-            logs.append((column, np.log2(values)))
-    return logs
 
 
 def _twos(value: Value) -> int:
@@ -238,6 +229,7 @@ class Posterior:
 
     Attributes:
         candidates: Positions in the space.
+        rows: Positions of the configs that it is conditioned on.
         mean: Expected value of each candidate.
         variance: Variance of the value, without noise.
     """
@@ -257,7 +249,7 @@ class Posterior:
         self._log_tables = hyper.log_tables()
         self._one_hot = self._one_hots(space.codes[candidates])
         self._level = level
-        self._asked = np.zeros(0, np.intp)
+        self.rows = np.zeros(0, np.intp)
         self._lower = np.zeros((0, 0))
         self._targets = np.zeros(0)
         self._whitened = np.zeros(0)
@@ -286,13 +278,13 @@ class Posterior:
 
         if not len(rows):
             return
-        before, more = len(self._asked), len(rows)
+        before, more = len(self.rows), len(rows)
         one_hot = self._one_hots(self._space.codes[rows]).astype(float)
         own = self._scale * self._correlation(rows, one_hot) + self._noise * np.eye(more)
         lower = np.zeros((before + more, before + more))
         lower[:before, :before] = self._lower
         if before:
-            cross = self._scale * self._correlation(self._asked, one_hot)
+            cross = self._scale * self._correlation(self.rows, one_hot)
             side = solve_triangular(self._lower, cross, lower=True).T
             lower[before:, :before] = side
             own -= side @ side.T
@@ -303,22 +295,27 @@ class Posterior:
         projected = solve_triangular(corner.astype(np.float32), rest, lower=True)
         self.variance = np.maximum(self.variance - (projected**2).sum(axis=0), 1e-10)
         self._projected = np.concatenate([self._projected, projected])
-        self._lower, self._asked = lower, np.concatenate([self._asked, rows])
+        self._lower, self.rows = lower, np.concatenate([self.rows, rows])
         self._targets = np.concatenate([self._targets, targets])
         if np.isnan(targets).all():
             self._whitened = np.concatenate([self._whitened, np.zeros(more)])
         else:
             self._update()
 
-    def tell(self, row: int, target: float) -> None:
-        """Adds the value of a config that was in flight."""
-        at = int(np.flatnonzero(self._asked == row)[0])
-        self._targets[at] = target
-        self._update()
+    @property
+    def in_flight(self) -> Rows:
+        """Positions of the configs without a value."""
+        return self.rows[np.isnan(self._targets)]
+
+    def tell(self, targets: Floats) -> None:
+        """Adds values of the configs `in_flight`; NaN for those that still are."""
+        if not np.isnan(targets).all():
+            self._targets[np.isnan(self._targets)] = targets
+            self._update()
 
     def _update(self) -> None:
         """Solves for the mean. Configs in flight take their expected value, given the configs before them."""
-        whitened = np.zeros(len(self._asked))
+        whitened = np.zeros(len(self.rows))
         for at, target in enumerate(self._targets):
             expected = self._level + self._lower[at, :at] @ whitened[:at]
             if not np.isnan(target):
@@ -326,8 +323,8 @@ class Posterior:
         self._whitened = whitened
         self.mean = self._level + self._projected.T @ whitened.astype(np.float32)
 
-    def mean_of_requested(self) -> Floats:
-        """Expected value of each requested config, with noise removed."""
+    def mean_of_rows(self) -> Floats:
+        """Expected value of each config that it is conditioned on, with noise removed."""
         from scipy.linalg import solve_triangular
 
         weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")

@@ -16,13 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tuner.results.measurement import Outcome
 from tuner.search.kernel_model import KernelModel, TransferPrior, spread
-from tuner.search.strategy import History, Observation, RandomStrategy, Strategy
+from tuner.search.strategy import NOTHING, History, Known, Observation, Place, RandomStrategy, Strategy
 from tuner.search.surrogate import Floats, Rows
 
 #: Configs of the design for all kernels together, and at least for each kernel.
@@ -66,50 +66,38 @@ class TileStrategy(Strategy):
     """Minimises one objective; see the module."""
 
     def __init__(
-        self,
-        history: History,
-        seed: int,
-        starts: Sequence[tuple[str, int]] = (),
-        budget: int | None = None,
-        elsewhere: Sequence[Observation] = (),
-        foretold: bool = False,
+        self, history: History, seed: int, starts: Sequence[Place], budget: int | None, known: Known = NOTHING
     ) -> None:
         """Begins.
 
         Args:
             history: Everything known so far; others write to it.
             seed: Seed of all random choices.
-            starts: (kernel, position) pairs to try first.
+            starts: What to try first.
             budget: Total number of trials, if limited.
-            elsewhere: Results of the same kernels on another device, or for the nearest shape.
-            foretold: Whether these are predictions for this very problem: kernels that they put far behind
-                are then hardly tried.
+            known: Results elsewhere. If they are predictions for this very problem, kernels that they put far
+                behind are hardly tried.
         """
-        super().__init__(history, starts)
+        super().__init__(history, itertools.chain(starts, self._design()))
         self._budget = budget
         self._rng = np.random.default_rng(seed)
         self._random = RandomStrategy(history, seed + 1)
-        self._designed = False
-        self._behind = _behind(elsewhere) if foretold else {}
+        self._behind = _behind(known.elsewhere) if known.foretold else {}
         self._turn = 0
         self._trends: dict[str, TransferPrior] = {}
         self._models: dict[str, KernelModel] = {}
         for name, observations in history.kernels.items():
-            past = [result for result in elsewhere if result.kernel == name]
+            past = [result for result in known.elsewhere if result.kernel == name]
             if past:
                 self._trends[name] = TransferPrior(observations.space, past, self._rng)
             self._models[name] = KernelModel(observations, self._rng, self._trends.get(name))
 
-    def choose(self) -> tuple[str, int] | None:
+    def choose(self) -> Place | None:
         """See `Strategy`."""
         self.stopped = "" if self._history.left else "space covered"
         if self.stopped:
             return None
-        queued = self._queued()
-        if queued is None and not self._designed:
-            self._design()
-            queued = self._queued()
-        if queued is not None:
+        if (queued := self._queued()) is not None:
             return queued
         kernels = self._history.kernels
         ready = {
@@ -117,9 +105,8 @@ class TileStrategy(Strategy):
         }
         return self._promising(ready) if ready else self._random.choose()
 
-    def _design(self) -> None:
-        """Queues configs of all kernels in turn."""
-        self._designed = True
+    def _design(self) -> Iterator[Place]:
+        """Configs of all kernels in turn; chosen once the starts were tried, when the first is asked for."""
         kernels = {name: one for name, one in self._history.kernels.items() if one.left}
         of_kernel = max(DESIGN_OF_KERNEL, DESIGN // max(len(kernels), 1))
         by_kernel = []
@@ -129,13 +116,15 @@ class TileStrategy(Strategy):
             rows = self._trends[name].starts(wanted) if name in self._trends else []
             rows = rows or spread(observations.space, wanted, observations.requested, self._rng)
             by_kernel.append([(name, row) for row in rows])
-        while any(by_kernel):
-            self._queue += [rows.pop(0) for rows in by_kernel if rows]
+        for turn in itertools.zip_longest(*by_kernel):
+            yield from filter(None, turn)
 
-    def _promising(self, ready: dict[str, KernelModel]) -> tuple[str, int] | None:
+    def _promising(self, ready: dict[str, KernelModel]) -> Place | None:
         for model in ready.values():
             model.update()
-        level, fastest, centre = self._fastest(ready)
+        level, fastest, centre = min(
+            (log_s, name, row) for name, model in ready.items() for row, log_s in model.leaderboard().items()
+        )
         choices = []
         scores = {}
         for name, model in ready.items():
@@ -157,7 +146,7 @@ class TileStrategy(Strategy):
                 return near[1:]
         return kernel, index
 
-    def leaderboard(self) -> dict[tuple[str, int], float]:
+    def leaderboard(self) -> dict[Place, float]:
         """See `Strategy`; if a kernel has a model, noise is removed."""
         times_s = super().leaderboard()
         for name, model in self._models.items():
@@ -166,23 +155,15 @@ class TileStrategy(Strategy):
                 times_s |= {(name, row): math.exp(value) for row, value in model.leaderboard().items()}
         return times_s
 
-    @staticmethod
-    def _fastest(ready: dict[str, KernelModel]) -> tuple[float, str, int]:
-        """Log time, kernel and position of the config estimated to be the fastest."""
-        return min(
-            (value, name, row) for name, model in ready.items() for row, value in model.leaderboard().items()
-        )
-
-    def _last_steps(
-        self, fastest: str, centre: int, promising: tuple[str, int] | None
-    ) -> tuple[str, int] | None:
+    def _last_steps(self, fastest: str, centre: int, promising: Place | None) -> Place | None:
         """Tries the nearest untried neighbour of the fastest config; then uses up a budget; then ends."""
         observations = self._history.kernels[fastest]
         doomed = self._models[fastest].doomed()
         for row in observations.space.neighbours(centre).tolist():
             if row not in observations.requested and row not in doomed:
                 return fastest, row
-        if self._budget is not None and self._history.trials < self._budget:
+        trials = sum(len(observations.requested) for observations in self._history.kernels.values())
+        if self._budget is not None and trials < self._budget:
             return promising or self._random.choose()
         self.stopped = (
             "converged: every neighbour of the fastest config was tried or would fail, "
@@ -221,13 +202,7 @@ class ParetoStrategy(Strategy):
     """Takes turns between weightings of several objectives; see the module."""
 
     def __init__(
-        self,
-        history: History,
-        seed: int,
-        starts: Sequence[tuple[str, int]] = (),
-        budget: int | None = None,
-        *,
-        objectives: int,
+        self, history: History, seed: int, starts: Sequence[Place], budget: int | None, objectives: int
     ) -> None:
         """Takes the arguments of `TileStrategy` and the number of objectives."""
         super().__init__(history)
@@ -238,7 +213,7 @@ class ParetoStrategy(Strategy):
             self._views.append((weights, view, strategy))
         self._turn = 0
 
-    def choose(self) -> tuple[str, int] | None:
+    def choose(self) -> Place | None:
         """See `Strategy`."""
         for _ in self._views:
             _, _, strategy = self._views[self._turn % len(self._views)]

@@ -34,7 +34,6 @@ class StudyRequest:
         trials: Total number of trials, including earlier runs; None for no limit.
         seed: Seed of the search.
         sampler: Name of the search strategy.
-        storage_url: Database where Optuna's own tables are kept; None to keep none.
         objectives: Objectives to minimise (see `tuner.results.objectives`). With several, the fastest config
             still is the champion, and the result has a front.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
@@ -51,7 +50,6 @@ class StudyRequest:
     trials: int | None = None
     seed: int = 0
     sampler: str = "tile"
-    storage_url: str | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
     drop: bool = True
@@ -141,7 +139,6 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         trials=trials,
         seed=secrets.randbits(32) if seed is None else seed,
         sampler=options.get("sampler") or setting("sampler", "tune") or "tile",
-        storage_url=db,
         objectives=objectives,
         error_limit=limit_for(problem.precision, read_error_limit(options.get("error_limit"))),
         drop=not only,

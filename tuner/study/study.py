@@ -6,7 +6,6 @@ The study is the only process that writes the database, and it never touches a d
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,12 +32,9 @@ from tuner.study.loop import Loop, TimeLimits, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Recorder, Session, study_name
-from tuner.study.starting import observed, resume, that_count, with_predictions
+from tuner.study.starting import resume, with_predictions
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew, run_limit_s
-
-#: Variable that has trials copied into Optuna's own tables, for optuna-dashboard, if it is 1.
-COPY_VARIABLE = "TUNER_DASHBOARD"
 
 
 class SearchPolicy(TrialPolicy):
@@ -334,8 +330,6 @@ def open_study(
             library = measure_baseline(session, request, budget, machine)
             policy = _searching(session, request, spaces, library, budget)
             stack.callback(policy.close)
-            if os.environ.get(COPY_VARIABLE) == "1" and request.storage_url:
-                stack.callback(_copy_trials, session, request, spaces)
             loop = Loop(session, policy, budget)
         study = Study(request, session, loop, policy, budget, machine, interruption, library)
         study.observe_load()
@@ -368,16 +362,6 @@ def _searching(
     elimination = elimination_of(request, spaces, info, before)
     search = Search(spaces, options, known)
     return SearchPolicy(request.kernels, search, leaderboard, session.shares_cores, request.trials, elimination)
-
-
-def _copy_trials(session: Session, request: StudyRequest, spaces: Mapping[str, Space]) -> None:
-    """Copies a study's trials for optuna-dashboard; our own records do not depend on it."""
-    from tuner.search.optuna_bridge import copy_trials
-
-    kernels = {kernel.name: kernel for kernel in request.kernels if kernel.name in spaces}
-    records = that_count(session.records(Role.TRIAL, kernels), request.objectives)
-    trials = [observed(record, request.objectives) for record in records.values()]
-    copy_trials(request.storage_url or "", session.recorder.study, request.objectives, spaces, trials)
 
 
 def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:

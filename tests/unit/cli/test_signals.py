@@ -33,12 +33,6 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process copies trials for Optuna's dashboard, in tests that are about others."""
-    monkeypatch.setenv("TUNER_DASHBOARD", "0")
-
-
-@pytest.fixture
 def begun(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a `tuner` on a device so slow that it does not end by itself; it does not outlive the test."""
     processes: list[subprocess.Popen[str]] = []
@@ -122,7 +116,6 @@ def test_a_study_that_is_killed_leaves_no_worker_and_a_database_that_goes_on(
     continue_and_check(tmp_path, before)
 
 
-@pytest.mark.usefixtures("no_copies")
 def test_an_interrupt_while_the_device_opens_is_no_traceback(
     begun: Callable[..., subprocess.Popen[str]],
 ) -> None:
@@ -168,7 +161,6 @@ def test_what_a_script_started_in_the_background_ends_on_sigterm(tmp_path: Path)
     assert (process.returncode, err.strip()) == (130, "tuner: interrupted")
 
 
-@pytest.mark.usefixtures("no_copies")
 def test_an_interrupted_night_says_what_it_has_done(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:

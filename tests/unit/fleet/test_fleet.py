@@ -49,7 +49,7 @@ def folder(here: Path) -> Path:
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tuner", "nightly", "plan.toml", "--cluster", "local"]
-    own = {"PYTHONPATH": str(ROOT), "TUNER_CACHE": str(folder / "cache"), "TUNER_DASHBOARD": "0"}
+    own = {"PYTHONPATH": str(ROOT), "TUNER_CACHE": str(folder / "cache")}
     return subprocess.Popen(
         [*command, "--device", "fake:a.json,fake:b.json", "--json", *more], cwd=folder, env=os.environ | own,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

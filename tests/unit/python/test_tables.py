@@ -21,9 +21,7 @@ from tuner.python.record_tables import COLUMNS
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study of the toy."""
     made = tmp_path_factory.mktemp("tables")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_DASHBOARD", "0")
-        study(made, write_device(made / "device.json", baseline_s=1e-3))
+    study(made, write_device(made / "device.json", baseline_s=1e-3))
     return made
 
 

@@ -168,7 +168,7 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
     script = textwrap.dedent(INTERRUPTED.format(tests=str(ROOT / "tests")))
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TUNER_DASHBOARD": "0"},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "go\n"

@@ -30,10 +30,8 @@ FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study of the toy, some of whose configs fail."""
     made = tmp_path_factory.mktemp("studies")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_DASHBOARD", "0")
-        failing = [rule({"BLOCK": 64}, fault="wrong_result"), rule({"BLOCK": 32}, fault="compile_failed")]
-        study(made, write_device(made / "device.json", baseline_s=1e-3, rules=failing), trials=58)
+    failing = [rule({"BLOCK": 64}, fault="wrong_result"), rule({"BLOCK": 32}, fault="compile_failed")]
+    study(made, write_device(made / "device.json", baseline_s=1e-3, rules=failing), trials=58)
     return made
 
 

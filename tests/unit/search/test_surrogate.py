@@ -1,12 +1,18 @@
-"""The Gaussian process: its posterior, and what a fit of its hyperparameters gains."""
+"""The Gaussian process: its posterior, what a fit of its hyperparameters gains, and expected improvement."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from fixtures.landscape import SPACE, time_of
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
 
 from tuner.search.surrogate import Hyperparameters, Posterior
+from tuner.search.tile import log_expected_improvement
 
 
 def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> None:
@@ -28,11 +34,12 @@ def test_the_posterior_is_that_of_a_gaussian_process_however_it_was_told() -> No
     posterior.add(rows[:20], values[:20])
     posterior.add(rows[20:], np.full(20, np.nan))
     assert posterior.variance == pytest.approx(variance, abs=1e-4)
-    for row, value in zip(rows[20:], values[20:], strict=True):
-        posterior.tell(int(row), float(value))
+    assert posterior.in_flight.tolist() == rows[20:].tolist()
+    posterior.tell(np.where(rows[20:] < 300, values[20:], np.nan))
+    posterior.tell(values[30:])
     assert posterior.mean == pytest.approx(mean, abs=1e-3)
     smoothed = 0.5 + covariance(rows, rows) @ np.linalg.solve(noisy, values - 0.5)
-    assert posterior.mean_of_requested() == pytest.approx(smoothed, abs=1e-3)
+    assert posterior.mean_of_rows() == pytest.approx(smoothed, abs=1e-3)
 
 
 def test_the_fit_explains_what_it_saw_better_than_the_prior() -> None:
@@ -50,3 +57,12 @@ def test_the_fit_explains_what_it_saw_better_than_the_prior() -> None:
         hyper.fit(SPACE.codes[rows], values)
     assert errors[1] < errors[0]
     assert errors[1] < 0.1
+
+
+@given(st.floats(-60, 60), st.floats(0.01, 10))
+def test_log_expected_improvement_is_the_log_of_the_integral(z: float, deviation: float) -> None:
+    found = log_expected_improvement(np.array([-z * deviation]), np.array([deviation]), 0.0)[0]
+    assert math.isfinite(found)
+    if z > -6:
+        expected = deviation * (z * norm.cdf(z) + norm.pdf(z))
+        assert found == pytest.approx(math.log(expected), abs=0.02)
