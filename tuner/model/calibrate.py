@@ -8,12 +8,14 @@ residuals of the cases, each over what was expected of it (split conformal predi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.errors import InputError
 from tuner.lookup.answers import UNMEASURED
 from tuner.results.distance import Floats
 from tuner.results.measurement import SLOWER
@@ -31,6 +33,8 @@ NEAREST, PRIOR = 40, 5.0
 GAIN_SCALE, DIM_SCALE = 0.15, 2.0
 #: Losses and errors below this are noise.
 LEAST = 0.002
+#: Drawn problems without which nothing is said of losses.
+FEWEST_DRAWN = 16
 #: Share of cases that an interval holds; rounding puts none outside.
 HELD, ROUNDED = 0.8, 1 + 1e-9
 
@@ -68,22 +72,15 @@ class Cases:
         """The cases with gains that `doubted` lessens."""
         return replace(self, gain=doubted(self.gain, self.near, doubt))
 
-    def used(self, margin: float) -> NDArray[np.bool_]:
-        """Where a kernel is answered."""
-        answered: NDArray[np.bool_] = self.gain > margin
-        return answered
+    def answered(self, margin: float) -> tuple[Floats, Floats, Floats]:
+        """Of what is answered where a kernel must be faster by a margin.
 
-    def answered_s(self, margin: float) -> Floats:
-        """True time of what is answered."""
-        return np.where(self.used(margin), self.kernel_s, self.library_s)
-
-    def lost(self, margin: float) -> Floats:
-        """The fraction of speed that the answer loses: 1 - best / answered."""
-        return 1 - self.best_s / self.answered_s(margin)
-
-    def errors(self, margin: float) -> Floats:
-        """log(true / predicted) time of what is answered."""
-        return np.where(self.used(margin), self.error[:, 0], self.error[:, 1])
+        Returns:
+            The true time; the fraction of speed that is lost, 1 - best / answered; and log(true / predicted).
+        """
+        by_kernel = self.gain > margin
+        answered_s = np.where(by_kernel, self.kernel_s, self.library_s)
+        return answered_s, 1 - self.best_s / answered_s, np.where(by_kernel, *self.error.T)
 
 
 def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
@@ -179,22 +176,32 @@ class Calibration:
         return replace(self, reach=max(float(reach), 1.0), spread=(min(low, -LEAST), max(high, LEAST)))
 
     def corrected(self, cases: Cases) -> Calibration:
-        """The same with losses and intervals as drawn problems have them, whatever earlier ones said."""
+        """The same with losses and intervals as drawn problems have them, whatever earlier ones said.
+
+        Raises:
+            InputError: There are too few.
+        """
+        count = len(cases.gain)
+        if count < FEWEST_DRAWN:
+            raise InputError(
+                f"drawn problems tell of losses from {FEWEST_DRAWN} on, got {count} at which the model answers "
+                "what was timed there; draw more by `tuner lookup-quality --drawn --measure`"
+            )
         plain, known = replace(self, scale=1.0), cases.doubted(self.doubt)
-        losses, (expected, size) = known.lost(self.margin), plain.expected(_places(known.dims, known.gain))
+        _, losses, errors = known.answered(self.margin)
+        expected, size = plain.expected(_places(known.dims, known.gain))
         prior = PRIOR * expected.mean()  # counts like so many cases at which what was said was true
         scale = float((losses.sum() + prior) / (expected.sum() + prior))
-        scaled = replace(plain, drawn=len(losses), scale=scale)
-        return scaled.ending(losses, known.errors(self.margin), (scale * expected, size))
+        return replace(plain, drawn=count, scale=scale).ending(losses, errors, (scale * expected, size))
 
     def judged(self, cases: Cases) -> LossSummary:
         """What is said of answers, and what they lost."""
         known = cases.doubted(self.doubt)
         expected, size = self.expected(_places(known.dims, known.gain))
-        errors, answered_s = known.errors(self.margin), known.answered_s(self.margin)
+        answered_s, losses, errors = known.answered(self.margin)
         within = (self.spread[0] * size <= errors) & (errors <= self.spread[1] * size)
         return summarized(
-            known.lost(self.margin), known.library_s / answered_s, known.library_s / known.best_s, expected,
+            losses, known.library_s / answered_s, known.library_s / known.best_s, expected,
             self.reach * expected, within.astype(float),
         )  # fmt: skip
 
@@ -203,32 +210,23 @@ def _places(dims: Floats, gain: Floats) -> Floats:
     return np.column_stack([dims / DIM_SCALE, 2 * np.tanh(np.clip(gain, -9, 9) / GAIN_SCALE)])
 
 
-def choice(known: Cases) -> tuple[float, float]:
-    """Doubt and margin with which answers cost least, and are seldom slower than the library.
+def calibrate(known: Cases) -> Calibration:
+    """Chooses doubt and margin, by which answers cost least and are seldom slower than the library.
 
     Args:
-        known: At least a few dozen cases, with gains as they are predicted.
+        known: At least a few dozen cases, with gains as they are predicted. They tell what answers cost, too.
     """
 
     def cost(of: tuple[float, float]) -> tuple[bool, float]:
         doubt, margin = of
         cases = known.doubted(doubt)
-        slower = (cases.answered_s(margin) > (1 + SLOWER) * cases.library_s).mean()
-        return bool(slower > MOST_SLOWER), float(cases.lost(margin).mean() + PENALTY * slower)
+        answered_s, losses, _ = cases.answered(margin)
+        slower = (answered_s > (1 + SLOWER) * cases.library_s).mean()
+        return bool(slower > MOST_SLOWER), float(losses.mean() + PENALTY * slower)
 
-    return min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
-
-
-def calibrate(known: Cases) -> Calibration:
-    """Chooses doubt and margin, and measures what answers cost.
-
-    Args:
-        known: At least a few dozen cases, with gains as they are predicted.
-    """
-    doubt, margin = choice(known)
-    known = known.doubted(doubt)
-    losses, errors = known.lost(margin), known.errors(margin)
-    places = _places(known.dims, known.gain)
+    doubt, margin = min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
+    cases = known.doubted(doubt)
+    (_, losses, errors), places = cases.answered(margin), _places(cases.dims, cases.gain)
     trust = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
     return trust.ending(losses, errors, trust.expected(places, own=True))
 
@@ -263,6 +261,20 @@ class LossSummary:
         """The fields; null where there is no figure."""
         return {name: None if value != value else value for name, value in vars(self).items()}
 
+    @property
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        text = [
+            f"lost by {self.cases} answers, against the best that is known: {spread_text(self.loss)}",
+            f"more than 3 % slower than the library: {self.slower} of {self.cases}",
+            f"geometric mean over the library: answers {self.answers:.3f}, best known {self.champions:.3f}",
+        ]
+        if not math.isnan(self.said):
+            text.append(f"of answers with an expected loss: said {self.said:.1%}, true {self.true:.1%}")
+        if not math.isnan(self.loss_held):
+            text.append(f"80 % intervals hold: loss {self.loss_held:.0%}, time {self.time_held:.0%}")
+        return text
+
 
 def summarized(
     lost: Floats, answers: Floats, champions: Floats, expected: Floats, most: Floats, within: Floats
@@ -293,6 +305,11 @@ def spread_of(losses: Floats) -> dict[str, float]:
         "mean": float(losses.mean()), "median": float(np.median(losses)),
         "p90": float(np.quantile(losses, 0.9)), "worst": float(losses.max()),
     }  # fmt: skip
+
+
+def spread_text(spread: Mapping[str, float]) -> str:
+    """What `spread_of` gives, for people."""
+    return ", ".join(f"{name} {value:.1%}" for name, value in spread.items())
 
 
 def _mean(values: Floats) -> float:

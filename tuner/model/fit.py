@@ -1,9 +1,9 @@
-"""Fits a model to a survey. Needs LightGBM, the extra ``model``; answering does not."""
+"""From the surveys of a database to a model. Needs LightGBM, the extra ``model``; answering does not."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,15 +11,22 @@ import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Operation
+from tuner.declare.space import Config
 from tuner.devices.cuda.process import Gpu
-from tuner.errors import InputError
+from tuner.errors import InputError, NothingFound
 from tuner.model.calibrate import Cases, calibrate
 from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, evidence, standing_near
 from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
 from tuner.model.network import TRAINING, Network, Training, share_of, trained
 from tuner.model.predict import Model
+from tuner.model.stored import name_of, to_bytes
 from tuner.model.table import FeatureRows, Timings, table
 from tuner.results.distance import Floats, Numbers
+from tuner.results.record import ProblemKey, latest_hash, utc_now
+from tuner.results.survey import LIBRARY, SurveyPart, Timing
+from tuner.store import Store, watched
+from tuner.store.reading import Reader
 
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
@@ -279,3 +286,127 @@ def _provenance(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceI
         "problems": len(timings.problems), "configs": len(timings.configs),
         "sources": {name: kernels[name].source_hash for name in used if name in kernels},
     }  # fmt: skip
+
+
+# --- from a database -----------------------------------
+
+
+def timings(
+    store: Reader,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo | str,
+    regime: str = "cold",
+    dtype: str = "",
+) -> Timings:
+    """All that surveys timed of an operation on a kind of device, of kernels as they are now.
+
+    Args:
+        store: Where from.
+        operation: What was timed.
+        kernels: Configs of other sources than theirs are left out.
+        device: Where; a text is a uuid or a name.
+        regime: How time was taken.
+        dtype: Of the problems; the operation's first unless given.
+
+    Raises:
+        NothingFound: Nothing of it was surveyed.
+    """
+    dtype = dtype or operation.dtypes[0]
+    surveyed = joined(store.survey_parts(operation.name, device, regime), operation, kernels, dtype)
+    if surveyed is None:
+        raise NothingFound(
+            f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on "
+            f"{device if isinstance(device, str) else device.name}; run `tuner survey {operation.name}`"
+        )
+    return surveyed
+
+
+def joined(
+    parts: Sequence[SurveyPart], operation: Operation, kernels: Iterable[Kernel], dtype: str = ""
+) -> Timings | None:
+    """Parts of surveys as arrays; of a config timed twice at a problem the last time counts.
+
+    Args:
+        parts: Of one operation, regime and kind of device, in the order measured.
+        operation: What was timed.
+        kernels: Configs of other sources than theirs are left out.
+        dtype: Of the problems; any when empty.
+
+    Returns:
+        None where nothing was timed.
+    """
+    sources = {kernel.name: latest_hash(kernel.source_hash) for kernel in kernels}
+    registers: dict[tuple[str, Config], int] = {}
+    times: dict[tuple[ProblemKey, tuple[str, Config] | None], Timing] = {}
+    for part in parts:
+        configs = [(config.kernel, Config(dict(config.config))) for config in part.configs]
+        current = [sources.get(config.kernel) == latest_hash(config.source_hash) for config in part.configs]
+        for named, config in zip(configs, part.configs, strict=True):
+            registers.setdefault(named, config.registers)
+        for timing in part.timings:
+            problem, is_library = part.problems[timing.problem], timing.config == LIBRARY
+            if dtype in ("", problem.dtype) and (is_library or current[timing.config]):
+                times[problem, None if is_library else configs[timing.config]] = timing
+    times = {at: timing for at, timing in times.items() if not timing.outcome.failed}
+    if not times:
+        return None
+    problems = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in times))}
+    numbers = {
+        named: number
+        for number, named in enumerate(dict.fromkeys(named for _, named in times if named is not None))
+    }
+    return Timings(
+        [operation.problem(key.dims, key.dtype, key.layout) for key in problems], list(numbers),
+        np.array([problems[key] for key, _ in times], np.int64),
+        np.array([LIBRARY if named is None else numbers[named] for _, named in times], np.int64),
+        np.array([timing.time_s for timing in times.values()]),
+        np.array([registers[named] for named in numbers], float), _parts_provenance(parts),
+    )  # fmt: skip
+
+
+def _parts_provenance(parts: Sequence[SurveyPart]) -> dict[str, Any]:
+    """Where the timings of some parts come from."""
+    measured = [part.measured_at for part in parts]
+    return {
+        "devices": sorted({part.device.name for part in parts}),
+        "regimes": sorted({part.regime for part in parts}),
+        "versions": {name: text for part in parts for name, text in part.versions.items()},
+        "measured_at": max(measured), "first": min(measured), "parts": len(parts),
+    }  # fmt: skip
+
+
+def refit(
+    store: Store,
+    operation: Operation,
+    kernels: Iterable[Kernel],
+    device: DeviceInfo,
+    regime: str,
+    seed: int = 0,
+    dtype: str = "",
+    gpu: Gpu | None = None,
+) -> Model:
+    """Fits a model to the database's surveys, and stores it in place of the one before it.
+
+    Args:
+        store: Where surveys are, and the model goes.
+        operation: What is predicted.
+        kernels: The kernels as they are now: times of other sources are left out.
+        device: Where.
+        regime: How the times were taken.
+        seed: Of folds and samples.
+        dtype: Of what is predicted; the operation's first unless given.
+        gpu: Where networks are trained; None for the CPU.
+
+    Raises:
+        NothingFound: Nothing of it was surveyed.
+        InputError: Too few problems were.
+        TunerError: LightGBM is not installed.
+        StoreTrouble: The database cannot be read or written.
+    """
+    by_name = {kernel.name: kernel for kernel in kernels}
+    surveyed = timings(store, operation, by_name.values(), device, regime, dtype)
+    model = fit(surveyed, by_name, device, seed, gpu=gpu)
+    model = replace(model, provenance={**model.provenance, "regime": regime, "fitted_at": utc_now()})
+    watched.add_model(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
+    return model

@@ -1,4 +1,4 @@
-"""Sets right what a model says of its losses, by problems that it was not fitted to.
+"""What a model answered at problems that it was not fitted to, beside what was timed there.
 
 A survey times few configs at a problem, each for a moment: what its problems say of losses rests on what a
 study is likely to find beyond them, and on the least of many short timings. At drawn problems the answer, a
@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,16 +22,15 @@ from tuner.declare.problem import Operation, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, TunerError
 from tuner.lookup.answers import PREDICTED
-from tuner.model.calibrate import Cases, LossSummary, choice
+from tuner.model.calibrate import Cases
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import regime_of
 from tuner.model.table import Timings
 from tuner.results.survey import LIBRARY
 
 Kernels = Mapping[str, Kernel]
-
-#: Drawn problems without which nothing is said of losses, and problems without which no margin is chosen.
-FEWEST_DRAWN, FEWEST = 16, 200
+#: Keys of a drawn problem's times, in the order of `TimedAnswer`.
+TIMES = ("kernel_time_s", "library_time_s", "champion_time_s")
 
 
 class TimedAnswer(NamedTuple):
@@ -65,13 +63,13 @@ def cases_of(model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]) -> 
     """
     predictor, rows = Predictor(model, kernels), []
     for timed in answers:
-        said = predictor.answer(timed.problem) if model.knows(timed.problem) else None
-        if said is None or said.best is None or said.best[:2] != (timed.kernel, timed.config):
+        prediction = predictor.answer(timed.problem) if model.knows(timed.problem) else None
+        if prediction is None or prediction.best is None or prediction.best[:2] != (timed.kernel, timed.config):
             continue
-        if math.isfinite(timed.library_s if said.by_library else timed.kernel_s):
+        if math.isfinite(timed.library_s if prediction.by_library else timed.kernel_s):
             dims = [math.log(size) for _, size in timed.problem.shape]
-            predicted = math.log(said.best.time_s), math.log(said.library_s)
-            rows.append((*dims, said.foreseen, said.near, *predicted, *timed[3:]))
+            log_s = math.log(prediction.best.time_s), math.log(prediction.library_s)
+            rows.append((*dims, prediction.foreseen, prediction.near, *log_s, *timed[3:]))
     columns = np.array(rows).T if rows else np.zeros((8, 0))
     foreseen, near, kernel_log_s, library_log_s, kernel_s, library_s, champion_s = columns[-7:]
     with np.errstate(invalid="ignore"):
@@ -80,46 +78,6 @@ def cases_of(model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]) -> 
         columns[:-7].T, foreseen, near, np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s,
         library_s, np.minimum(np.minimum(kernel_s, library_s), champion_s),
     )  # fmt: skip
-
-
-def calibrated(
-    model: Model, kernels: Kernels, answers: Sequence[TimedAnswer]
-) -> tuple[Model, LossSummary, LossSummary]:
-    """A model whose expected losses and intervals are those of drawn problems.
-
-    The configs that it answers stay the same, and so does when it answers the library. What earlier drawn
-    problems said is left out.
-
-    Returns:
-        The model, and what it says at these problems: before, and now.
-
-    Raises:
-        InputError: Too few cases count.
-    """
-    cases = cases_of(model, kernels, answers)
-    if len(cases.gain) < FEWEST_DRAWN:
-        raise InputError(
-            f"drawn problems tell of losses from {FEWEST_DRAWN} on, got {len(cases.gain)} of {len(answers)} at "
-            "which the model answers what was timed there; "
-            "draw more by `tuner lookup-quality --drawn --measure`"
-        )
-    corrected = model.calibration.corrected(cases)
-    return replace(model, calibration=corrected), model.calibration.judged(cases), corrected.judged(cases)
-
-
-def trusted(model: Model, cases: Cases) -> Model:
-    """A model that answers a kernel where that costs least at problems that it was not fitted to.
-
-    Raises:
-        InputError: There are too few.
-    """
-    if len(cases.gain) < FEWEST:
-        raise InputError(
-            f"margin and doubt are chosen by {FEWEST} problems at least that the model was not fitted to, and "
-            f"at which what it answers was timed, got {len(cases.gain)}; survey more"
-        )
-    doubt, margin = choice(cases)
-    return replace(model, calibration=replace(model.calibration, doubt=doubt, margin=margin))
 
 
 def later_answers(model: Model, kernels: Kernels, surveyed: Timings) -> list[TimedAnswer]:
@@ -156,12 +114,17 @@ def read_page(path: Path, operation: Operation, model: Model) -> tuple[int, list
         model: What they are to tell of.
 
     Raises:
-        InputError: The file is none of drawn problems, is of another device or regime, or has no such problem.
+        InputError: The file is none of drawn problems, or is of another device or regime.
     """
     try:
         page = json.loads(path.read_text(encoding="utf-8"))
-        where, seed, cases = (page["device"], page["regime"]), int(page["seed"]), page["cases"]
-        answers = [_answer(case, operation) for case in cases if case["match"] == PREDICTED]
+        where, seed = (page["device"], page["regime"]), int(page["seed"])
+        answers = []
+        for case in (case for case in page["cases"] if case["match"] == PREDICTED):
+            named = {name: case.get(name, "") for name in ("dtype", "layout", "precision", "epilogue")}
+            problem = operation.problem(case["shape"], **named)
+            times_s = (case[name] or math.inf for name in TIMES)
+            answers.append(TimedAnswer(problem, case["kernel"], Config(case["config"]), *times_s))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
         raise InputError(
             f"{path}: drawn problems are in the .json that `tuner lookup-quality --drawn --measure -o` writes, "
@@ -172,17 +135,4 @@ def read_page(path: Path, operation: Operation, model: Model) -> tuple[int, list
             f"{path}: drawn problems are to be of {model.device.name}, {regime_of(model)}, "
             f"got {', '.join(where)}"
         )
-    if not answers:
-        raise InputError(
-            f"{path}: drawn problems are to be answered by prediction, got {len(cases)} others; name the file "
-            "of `--on-miss predict`"
-        )
     return seed, answers
-
-
-def _answer(case: dict[str, Any], operation: Operation) -> TimedAnswer:
-    problem = operation.problem(
-        case["shape"], case["dtype"], case["layout"], case.get("precision", ""), case.get("epilogue", "")
-    )
-    times = (case[name] or math.inf for name in ("kernel_time_s", "library_time_s", "champion_time_s"))
-    return TimedAnswer(problem, case["kernel"], Config(case["config"]), *times)

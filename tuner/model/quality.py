@@ -1,7 +1,6 @@
 """``tuner lookup-quality``: measures what answers cost at drawn problems.
 
-Each problem is answered, then tuned for a while; then the answers, the study's champion and the library are
-timed in turn.
+Each problem is answered, then tuned for a while; then answer, champion and library are timed in turn.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ import math
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from tuner.cli.formatting import duration, print_json, table
+from tuner.cli.formatting import duration, print_json
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import render
@@ -34,6 +32,7 @@ from tuner.lookup import Answer, answer
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import LossSummary, summarized
+from tuner.model.judging import TIMES
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
 from tuner.results.record import ProblemKey, Record
@@ -47,6 +46,10 @@ from tuner.workers.device_worker import Crew
 #: Ways to answer, and what a title says of them.
 WAYS = {"predict": "", "measure": ", measured at first use"}
 COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
+#: Keys of an answer that a case has, too.
+ANSWERED = ("match", "use", "kernel", "config", "predicted", "expected_loss", "expected_loss_interval")
+#: Seconds in which answer, champion and library are timed in turn, after a study.
+IN_TURN_S = 1.0
 
 
 @click.command()
@@ -58,9 +61,8 @@ COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "
 @click.option("--seconds", type=float, default=13.0, show_default=True, help="Seconds of each study.")
 @click.option("--seed", type=int, default=None, help="Of problems and their studies; random unless given.")
 @click.option(
-    "--on-miss", type=click.Choice(list(WAYS)), default=("predict",), multiple=True,
-    help="Answer as tuner.on_miss has it; measure times 8 configs at each problem first. Given twice, both are "
-    "compared with the same studies, and -o names two pages. [default: predict]",
+    "--on-miss", type=click.Choice(list(WAYS)), default="predict", show_default=True,
+    help="Answer as tuner.on_miss has it; measure times 8 configs at each problem first.",
 )  # fmt: skip
 @click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,
@@ -70,7 +72,7 @@ COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "
 @database_option
 @json_option
 def lookup_quality(
-    operation: str, count: int, measure: bool, seconds: float, seed: int | None, on_miss: tuple[str, ...],
+    operation: str, count: int, measure: bool, seconds: float, seed: int | None, on_miss: str,
     output: Path | None, device: str, dtype: str, regime: str | None, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure what answers for unknown problems cost.
@@ -90,32 +92,24 @@ def lookup_quality(
         StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
         for number, problem in enumerate(problems)
     ]
-    title = f"Drawn problems of {operation} on {detected.info.name}, {regime}, seed {seed}"
-    where = {"device": detected.info.name, "regime": regime, "seed": seed}
-    ways = list(dict.fromkeys(on_miss))
-    pages = [Page(title + WAYS[way], where) for way in ways]
-    answers = [partial(_answered, way, device, regime, db) for way in ways]
+    title = f"Drawn problems of {operation} on {detected.info.name}, {regime}, seed {seed}{WAYS[on_miss]}"
+    cases: list[dict[str, Any]] = []
+    page = {"title": title, "device": detected.info.name, "regime": regime, "seed": seed, "seconds": seconds}
+
+    def answered(problem: Problem, crew: Crew) -> Answer:
+        if on_miss == "measure":
+            return answer_at_first_use(problem, crew, catalogue, regime, kept_open(db))
+        return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+
     with occupied(db, (detected,), title):
-        for cases in measured(requests, answers):
-            for way, page, case in zip(ways, pages, cases, strict=True):
-                page.cases.append(case)
-                click.echo(f"{len(page.cases)} of {count}: {' | '.join(row(case))}", err=True)
-                if output is not None:
-                    page.write(output.with_stem(f"{output.stem}-{way}") if len(ways) > 1 else output, seconds)
-    if as_json:
-        print_json([page.to_json() for page in pages] if len(pages) > 1 else pages[0].to_json())
-        return
-    for page in pages:
-        table(page.title, COLUMNS, [row(case) for case in page.cases])
-        for line in lines(summary(page.cases)):
-            click.echo(line)
-
-
-def _answered(way: str, device: str, regime: str, db: str, problem: Problem, crew: Crew) -> Answer:
-    """What a lookup answers, as callables ask it; after a first use if that is the way."""
-    if way == "measure":
-        return answer_at_first_use(problem, crew, builtin_now(), regime, kept_open(db))
-    return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
+        for case in measured(requests, answered):
+            cases.append(case)
+            page |= {"summary": summary(cases).to_json(), "cases": cases}
+            click.echo(f"{len(cases)} of {count}: {' | '.join(row(case))}", err=True)
+            if output is not None:
+                output.with_suffix(".json").write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
+                output.write_text(markdown(page), encoding="utf-8")
+    print_json(page) if as_json else click.echo(markdown(page))
 
 
 def answer_at_first_use(
@@ -146,83 +140,45 @@ def answer_at_first_use(
     return replace(measured, reasons=(*measured.reasons, took))
 
 
-@dataclass(frozen=True)
-class DrawnProblem:
-    """A drawn problem, what was answered there, and the times of that and of what it is compared with.
+def measured(
+    requests: Sequence[StudyRequest], answered: Callable[[Problem, Crew], Answer]
+) -> Iterator[dict[str, Any]]:
+    """Answers each problem, tunes it for a while, and times answer, champion and library in turn.
 
-    Attributes:
-        problem: The problem.
-        answer: As `Answer.to_json` tells it; without a device's limits.
-        kernel_s: Seconds of the config that the answer names, run or not; None where it failed.
-        library_s: Of the library; None without one.
-        champion_s: Of the champion of a short study; None where it found none.
-        champion: Its kernel and config, for people; empty without one.
-        why: What went wrong; empty where nothing did.
+    The studies' records are thrown away, so that the problems remain ones that nobody tuned.
+
+    Args:
+        requests: The studies, one for each problem, of one device.
+        answered: Looks a problem up; the device's workers are at hand, open or not.
+
+    Returns:
+        Problem by problem its case (`case_of`).
+
+    Raises:
+        DeviceTrouble: The device stays unwell.
+        Interrupted: SIGINT or SIGTERM came.
     """
-
-    problem: Problem
-    answer: dict[str, Any]
-    kernel_s: float | None = None
-    library_s: float | None = None
-    champion_s: float | None = None
-    champion: str = ""
-    why: str = ""
-
-    @property
-    def answered_s(self) -> float:
-        """Seconds of what is to be used; infinite where that failed."""
-        return (self.kernel_s if self.answer["use"] == "kernel" else self.library_s) or math.inf
-
-    @property
-    def loss(self) -> float:
-        """Fraction of speed that the answer loses: 1 - best / answered."""
-        best_s = min(time_s for time_s in (self.kernel_s, self.library_s, self.champion_s, math.inf) if time_s)
-        return 1 - best_s / self.answered_s if math.isfinite(best_s) else 1.0
-
-    def over_library(self, time_s: float | None) -> float:
-        """How many times as fast as the library something is; NaN without a library or a time."""
-        return self.library_s / time_s if self.library_s and time_s and math.isfinite(time_s) else math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """Seconds, fractions."""
-        named = "match", "use", "kernel", "config", "predicted", "expected_loss", "expected_loss_interval"
-        return {
-            **self.problem.to_json(), **{name: self.answer[name] for name in named},
-            "kernel_time_s": self.kernel_s, "library_time_s": self.library_s,
-            "champion_time_s": self.champion_s, "champion": self.champion, "loss": self.loss, "why": self.why,
-        }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Crew(requests[0].found)) as crew:
+        for number, request in enumerate(requests):
+            result = answered(request.problem, crew)
+            with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
+                try:
+                    with open_study(request, store, crew=crew) as study:
+                        yield compared(study, result)
+                except NothingFound as error:
+                    yield case_of(request.problem, result, why=str(error))
 
 
-def summary(cases: Sequence[DrawnProblem]) -> LossSummary:
-    """What the cases tell together."""
-    unknown = math.nan, math.nan
-    intervals = [(case.answer["predicted"] or {}).get("time_interval_s") or unknown for case in cases]
-    lows, highs = np.array(intervals).reshape(-1, 2).T
-    answered_s = np.array([case.answered_s for case in cases])
-    return summarized(
-        np.array([case.loss for case in cases]),
-        np.array([case.over_library(case.answered_s) for case in cases]),
-        np.array([case.over_library(case.champion_s) for case in cases]),
-        np.array([case.answer["expected_loss"] for case in cases]),
-        np.array([(case.answer["expected_loss_interval"] or unknown)[1] for case in cases]),
-        np.where(np.isnan(lows), np.nan, (lows <= answered_s) & (answered_s <= highs)),
-    )
-
-
-#: Seconds in which answers, champion and library are timed in turn, after a study.
-IN_TURN_S = 1.0
-
-
-def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...]:
-    """Searches, plays the finals, and times answers, champion and library in turn, as finals do.
+def compared(study: Study, answer: Answer) -> dict[str, Any]:
+    """Searches, plays the finals, and times an answer, the champion and the library in turn, as finals do.
 
     Args:
         study: Open, on the problem.
-        answers: What lookups answered.
+        answer: What a lookup answered.
 
     Returns:
-        A case for each answer. What does not compile has no time; the library's is that from before the search
-        if it was not timed now.
+        The case (`case_of`). What does not compile has no time; the library's is that from before the search if
+        it was not timed now.
 
     Raises:
         DeviceTrouble: The device stays unwell.
@@ -231,7 +187,7 @@ def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...
     study.search()
     champion, problem = study.finals().champion, study.request.problem
     kernels = {kernel.name: kernel for kernel in study.request.kernels}
-    sources: list[Answer | Record] = [*answers, *([champion.record] if champion else [])]
+    sources: list[Answer | Record] = [answer, *([champion.record] if champion else [])]
     named = [(source.kernel, Config(dict(source.config))) for source in sources]
     rendered = {of: render(kernels[of[0]], problem, of[1]) for of in named}
     compiled = study.session.compile_all(dict(enumerate(rendered.values())))
@@ -239,110 +195,86 @@ def compared(study: Study, answers: Sequence[Answer]) -> tuple[DrawnProblem, ...
     timed: list[Measurement] = []
     with contextlib.suppress(DeviceTrouble):  # it did not survive them; the next study has a worker of its own
         timed = study.session.worker.finals(list(players.values()), IN_TURN_S) if players else []
-    times = dict(zip(players, timed, strict=False))
     before = study.library.time_s if study.library else None
-    library_s = min(
-        (measurement.time_s for measurement in timed[len(players) :] if measurement.time_s), default=before
-    )
-    winner, won = (times.get(named[-1]), f"{named[-1][0]} {named[-1][1]}") if champion else (None, "")
-    champion_s = winner.time_s if winner else None
-    return tuple(
-        DrawnProblem(
-            problem, told.to_json(), times[of].time_s if of in times else None, library_s, champion_s, won,
-            _trouble(times.get(of)),
-        )
-        for told, of in zip(answers, named, strict=False)
-    )  # fmt: skip
+    library_s = min((one.time_s for one in timed[len(players) :] if one.time_s), default=before)
+    ours, *theirs = (dict(zip(players, timed, strict=False)).get(of) for of in named)
+    winner = (theirs[0].time_s if theirs[0] else None, "{} {}".format(*named[1])) if theirs else (None, "")
+    why = "the answer's config does not compile, or the device did not survive it"
+    if ours:
+        why = "" if ours.time_s else f"the answer's config failed: {ours.outcome} {ours.reason}"
+    return case_of(problem, answer, (ours.time_s if ours else None, library_s, winner[0]), winner[1], why)
 
 
-def _trouble(timed: Measurement | None) -> str:
-    if timed is None:
-        return "the answer's config does not compile, or the device did not survive it"
-    return "" if timed.time_s else f"the answer's config failed: {timed.outcome} {timed.reason}"
-
-
-def measured(
-    requests: Sequence[StudyRequest], answers: Sequence[Callable[[Problem, Crew], Answer]]
-) -> Iterator[tuple[DrawnProblem, ...]]:
-    """Answers each problem, tunes it for a while, and times answers, champion and library in turn.
-
-    The studies' records are thrown away, so that the problems remain ones that nobody tuned.
+def case_of(
+    problem: Problem,
+    answer: Answer,
+    times_s: Sequence[float | None] = (None, None, None),
+    champion: str = "",
+    why: str = "",
+) -> dict[str, Any]:
+    """A drawn problem as JSON: what was answered there, the times of that and of what it is compared with.
 
     Args:
-        requests: The studies, one for each problem, of one device.
-        answers: Ways to look a problem up; the device's workers are at hand, open or not.
+        problem: The problem.
+        answer: What a lookup answered.
+        times_s: Seconds of the config that the answer names, run or not; of the library; and of the champion of
+            a short study. None for what failed or is not there.
+        champion: The champion's kernel and config, for people; empty without one.
+        why: What went wrong; empty where nothing did.
 
     Returns:
-        A case for each way to look up, problem by problem.
-
-    Raises:
-        DeviceTrouble: The device stays unwell.
-        Interrupted: SIGINT or SIGTERM came.
+        ``loss`` among the rest: the fraction of speed that the answer loses, 1 - best / answered.
     """
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Crew(requests[0].found)) as crew:
-        for number, request in enumerate(requests):
-            told = [ask(request.problem, crew) for ask in answers]
-            with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
-                try:
-                    with open_study(request, store, crew=crew) as study:
-                        yield compared(study, told)
-                except NothingFound as error:
-                    yield tuple(
-                        DrawnProblem(request.problem, answer.to_json(), why=str(error)) for answer in told
-                    )
+    told = answer.to_json()
+    answered_s = times_s[0 if told["use"] == "kernel" else 1] or math.inf
+    best_s = min((time_s for time_s in times_s if time_s), default=0.0)
+    return {
+        **problem.to_json(), **{name: told[name] for name in ANSWERED},
+        **dict(zip(TIMES, times_s, strict=True)), "champion": champion, "loss": 1 - best_s / answered_s,
+        "why": why,
+    }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Page:
-    """What is told of one way to answer."""
-
-    title: str
-    where: dict[str, Any]
-    cases: list[DrawnProblem] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The summary and all cases."""
-        cases = [case.to_json() for case in self.cases]
-        return {"title": self.title, **self.where, "summary": summary(self.cases).to_json(), "cases": cases}
-
-    def write(self, output: Path, seconds: float) -> None:
-        """Writes the page, and its data beside it."""
-        data = {**self.to_json(), "seconds": seconds}
-        output.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        page = [
-            f"# {self.title}", "",
-            f"Each problem was answered, then tuned for {seconds:g} s; then answer, champion and library were "
-            "timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
-            "", *(f"- {line}" for line in lines(summary(self.cases))), "",
-            f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS),
-            *(f"| {' | '.join(row(case))} |" for case in self.cases), "",
-            *(f"{case.problem}: {case.why}" for case in self.cases if case.why),
-        ]  # fmt: skip
-        output.write_text("\n".join(page).rstrip() + "\n", encoding="utf-8")
+def _times(cases: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
+    """Seconds of answers, libraries and champions; NaN where there are none."""
+    kernel_s, library_s, champion_s = (np.array([case[name] for case in cases], float) for name in TIMES)
+    return np.where([case["use"] == "kernel" for case in cases], kernel_s, library_s), library_s, champion_s
 
 
-def row(case: DrawnProblem) -> tuple[str, ...]:
-    """A case for people."""
-    expected = case.answer["expected_loss"]
-    return (
-        str(case.problem), case.answer["match"], case.answer["use"],
-        "not known" if expected >= 1 else f"{expected:.1%}",
-        *(duration(time_s) if time_s else "-" for time_s in (case.kernel_s, case.library_s, case.champion_s)),
-        f"{case.loss:.1%}", f"{case.over_library(case.answered_s):.3f}",
+def summary(cases: Sequence[Mapping[str, Any]]) -> LossSummary:
+    """What the cases tell together."""
+    answered_s, library_s, champion_s = _times(cases)
+    unknown = math.nan, math.nan
+    intervals = [(case["predicted"] or {}).get("time_interval_s") or unknown for case in cases]
+    low_s, high_s = np.array(intervals, float).T
+    return summarized(
+        np.array([case["loss"] for case in cases]), library_s / answered_s, library_s / champion_s,
+        np.array([case["expected_loss"] for case in cases]),
+        np.array([(case["expected_loss_interval"] or unknown)[1] for case in cases]),
+        np.where(np.isnan(low_s), np.nan, (low_s <= answered_s) & (answered_s <= high_s)),
     )  # fmt: skip
 
 
-def lines(told: LossSummary) -> list[str]:
-    """The summary for people."""
-    losses = ", ".join(f"{name} {value:.1%}" for name, value in told.loss.items())
-    text = [
-        f"loss of {told.cases} answers, against the best of answer, library and champion: {losses}",
-        f"more than 3 % slower than the library: {told.slower} of {told.cases}",
-        f"geometric mean over the library: answers {told.answers:.3f}, champions {told.champions:.3f}, "
-        f"ratio {told.answers / told.champions:.3f}",
-    ]
-    if not math.isnan(told.said):
-        text.append(f"of answers that come with an expected loss: said {told.said:.1%}, true {told.true:.1%}")
-    if not math.isnan(told.loss_held):
-        text.append(f"80 % intervals hold: loss {told.loss_held:.0%}, time {told.time_held:.0%}")
-    return text
+def row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    """A case for people."""
+    expected, sizes = case["expected_loss"], " x ".join(map(str, case["shape"].values()))
+    (answered_s,), (library_s,), _ = _times([case])
+    return (
+        f"{case['operation']} {sizes} {case['dtype']} {case['layout']}".strip(), case["match"], case["use"],
+        "not known" if expected >= 1 else f"{expected:.1%}",
+        *(duration(case[name]) if case[name] else "-" for name in TIMES),
+        f"{case['loss']:.1%}", f"{library_s / answered_s:.3f}",
+    )  # fmt: skip
+
+
+def markdown(page: Mapping[str, Any]) -> str:
+    """The summary and all cases for people."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, page["cases"])]
+    return "\n".join([
+        f"# {page['title']}", "",
+        f"Each problem was answered, then tuned for {page['seconds']:g} s; then answer, champion and library "
+        "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
+        "", *(f"- {line}" for line in summary(page["cases"]).lines), "",
+        *(f"| {' | '.join(cells)} |" for cells in rows), "",
+        *(f"{row(case)[0]}: {case['why']}" for case in page["cases"] if case["why"]),
+    ]).rstrip() + "\n"  # fmt: skip

@@ -7,25 +7,24 @@ costs the worker, not the survey.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.process import gpu_of
 from tuner.devices.detect import kind_of
-from tuner.errors import DeclarationError, InputError, NothingFound
+from tuner.errors import InputError, TunerError
 from tuner.lookup.legality import completed
-from tuner.model.fitting import refit
-from tuner.model.survey_design import Design, Numbered, SurveyRequest, Turn, design
-from tuner.model.survey_timing import Request, SurveyCode, Timer
-from tuner.results.measurement import Outcome
+from tuner.model.fit import refit
+from tuner.model.survey_design import Design, SurveyRequest, Turn, design
+from tuner.model.survey_timing import Timer, named
+from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import VERIFICATION, VERIFICATION_NAME, ProblemKey, new_id
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
@@ -33,12 +32,22 @@ from tuner.study.progress import Interruption
 from tuner.study.requests import check_regime
 from tuner.study.session import check_fits
 from tuner.version import __version__
-from tuner.workers.device_worker import Crew, DeviceWorker
+from tuner.workers.bench import CompiledConfig
+from tuner.workers.compile_pool import ruled_out
+from tuner.workers.device_worker import Crew
 
 T = TypeVar("T")
 
 #: Crashes of a config after which it is left out.
 MOST_CRASHES = 2
+#: Timings are stored when there are so many, or the oldest is so old in seconds: what a kill may cost.
+PART_TIMINGS, PART_S = 400, 5.0
+#: Sources that wait or are compiled for each compile worker.
+BACKLOG = 4
+#: Turns that a device has at a time: the next one, too, for it takes as long to plan a turn as to time it.
+AT_A_TIME = 2
+#: Seconds between two looks at what has been compiled, if nothing can be timed.
+REST_S = 0.02
 
 
 @dataclass
@@ -51,14 +60,11 @@ class SurveyProgress:
         before: Problems that an earlier run had.
         skipped: Problems that do not fit into memory.
         outcomes: Outcome -> how many.
-        timing_s: Seconds spent timing, preparing problems among it.
-        preparing_s: Seconds of these until arrays and references were there.
-        waiting_s: Seconds in which nothing was compiled that could be timed.
+        reasons: Outcome -> the first reason.
+        timing_s: Seconds in which the device had something to do.
         elapsed_s: Seconds since the start.
         compiled: Sources compiled.
         configs: Configs there are by now.
-        reasons: Outcome -> the first reason.
-        crashes: Config's number -> workers that it cost.
     """
 
     timings: int = 0
@@ -66,14 +72,11 @@ class SurveyProgress:
     before: int = 0
     skipped: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     timing_s: float = 0.0
-    preparing_s: float = 0.0
-    waiting_s: float = 0.0
     elapsed_s: float = 0.0
     compiled: int = 0
     configs: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
-    crashes: dict[int, int] = field(default_factory=dict)
 
     def count(self, timing: Timing) -> None:
         """Takes a timing in."""
@@ -82,80 +85,6 @@ class SurveyProgress:
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
         if timing.reason:
             self.reasons.setdefault(name, timing.reason)
-        if timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT):
-            self.crashes[timing.config] = self.crashes.get(timing.config, 0) + 1
-
-    def sound(self, numbers: Iterable[int]) -> list[int]:
-        """Those of the configs that did not crash too often."""
-        return [number for number in numbers if self.crashes.get(number, 0) < MOST_CRASHES]
-
-
-#: A part is stored when it has so many timings, or is so old in seconds: what a kill may cost.
-PART_TIMINGS, PART_S = 400, 5.0
-
-
-class OpenPart:
-    """Timings that are not stored yet."""
-
-    def __init__(
-        self, chosen: Design, worker: DeviceWorker, store: Store, registers: Mapping[int, int]
-    ) -> None:
-        """Begins empty.
-
-        Args:
-            chosen: The survey's configs.
-            worker: The device.
-            store: Where it goes.
-            registers: Config's number -> its registers.
-        """
-        self._name, self._session = survey_name(chosen.request, worker.info), new_id()
-        self._design, self._worker, self._store, self._registers = chosen, worker, store, registers
-        self._timings: list[tuple[ProblemKey, Timing]] = []
-        self._begun_s = time.monotonic()
-
-    def known(self) -> set[ProblemKey]:
-        """Problems that earlier runs of the survey timed."""
-        request = self._design.request
-        parts = self._store.survey_parts(request.operation.name, self._worker.info, request.regime, self._name)
-        return {problem for part in parts for problem in part.problems}
-
-    def add(self, problem: Problem, timings: list[Timing]) -> None:
-        """Takes the timings of a problem, whose configs are numbered as in the design."""
-        self._timings += [(ProblemKey.of(problem), timing) for timing in timings]
-        if len(self._timings) >= PART_TIMINGS or time.monotonic() - self._begun_s > PART_S:
-            self.store()
-
-    def store(self) -> None:
-        """Stores what there is."""
-        request, info = self._design.request, self._worker.info
-        problems = _numbered(key for key, _ in self._timings)
-        configs = _numbered(timing.config for _, timing in self._timings if timing.config != LIBRARY)
-        timings = [
-            timing._replace(problem=problems[key], config=configs.get(timing.config, LIBRARY))
-            for key, timing in self._timings
-        ]
-        baseline = request.operation.baselines.get(info.kind)
-        versions = {
-            "tuner": __version__, VERIFICATION_NAME: str(VERIFICATION),
-            "library": baseline.name if baseline else "", **self._worker.versions,
-        }  # fmt: skip
-        if timings:
-            self._store.add(SurveyPart(
-                info, request.operation.name, request.regime, tuple(problems),
-                tuple(self._config(number) for number in configs), tuple(timings),
-                {name: text for name, text in versions.items() if text}, self._name, self._session,
-            ))  # fmt: skip
-        self._timings, self._begun_s = [], time.monotonic()
-
-    def _config(self, number: int) -> SurveyConfig:
-        kernel, config = self._design.pool.configs[number]
-        origin, registers = str(self._design.request.operation.origin or ""), self._registers.get(number, 0)
-        return SurveyConfig(kernel.name, dict(config), kernel.source_hash, origin, registers)
-
-
-def _numbered(values: Iterable[T]) -> dict[T, int]:
-    """Values with their numbers, in the order in which they first come."""
-    return {value: at for at, value in enumerate(dict.fromkeys(values))}
 
 
 def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
@@ -166,12 +95,6 @@ def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
         f"survey of {request.operation.name} on {device.name}, {request.regime}, kernels {digest}, "
         f"seed {request.seed}"
     )
-
-
-#: Seconds between two looks at what has been compiled, if nothing can be timed.
-REST_S = 0.02
-#: A turn, and number and machine code of each of its configs.
-_Ready = tuple[Turn, Request]
 
 
 def _silent(progress: SurveyProgress) -> None:
@@ -200,31 +123,18 @@ def run_survey(
     interruption = Interruption()
     with interruption.handled(), Crew([request.found]) as crew:
         survey = Survey(design(request, store, crew.devices[0].info), store, crew, begun_s)
-        with survey.kept(), interruption.ends(survey):
+        with interruption.ends(survey):
             survey.run(report)
         return survey.progress
 
 
 def refit_if_possible(store: Store, request: SurveyRequest) -> str:
-    """Fits a model at the end of a survey, by the GPU that was surveyed; returns what came of it, for people.
-
-    Raises:
-        StoreTrouble: The database cannot be read or written.
-    """
-    if importlib.util.find_spec("lightgbm") is None:
-        return "no model was fitted: LightGBM is not installed; pip install 'tile-tuner[model]'"
-    device, gpu = completed(request.found.info, store.devices()), gpu_of(request.found)
+    """Fits a model at the end of a survey, with the GPU that was surveyed; tells people what came of it."""
+    operation, dtype, gpu = request.operation, request.ranges.dtype, gpu_of(request.found)
+    device = completed(request.found.info, store.devices())
     try:
-        refit(
-            store,
-            request.operation,
-            request.kernels,
-            device,
-            request.regime,
-            dtype=request.ranges.dtype,
-            gpu=gpu,
-        )
-    except (InputError, NothingFound) as error:
+        refit(store, operation, request.kernels, device, request.regime, dtype=dtype, gpu=gpu)
+    except TunerError as error:
         return f"no model was fitted: {error}"
     return "a model was fitted; lookups answer by it"
 
@@ -247,70 +157,47 @@ class Survey:
             begun_s: When its time began, by `time.monotonic`.
         """
         self.progress, self.stop = SurveyProgress(), ""
-        self._design, self._begun_s, self._worker = chosen, begun_s, crew.devices[0]
-        self._code = SurveyCode(crew, chosen.pool.configs)
-        self._part = OpenPart(chosen, self._worker, store, self._code.registers)
+        self._design, self._request, self._store, self._begun_s = chosen, chosen.request, store, begun_s
+        self._worker, self._compilers = crew.devices[0], crew.pool({})
         self._kind = kind_of(self._worker.info.kind)
-        self._timer = Timer(self._worker, chosen.request.regime, self._meanwhile)
-        self._planned: deque[Turn] = deque()
-        self._following: _Ready | None = None
+        self._timer = Timer(self._worker, self._request.regime)
+        # By the hash of a source: its machine code, why there is none, or None while it is compiled.
+        self._codes: dict[str, CompiledConfig | Measurement | None] = {}
+        self._hashes: list[str] = []
+        self._registers: dict[int, int] = {}
+        self._crashes = Counter[int]()
+        self._planned: list[Turn] = []
         self._left = self._problems()
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """However the block ends, what was timed is stored."""
-        try:
-            yield
-        finally:
-            self._part.store()
+        self._name, self._session = survey_name(self._request, self._worker.info), new_id()
+        self._unstored: list[tuple[ProblemKey, Timing]] = []
+        self._stored_s = time.monotonic()
 
     def run(self, report: Callable[[SurveyProgress], None]) -> None:
-        """Times until the time is up."""
-        while self._goes_on():
-            planned = self._plan()
-            ready = self._following or self._next()
-            if ready is not None:
-                # A GPU is told of the next turn ahead, for it takes as long to plan a turn as to time it.
-                self._following = None if self._kind.is_host else self._next()
-                self._time(*ready)
-                report(self.progress)
-            elif not self._planned:
-                return
-            elif not planned:
-                time.sleep(REST_S)
-                self.progress.waiting_s += REST_S
-
-    def _meanwhile(self) -> None:
-        """Plans a turn while the device is busy; on a CPU compiling would take cores from what is timed."""
-        if not self._kind.is_host:
-            self._plan()
-
-    def _plan(self) -> bool:
-        """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
-        self._code.collect()
-        most, have = self._kind.survey.ahead, len(self._planned)
-        wanted = (0 if have else most) if self._kind.is_host else int(have < most)
-        for number, problem in islice(self._left, wanted):
-            self._queue(self._design.turn(number, problem, self._fresh))
-        return len(self._planned) > have
-
-    @property
-    def _fresh(self) -> int:
-        """Configs of a turn that may be new: one at least, however many wait for compile workers."""
-        return max(self._code.room, 1)
-
-    def _queue(self, turn: Turn) -> None:
-        self._code.want(turn.problem, self.progress.sound(turn.configs))
-        self._planned.append(turn)
+        """Times until the time is up; however it ends, what was timed is stored."""
+        try:
+            while self._goes_on():
+                begun_s, planned = time.monotonic(), self._plan()
+                self._begin()
+                if self._timer.turns:
+                    self._finish(self._timed())
+                    self.progress.timing_s += time.monotonic() - begun_s
+                    report(self.progress)
+                elif not self._planned:
+                    return
+                elif not planned:
+                    time.sleep(REST_S)
+        finally:
+            self._keep()
 
     def _goes_on(self) -> bool:
         self.progress.elapsed_s = time.monotonic() - self._begun_s
-        self.progress.compiled, self.progress.configs = self._code.compiled, len(self._design.pool.configs)
-        return not self.stop and self.progress.elapsed_s < self._design.request.seconds
+        self.progress.configs = len(self._design.pool.configs)
+        return not self.stop and self.progress.elapsed_s < self._request.seconds
 
-    def _problems(self) -> Iterator[Numbered]:
+    def _problems(self) -> Iterator[tuple[int, Problem]]:
         """Number and problem: those that no earlier run timed, and that fit."""
-        done = self._part.known()
+        of = self._request.operation.name, self._worker.info, self._request.regime, self._name
+        done = {key for part in self._store.survey_parts(*of) for key in part.problems}
         self.progress.before = len(done)
         for number, problem in self._design.problems():
             key = ProblemKey.of(problem)
@@ -324,33 +211,117 @@ class Survey:
                 continue
             yield number, problem
 
-    def _next(self) -> _Ready | None:
-        """The first turn all of whose configs are compiled; None if there is none.
+    def _plan(self) -> bool:
+        """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
+        self._collect()
+        most, have = self._kind.survey.ahead, len(self._planned)
+        wanted = (0 if have else most) if self._kind.is_host else int(have < most)
+        for number, problem in islice(self._left, wanted):
+            self._compile(self._design.turn(number, problem, self._fresh))
+        return len(self._planned) > have
+
+    @property
+    def _fresh(self) -> int:
+        """Configs of a turn that may be new: one at least, however many wait for compile workers."""
+        return max(BACKLOG * self._compilers.size - self._compilers.pending, 1)
+
+    def _compile(self, turn: Turn) -> None:
+        """Has compiled what a turn needs: a source once for all problems that share it."""
+        configs = {number: self._design.pool.configs[number] for number in turn.configs}
+        turn.rendered = {
+            number: render(kernel, turn.problem, config) for number, (kernel, config) in configs.items()
+        }
+        self._planned.append(turn)
+        for rendered in turn.rendered.values():
+            if rendered.hash not in self._codes:
+                self._codes[rendered.hash] = None
+                self._compilers.submit(len(self._hashes), rendered, named(turn.problem))
+                self._hashes.append(rendered.hash)
+
+    def _collect(self) -> None:
+        """Takes what has been compiled. What spills is timed: a model learns that it is slow.
+
+        Raises:
+            DeviceTrouble: The compiler is not there.
+        """
+        for result in self._compilers.ready():
+            self.progress.compiled += 1
+            code, refused = result.compiled_config, result.failure
+            if code is not None:
+                refused = ruled_out(code, self._worker.info)
+            is_refused = refused is not None and refused.outcome is not Outcome.PRUNED
+            self._codes[self._hashes[result.ticket]] = refused if is_refused else code
+
+    def _begin(self) -> None:
+        """Gives the device what has been compiled.
 
         On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
         """
-        if not (self._kind.is_host and self._code.pending):
-            for at, turn in enumerate(self._planned):
-                sound = self.progress.sound(turn.configs)
-                if self._code.ready(turn.problem, sound):
-                    del self._planned[at]
-                    codes = [(number, self._code.take(turn.problem, number)) for number in sound]
-                    return turn, (turn.problem, codes)
-        return None
-
-    def _time(self, turn: Turn, request: Request) -> None:
-        begun_s = time.monotonic()
-        try:
-            timings = self._timer.time(request, self._following and self._following[1])
-        except (InputError, DeclarationError):
-            self.progress.skipped += 1
+        if self._kind.is_host and (self._compilers.pending or self._timer.turns):
             return
-        for timing in timings:
+        for turn in list(self._planned):
+            if self._timer.turns >= (1 if self._kind.is_host else AT_A_TIME):
+                return
+            codes = {number: self._codes[rendered.hash] for number, rendered in turn.rendered.items()}
+            if None not in codes.values():
+                self._planned.remove(turn)
+                self._begin_turn(turn, codes)
+
+    def _begin_turn(self, turn: Turn, codes: Mapping[int, CompiledConfig | Measurement | None]) -> None:
+        ready: dict[int, CompiledConfig] = {}
+        for number, code in codes.items():
+            if isinstance(code, Measurement):
+                turn.timings.append(Timing(0, number, code.outcome, reason=code.reason))
+            elif code is not None and self._crashes[number] < MOST_CRASHES:
+                ready[number] = replace(code, rendered=turn.rendered[number])
+                self._registers[number] = code.compiled.registers
+        self._timer.begin(turn, ready)
+
+    def _timed(self) -> Turn:
+        """Waits for the end of a turn, and on a GPU plans others meanwhile; a CPU's cores are what is timed."""
+        while (turn := self._timer.take()) is None:
+            if not self._kind.is_host:
+                self._plan()
+        return turn
+
+    def _finish(self, turn: Turn) -> None:
+        """Learns from a turn, keeps its timings, and may plan a further one of the problem."""
+        if not turn.prepared:
+            self.progress.skipped += 1
+        key = ProblemKey.of(turn.problem)
+        for timing in turn.timings:
             self.progress.count(timing)
-        self._design.learn(turn.problem, timings)
-        self._part.add(turn.problem, timings)
-        self.progress.problems += turn.depth == 0
+            self._unstored.append((key, timing))
+            self._crashes[timing.config] += timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
+        self._design.learn(turn)
+        self.progress.problems += turn.prepared and turn.depth == 0
         if (more := self._design.again(turn, self._fresh)) is not None:
-            self._queue(more)
-        self.progress.timing_s += time.monotonic() - begun_s
-        self.progress.preparing_s = self._timer.preparing_s
+            self._compile(more)
+        if len(self._unstored) >= PART_TIMINGS or time.monotonic() - self._stored_s > PART_S:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Stores what is not stored yet."""
+        problems = _numbered(key for key, _ in self._unstored)
+        configs = _numbered(timing.config for _, timing in self._unstored if timing.config != LIBRARY)
+        timings = tuple(
+            timing._replace(problem=problems[key], config=configs.get(timing.config, LIBRARY))
+            for key, timing in self._unstored
+        )
+        versions = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self._worker.versions}
+        if timings:
+            self._store.add(SurveyPart(
+                self._worker.info, self._request.operation.name, self._request.regime, tuple(problems),
+                tuple(map(self._config, configs)), timings, versions, self._name, self._session,
+            ))  # fmt: skip
+        self._unstored, self._stored_s = [], time.monotonic()
+
+    def _config(self, number: int) -> SurveyConfig:
+        kernel, config = self._design.pool.configs[number]
+        origin, registers = str(self._request.operation.origin or ""), self._registers.get(number, 0)
+        return SurveyConfig(kernel.name, dict(config), kernel.source_hash, origin, registers)
+
+
+def _numbered(values: Iterable[T]) -> dict[T, int]:
+    """Values with their numbers, in the order in which they first come."""
+    return {value: at for at, value in enumerate(dict.fromkeys(values))}

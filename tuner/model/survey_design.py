@@ -12,17 +12,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.lookup.snapshot import Subject, gather
-from tuner.model.fitting import joined
+from tuner.model.fit import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
 from tuner.model.stored import models
@@ -65,26 +66,23 @@ class Ranges:
 
 
 def draw(operation: Operation, ranges: Ranges, count: int, seed: int) -> list[Problem]:
-    """Draws problems: every dim log-uniform, half of them round, layouts in turn.
+    """The first problems that a survey draws; see `drawn`."""
+    return [drawn(operation, ranges, number, seed) for number in range(count)]
 
-    The same seed draws the same problems, and a larger count the same first ones, so that a survey can go on.
+
+def drawn(operation: Operation, ranges: Ranges, number: int, seed: int) -> Problem:
+    """Draws a problem: every dim log-uniform, half of them round, layouts in turn.
+
+    The same number and seed draw the same problem, so that a survey can go on.
 
     Raises:
         InputError: The ranges leave no problem.
     """
-    layouts = ranges.layouts or operation.layouts
-    like = operation.problem(dict.fromkeys(operation.dims, 1), ranges.dtype, layouts[0])
+    layouts, rng = ranges.layouts or operation.layouts, np.random.default_rng((seed, number))
+    layout = layouts[number % len(layouts)]
+    like = operation.problem(dict.fromkeys(operation.dims, 1), ranges.dtype, layout)
     longest = np.where(incidence(like)[1] > 0, LONGEST_SUM, LONGEST).tolist()
     most = dict(zip(operation.dims, longest, strict=True)) | dict(ranges.most)
-    return [
-        _drawn(operation, ranges, most, layouts[number % len(layouts)], np.random.default_rng((seed, number)))
-        for number in range(count)
-    ]
-
-
-def _drawn(
-    operation: Operation, ranges: Ranges, most: Mapping[str, int], layout: str, rng: np.random.Generator
-) -> Problem:
     for _ in range(DRAWS):
         sizes = {dim: math.exp(rng.uniform(0, math.log(most[dim]))) for dim in operation.dims}
         is_round = rng.random() < 0.5
@@ -122,8 +120,6 @@ DEEP, ROUNDS = 0.05, 6
 OF_TURNS, OF_DEPTH = 1, 1 << 20
 #: Share of drawn problems at which the library alone is timed.
 LIBRARY_ALONE = 0.4
-#: Problems drawn at a time.
-DRAWN_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -159,7 +155,7 @@ class SurveyRequest:
     deep: float = DEEP
 
 
-@dataclass(frozen=True)
+@dataclass
 class Turn:
     """A problem's turn in a survey: the library is always timed.
 
@@ -168,12 +164,18 @@ class Turn:
         configs: By their numbers in the pool.
         number: Of the problem in its order.
         depth: 0, or which further turn of the problem this is.
+        rendered: Sources of the configs, by number.
+        timings: What came of it so far; configs have their numbers in the pool.
+        prepared: Whether the device made the problem's arrays.
     """
 
     problem: Problem
     configs: tuple[int, ...]
     number: int = 0
     depth: int = 0
+    rendered: Mapping[int, Rendered] = field(default_factory=dict)
+    timings: list[Timing] = field(default_factory=list)
+    prepared: bool = False
 
 
 #: Number of a problem in its order, and the problem.
@@ -199,29 +201,28 @@ class Design:
             request: What is asked.
             device: Where.
             proposals: What knows good configs without the survey.
-
-        Raises:
-            InputError: The ranges leave no problem.
         """
         self.request, self.device = request, device
         self.pool, self.times = Pool(request.kernels, request.configs), KnownTimes()
-        self._timings: Counter[str] = Counter()
+        self._random = RandomConfigs(request.kernels, device)
+        self._timings = Counter[str]()
         self._proposals = proposals
-        drawn = draw(request.operation, request.ranges, DRAWN_AT_ONCE, request.seed) if request.drawn else []
-        self._random = RandomConfigs(request.kernels, [*request.problems, *drawn], device, request.seed)
+        # Number, dtype and layout of what is compiled, or will be.
+        self._compiled = set[tuple[int, str, str]]()
         self._starts = [
             (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
         ]
 
     def problems(self) -> Iterator[Numbered]:
-        """Number and problem, in order: the request's own, then drawn ones without end."""
-        request, known = self.request, 0
+        """Number and problem, in order: the request's own, then drawn ones without end.
+
+        Raises:
+            InputError: The ranges leave no problem.
+        """
+        request, own = self.request, len(self.request.problems)
         yield from enumerate(request.problems)
-        while request.drawn:
-            drawn = draw(request.operation, request.ranges, max(2 * known, DRAWN_AT_ONCE), request.seed)
-            for number in range(known, len(drawn)):
-                yield len(request.problems) + number, drawn[number]
-            known = len(drawn)
+        for number in count() if request.drawn else ():
+            yield own + number, drawn(request.operation, request.ranges, number, request.seed)
 
     def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
         """What is timed at a problem, by what was timed so far.
@@ -229,40 +230,30 @@ class Design:
         Args:
             number: Of the problem in its order.
             problem: The problem.
-            depth: Which further turn of the problem this is; nothing is timed there twice.
-            fresh: Configs that were not asked for in this layout yet, and have to be compiled, at the most; any
+            fresh: Configs that were not wanted in this layout yet, and have to be compiled, at the most; any
                 number for the request's own problems.
+            depth: Which further turn of the problem this is; nothing is timed there twice.
         """
         own = number < len(self.request.problems)
         fresh = self.request.per_problem if own else fresh
         rng = np.random.default_rng((self.request.seed, number, OF_TURNS + depth))
         if not own and not depth and rng.random() < LIBRARY_ALONE:
             return Turn(problem, (), number)
-        count = self._count(problem)
-        known, fitted, new, random = self._candidates(problem, count, rng)
-        lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
-        # Good ones first: what is slow is then cut off early.
-        groups = [(known, lead), (fitted, FITTED), (new, CHILDREN), (random, AT_RANDOM)]
-        turns = sorted(
-            (at / share, place, named)
-            for place, (group, share) in enumerate(groups)
-            for at, named in enumerate(group)
-        )
-        timed, picked = self.times.at(ProblemKey.of(problem)), dict[int, int]()
-        for _, place, named in turns:
-            if len(picked) == count:
+        near, expected_s = self.times.promising(ProblemKey.of(problem))
+        most = self._count(expected_s)
+        timed, picked = self.times.at(ProblemKey.of(problem)), list[int]()
+        for named in self._candidates(problem, near, most, rng):
+            if len(picked) == most:
                 break
             at = self.pool.number(named, fresh > 0)
             if at is None or at in picked or at in timed:
                 continue
-            key = at, problem.dtype, problem.layout
-            if key not in self.pool.asked:
-                if fresh <= 0:
-                    continue
-                fresh -= 1
-                self.pool.asked.add(key)
-            picked[at] = place
-        return Turn(problem, tuple(sorted(picked, key=picked.__getitem__)), number, depth)
+            source = at, problem.dtype, problem.layout
+            if source in self._compiled or fresh > 0:
+                fresh -= source not in self._compiled
+                self._compiled.add(source)
+                picked.append(at)
+        return Turn(problem, tuple(picked), number, depth)
 
     def again(self, turn: Turn, fresh: int) -> Turn | None:
         """A further turn of a problem: at some the search goes on for as long as a short study's.
@@ -276,65 +267,68 @@ class Design:
         return further if further.configs else None
 
     def _candidates(
-        self, problem: Problem, count: int, rng: np.random.Generator
-    ) -> tuple[list[Named], list[Named], list[Named], list[Named]]:
-        """Configs worth trying, the most promising first.
+        self, problem: Problem, near: list[int], most: int, rng: np.random.Generator
+    ) -> list[Named]:
+        """Configs worth trying, the most promising first: what is slow is then cut off early.
 
-        Returns:
-            Known ones; what stands in for those of kernels that have no known one here; children of both; some
-            at random.
+        By turns they are known ones; what stands in for those of kernels that have no known one here; children
+        of both; and some at random.
         """
-        near = [self.pool.named(at) for at in self.times.promising(ProblemKey.of(problem))[: 3 * count]]
         proposed = self._proposals(problem, PARENTS)
-        mixed = [*proposed[:PROPOSED], *near, *proposed, *self._starts]
+        fast = [self.pool.named(at) for at in near[: 3 * most]]
+        mixed = [*proposed[:PROPOSED], *fast, *proposed, *self._starts]
         known = self.pool.worth_trying(mixed, problem, self.device)
         at_hand = {name for name, _ in known}
         lost = [named for named in dict.fromkeys(mixed) if named[0] not in at_hand]
         fitted = self._random.fitted(lost[:PARENTS], problem)
-        children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * count), rng)
+        children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * most), rng)
         new = self.pool.worth_trying(children, problem, self.device)
         # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
         fitted.sort(key=lambda named: self._timings[named[0]])
-        return known, fitted, new, self._random.draw(problem, 2 * count, rng, self._timings)
+        random = self._random.draw(problem, 2 * most, rng, self._timings)
+        lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
+        groups = [(known, lead), (fitted, FITTED), (new, CHILDREN), (random, AT_RANDOM)]
+        turns = [
+            (at / share, place, named)
+            for place, (group, share) in enumerate(groups)
+            for at, named in enumerate(group)
+        ]
+        return [named for *_, named in sorted(turns, key=lambda turn: turn[:2])]
 
-    def _count(self, problem: Problem) -> int:
+    def _count(self, expected_s: float) -> int:
         """Configs to time at a problem: as many as its time allows."""
-        config_s = TIMING_S + RUNS * self.times.expected_s(ProblemKey.of(problem))
         usual = kind_of(self.device.kind).survey
-        return min(max(round(usual.turn_s / config_s), usual.least), self.request.per_problem)
+        count = round(usual.turn_s / (TIMING_S + RUNS * expected_s))
+        return min(max(count, usual.least), self.request.per_problem)
 
-    def learn(self, problem: Problem, timings: list[Timing]) -> None:
+    def learn(self, turn: Turn) -> None:
         """Takes in what a turn told."""
-        sound = [timing for timing in timings if timing.config != LIBRARY and not timing.outcome.failed]
-        self.times.add(ProblemKey.of(problem), {timing.config: timing.time_s for timing in sound})
+        sound = [timing for timing in turn.timings if timing.config != LIBRARY and not timing.outcome.failed]
+        self.times.add(ProblemKey.of(turn.problem), {timing.config: timing.time_s for timing in sound})
         self._timings.update(self.pool.named(timing.config)[0] for timing in sound)
 
 
 def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
-    """The design of a survey that goes on from all that is known of the operation on such a device.
-
-    Raises:
-        InputError: The ranges leave no problem.
-    """
-    made = Design(request, device, proposals(request, device, store))
-    dtype = request.ranges.dtype or request.operation.dtypes[0]
-    subject = Subject(request.operation.name, dtype, device.kind, request.regime, device.name)
-    declared = Catalogue({request.operation.name: request.operation}, request.kernels)
-    known = [
-        (ProblemKey.of(tuned.problem), {named: timed.time_s for named, timed in tuned.times.items()})
+    """The design of a survey that goes on from all that is known of the operation on such a device."""
+    made, operation = Design(request, device, proposals(request, device, store)), request.operation
+    dtype = request.ranges.dtype or operation.dtypes[0]
+    subject = Subject(operation.name, dtype, device.kind, request.regime, device.name)
+    declared = Catalogue({operation.name: operation}, request.kernels)
+    known: list[tuple[Problem, Mapping[Named, float]]] = [
+        (tuned.problem, {named: timed.time_s for named, timed in tuned.times.items()})
         for tuned in gather(store, subject, declared)
     ]
-    parts = store.survey_parts(request.operation.name, device, request.regime)
-    surveyed = joined(parts, request.operation, request.kernels)
+    parts = store.survey_parts(operation.name, device, request.regime)
+    surveyed = joined(parts, operation, request.kernels)
     if surveyed is not None:  # earlier, also by this survey
-        for problem, times in zip(surveyed.problems, surveyed.by_problem(), strict=True):
-            times.pop(LIBRARY, None)
-            known.append(
-                (ProblemKey.of(problem), {surveyed.configs[at]: time_s for at, time_s in times.items()})
-            )
-    for key, times_s in known:
+        known += [
+            (problem, {surveyed.configs[at]: time_s for at, time_s in times.items() if at != LIBRARY})
+            for problem, times in zip(surveyed.problems, surveyed.by_problem(), strict=True)
+        ]
+    for problem, times_s in known:
         numbered = {made.pool.number(named): time_s for named, time_s in times_s.items()}
-        made.times.add(key, {at: time_s for at, time_s in numbered.items() if at is not None})
+        numbered.pop(None, None)
+        made.times.add(ProblemKey.of(problem), numbered)  # type: ignore[arg-type]
     return made
 
 

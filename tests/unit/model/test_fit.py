@@ -97,10 +97,10 @@ def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library()
     )  # fmt: skip
     found = calibrate(cases)
     assert found.margin > 0.02
-    slower = cases.answered_s(found.margin) > 1.03
-    assert slower.mean() < (cases.answered_s(0.0) > 1.03).mean()
+    slower = cases.answered(found.margin)[0] > 1.03
+    assert slower.mean() < (cases.answered(0.0)[0] > 1.03).mean()
     said = [found.figures(dims, gain)[0] for dims, gain in zip(cases.dims, cases.gain, strict=True)]
-    assert np.mean(said) == pytest.approx(cases.lost(found.margin).mean(), rel=0.2)
+    assert np.mean(said) == pytest.approx(cases.answered(found.margin)[1].mean(), rel=0.2)
     near, far = (found.figures(cases.dims[0], gain)[0] for gain in (0.05, 0.6))
     assert near > far  # a close call costs more than a clear one
 
@@ -119,7 +119,7 @@ def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
     assert found.doubt == (0.0 if trusted == "prediction" else 1.0)
     for doubt in (0.0, 1.0):
         other = cases.doubted(doubt)
-        assert found.losses.mean() <= min(other.lost(margin).mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
+        assert found.losses.mean() <= min(other.answered(margin)[1].mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
 
 
 def test_a_survey_of_few_timings_has_trees_alone() -> None:

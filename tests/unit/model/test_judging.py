@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
-from tuner.model.calibrate import PRIOR
-from tuner.model.judging import FEWEST_DRAWN, TimedAnswer, calibrated
+from tuner.model.calibrate import FEWEST_DRAWN, PRIOR, LossSummary
+from tuner.model.judging import TimedAnswer, cases_of
 from tuner.model.predict import Model, Predictor
 
 #: A model that takes a kernel at any price, and expects every answer to lose 2 %.
@@ -34,6 +34,13 @@ def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = N
     return answers
 
 
+def calibrated(model: Model, answers: Sequence[TimedAnswer]) -> tuple[Model, LossSummary, LossSummary]:
+    """A model set right by drawn problems, and what it says there before and now."""
+    cases = cases_of(model, KERNELS, answers)
+    corrected = model.calibration.corrected(cases)
+    return replace(model, calibration=corrected), model.calibration.judged(cases), corrected.judged(cases)
+
+
 def said(model: Model, problem: Problem = PROBLEMS[0]) -> float:
     return Predictor(model, KERNELS).answer(problem).expected_loss
 
@@ -41,7 +48,7 @@ def said(model: Model, problem: Problem = PROBLEMS[0]) -> float:
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.0, 0.6), min_size=FEWEST_DRAWN, max_size=len(PROBLEMS)))
 def test_what_is_said_comes_as_near_to_the_truth_as_so_few_cases_allow(losses: list[float]) -> None:
-    found, before, now = calibrated(MODEL, KERNELS, drawn(MODEL, losses))
+    found, before, now = calibrated(MODEL, drawn(MODEL, losses))
     count = len(losses)
     assert (before.cases, now.cases, found.calibration.drawn) == (count, count, count)
     assert before.said == pytest.approx(0.02)
@@ -53,7 +60,7 @@ def test_what_is_said_comes_as_near_to_the_truth_as_so_few_cases_allow(losses: l
 def test_intervals_hold_four_of_five_drawn_problems() -> None:
     rng = np.random.default_rng(0)
     losses, off = np.abs(rng.normal(0, 0.1, 24)), np.exp(rng.normal(0, 0.3, 24))
-    found, before, now = calibrated(MODEL, KERNELS, drawn(MODEL, losses.tolist(), off.tolist()))
+    found, before, now = calibrated(MODEL, drawn(MODEL, losses.tolist(), off.tolist()))
     assert before.time_held < 0.6
     assert before.loss_held < 0.4
     assert now.time_held == pytest.approx(0.85, abs=0.05)
@@ -63,9 +70,9 @@ def test_intervals_hold_four_of_five_drawn_problems() -> None:
 
 
 def test_answers_stay_and_the_second_time_counts_alone() -> None:
-    first, _, _ = calibrated(MODEL, KERNELS, drawn(MODEL, [0.3] * 20))
+    first, _, _ = calibrated(MODEL, drawn(MODEL, [0.3] * 20))
     answers = drawn(MODEL, [0.01] * 20)
-    (again, before, _), (once, _, _) = (calibrated(model, KERNELS, answers) for model in (first, MODEL))
+    (again, before, _), (once, _, _) = (calibrated(model, answers) for model in (first, MODEL))
     assert before.said == pytest.approx(said(first))
     assert said(again) == said(once) < said(MODEL) < said(first)
     best = [[Predictor(model, KERNELS).answer(each).best for each in PROBLEMS] for model in (first, MODEL)]
@@ -77,5 +84,5 @@ def test_problems_at_which_something_else_is_answered_do_not_count() -> None:
     other = next(config for _, config in CONFIGS if config != answers[0].config)
     unknown = replace(answers[0].problem, layout="tt")
     for changed in ({"config": other}, {"problem": unknown}, {"kernel_s": math.inf}):
-        with pytest.raises(InputError, match=f"got {FEWEST_DRAWN - 1} of {FEWEST_DRAWN} at which"):
-            calibrated(MODEL, KERNELS, [answers[0]._replace(**changed), *answers[1:]])
+        with pytest.raises(InputError, match=f"got {FEWEST_DRAWN - 1} at which"):
+            calibrated(MODEL, [answers[0]._replace(**changed), *answers[1:]])

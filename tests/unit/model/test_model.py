@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.model_survey import survey
+from fixtures.model_survey import BLOCKS, survey
 
 import tuner
 from tuner.cli.main import run
-from tuner.declare.catalogue import builtin
+from tuner.declare.catalogue import Catalogue, builtin
 from tuner.lookup import Answer
+from tuner.lookup.asking import device_in_full
 from tuner.model.predict import Predictor
 from tuner.model.stored import MOST_BYTES, from_bytes, models
+from tuner.model.table import Timings
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
@@ -21,27 +23,33 @@ from tuner.store import Store
 pytestmark = pytest.mark.usefixtures("few_trees")
 
 
-def kept(path: Path) -> Path:
-    """A survey as a file."""
-    timed = survey(40)
-    shapes = [[*dict(each.shape).values(), each.layout] for each in timed.problems]
-    np.savez(
-        path, shape=timed.problem, config=timed.config, time_s=timed.time_s, shapes=json.dumps(shapes),
-        configs=json.dumps([[kernel, dict(config)] for kernel, config in timed.configs]),
-    )  # fmt: skip
-    return path
+def add_survey(db: str, timed: Timings, source_hash: str) -> None:
+    """Puts timings into a database, as a survey of the H200 leaves them."""
+    configs = tuple(SurveyConfig(kernel, dict(config), source_hash) for kernel, config in timed.configs)
+    rows = zip(timed.problem.tolist(), timed.config.tolist(), timed.time_s.tolist(), strict=True)
+    timings = tuple(Timing(at, config, Outcome.MEASURED, time_s) for at, config, time_s in rows)
+    problems, where = tuple(map(ProblemKey.of, timed.problems)), device_in_full("NVIDIA H200")
+    with Store.open(db) as store:
+        store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
 
 
-def test_a_model_is_fitted_to_a_survey_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, output = kept(tmp_path / "survey.npz"), tmp_path / "models" / "gemm.json"
-    db = f"sqlite:///{tmp_path}/none.db"
-    arguments = ["model", "fit", "gemm", "--device", "NVIDIA H200", "--survey", str(given), "--db", db]
-    assert run([*arguments, "--measured-at", "2026-11-20", "-o", str(output)]) == 0
+def test_a_model_is_fitted_to_a_survey_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = Catalogue(builtin().operations, (BLOCKS,))
+    monkeypatch.setattr("tuner.model.commands.builtin_now", lambda: declared)
+    db, output = f"sqlite:///{tmp_path}/studies.db", tmp_path / "models" / "gemm.json"
+    add_survey(db, survey(40), BLOCKS.source_hash)
+    arguments = ["gemm", "--device", "NVIDIA H200", "--db", db]
+    assert run(["model", "fit", *arguments, "-o", str(output)]) == 0
     assert "lost at problems left out" in capsys.readouterr().out
     model = from_bytes(output.read_bytes())
     assert output.stat().st_size <= MOST_BYTES
-    assert (model.provenance["survey"], model.provenance["measured_at"]) == ("survey.npz", "2026-11-20")
     assert (model.provenance["problems"], model.provenance["regime"]) == (40, "cold")
+    assert run(["model", "show", *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["provenance"]["problems"] == 40, (
+        "the database's is the later one"
+    )
 
 
 def test_the_shipped_model_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,10 +65,8 @@ def test_bad_input_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     db = f"sqlite:///{tmp_path}/none.db"
     assert run(["model", "show", "gemv", "--device", "h200", "--regime", "hot", "--db", db]) == 1
     assert "there is no model of gemv in float32, hot, for NVIDIA H200" in capsys.readouterr().err
-    (tmp_path / "no.npz").write_text("nothing")
-    arguments = ["--device", "h200", "--survey", str(tmp_path / "no.npz"), "-o", str(tmp_path / "x.json")]
-    assert run(["model", "fit", "gemm", *arguments, "--db", db]) == 2
-    assert "a survey is a NumPy file of shape" in capsys.readouterr().err
+    assert run(["model", "fit", "gemv", "--device", "h200", "--db", db, "-o", str(tmp_path / "x.json")]) == 1
+    assert "there is none of gemv (float32, cold) on NVIDIA H200" in capsys.readouterr().err
     assert run(["lookup-quality", "gemm", "--drawn", "2", "--db", db]) == 2
     assert (
         "answers are timed on the device, which takes it for minutes; say so by --measure"
@@ -102,60 +108,32 @@ def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pyte
     assert "16 problems drawn after the fit lost against studies" in told.loss.said
 
 
-def later_survey(db: str, count: int, over_library: float) -> None:
-    """Leaves a survey at which the shipped model's answers took what it says, and the library so much more."""
-    declared = builtin().operation("transpose")
-    (model,) = [each for each in models("transpose") if each.device.name == "NVIDIA H200"]
-    kernels = {each.name: each for each in builtin().of("transpose", "cuda")}
-    predictor, problems, configs, timings = Predictor(model, kernels), [], [], []
-    for number in range(count):
-        problem = declared.problem({"m": 1201 + 2 * number, "n": 777})
-        best = predictor.answer(problem).best
-        assert best is not None
-        problems.append(ProblemKey.of(problem))
-        timings.append(Timing(number, LIBRARY, Outcome.MEASURED, over_library * best.time_s))
-        timings.append(Timing(number, len(configs), Outcome.MEASURED, best.time_s))
-        configs.append(SurveyConfig(best.kernel, dict(best.config), kernels[best.kernel].source_hash))
-    with Store.open(db) as store:
-        part = SurveyPart(model.device, "transpose", "cold", tuple(problems), tuple(configs), tuple(timings))
-        store.add(part)
-
-
-def test_a_later_survey_tells_what_a_model_loses_and_chooses_when_kernels_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = f"sqlite:///{tmp_path}/studies.db"
-    later_survey(db, 205, over_library=0.5)
-    arguments = ["model", "check", "transpose", "--device", "NVIDIA H200", "--db", db]
-    assert run(arguments) == 0
-    assert "205, none of which it was fitted to" in capsys.readouterr().out
-    before = tuner.best("transpose 1203 777", "NVIDIA H200", db=db)
-    assert before.use == "kernel"
-    assert run([*arguments, "--choose", "-o", str(tmp_path / "chosen.json")]) == 0
-    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "100.0% more than 3 % slower than the library" in told
-    assert "; 0.0% more than 3 % slower" in told
-    chosen = from_bytes((tmp_path / "chosen.json").read_bytes())
-    assert chosen.provenance["trusted_by"] == 205
-    assert tuner.best("transpose 1203 777", "NVIDIA H200", db=db).use != "kernel"
-
-
-def test_few_later_problems_choose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    db = f"sqlite:///{tmp_path}/studies.db"
+def test_a_later_survey_tells_what_a_model_loses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At problems of this one the shipped model's answers took what it says, and the library half of that."""
+    db, declared = f"sqlite:///{tmp_path}/studies.db", builtin().operation("transpose")
     arguments = ["model", "check", "transpose", "--device", "NVIDIA H200", "--db", db]
     assert run(arguments) == 1
     assert "there is no database" in capsys.readouterr().err
-    later_survey(db, 3, over_library=2.0)
-    assert run([*arguments, "--choose", "-o", str(tmp_path / "chosen.json")]) == 2
-    assert "at which what it answers was timed, got 3; survey more" in capsys.readouterr().err
-    assert not (tmp_path / "chosen.json").exists()
+    (model,) = [each for each in models("transpose") if each.device.name == "NVIDIA H200"]
+    kernels = {each.name: each for each in builtin().of("transpose", "cuda")}
+    problems = [declared.problem({"m": 1201 + 2 * number, "n": 777}) for number in range(3)]
+    answers = [Predictor(model, kernels).answer(problem).best for problem in problems]
+    (kernel,) = {answer.kernel for answer in answers if answer}
+    config, time_s = np.array([0, 1, 2, *[LIBRARY] * 3]), [answer.time_s for answer in answers if answer]
+    numbers, configs = np.array([0, 1, 2] * 2), [(answer.kernel, answer.config) for answer in answers if answer]
+    timed = Timings(problems, configs, numbers, config, np.array(time_s + [0.5 * one for one in time_s]))
+    add_survey(db, timed, kernels[kernel].source_hash)
+    assert run(arguments) == 0
+    told = capsys.readouterr().out
+    assert "lost by 3 answers, against the best that is known: mean 50.0%" in told
+    assert "more than 3 % slower than the library: 3 of 3" in told
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
         ({"device": "Other"}, "are to be of NVIDIA H200, cold, got Other, cold"),
-        ({"cases": []}, "are to be answered by prediction, got 0 others"),
+        ({"cases": []}, "drawn problems tell of losses from 16 on, got 0"),
         ({"cases": 3}, "got another file"),
         ({"seed": "x"}, "got another file"),
     ],

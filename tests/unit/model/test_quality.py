@@ -1,7 +1,7 @@
 """Answers at drawn problems, beside a short study and the library, on a fake device."""
 
 import json
-import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find
 from tuner.lookup.answers import Answer, Loss, Predicted, Question
-from tuner.model.quality import DrawnProblem, answer_at_first_use, lines, measured, summary
+from tuner.model.quality import answer_at_first_use, case_of, markdown, measured, summary
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study import first_use
@@ -34,47 +34,35 @@ def told_of(found: DetectedDevice, config: dict[str, Any], library: str = "") ->
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrawnProblem, ...]:
-    """The toy answered by its best config, a worse one, the library, and one that does not compile."""
-    spec = write_device(tmp_path_factory.mktemp("quality") / "device.json", baseline_s=2 * BEST_S, faults=True)
-    broken = fault_configs()["compile_failed"]
-    ways = [(BEST, ""), ({**BEST, "BLOCK": 128}, ""), (BEST, "library"), (broken, "")]
-    found = find(spec)
-    answers = [lambda problem, crew, way=way: told_of(found, *way) for way in ways]
-    request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=4.0)
-    ((*compared,),) = measured([request], answers)
-    return tuple(compared)
+def test_an_answer_is_compared_with_a_study_and_the_library(tmp_path: Path) -> None:
+    """The toy answered by its best config, by the library, and by a config that does not compile."""
+    spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S, faults=True)
+    found, ways = find(spec), [(BEST, ""), (BEST, "library"), (fault_configs()["compile_failed"], "")]
+    answers = iter([told_of(found, *way) for way in ways])
+    request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=2.0)
+    best, library, broken = measured([request] * 3, lambda problem, crew: next(answers))
+    assert (best["why"], best["kernel_time_s"]) == ("", pytest.approx(BEST_S, rel=0.2))
+    assert best["loss"] == pytest.approx(0.0, abs=0.1)
+    assert best["library_time_s"] / best["kernel_time_s"] == pytest.approx(2.0, rel=0.3)
+    assert best["champion"].startswith("blocks BLOCK=")
+    assert library["loss"] == pytest.approx(0.5, abs=0.15)
+    assert (broken["loss"], broken["kernel_time_s"]) == (1.0, None)
+    assert broken["why"] == "the answer's config does not compile, or the device did not survive it"
 
 
-def test_answers_are_compared_with_one_study_and_the_library(cases: tuple[DrawnProblem, ...]) -> None:
-    best, worse, library, broken = cases
-    assert len({(case.champion, case.champion_s, case.library_s) for case in cases}) == 1
-    assert (best.why, best.kernel_s) == ("", pytest.approx(BEST_S, rel=0.2))
-    assert best.loss == pytest.approx(0.0, abs=0.1)
-    assert best.over_library(best.answered_s) == pytest.approx(2.0, rel=0.3)
-    assert worse.loss > 0.1
-    assert library.loss == pytest.approx(0.5, abs=0.15)
-    assert (broken.loss, broken.why) == (
-        1.0,
-        "the answer's config does not compile, or the device did not survive it",
-    )
-
-
-def drawn(kernel_s: float | None, use: str = "kernel", said: float = 0.05) -> DrawnProblem:
+def drawn(kernel_s: float | None, library: str = "", said: float = 0.05) -> dict[str, Any]:
     """A case whose library takes 2 s and whose champion takes 1 s."""
-    answer = {
-        "match": "predicted", "use": use, "kernel": "toy", "config": {}, "expected_loss": said,
-        "expected_loss_interval": [0.0, 0.1] if said < 1 else None,
-        "predicted": {"time_interval_s": [0.9, 1.2]} if said < 1 else None,
-    }  # fmt: skip
-    return DrawnProblem(PROBLEM, answer, kernel_s, 2.0, 1.0, "toy")
+    answer = replace(
+        told_of(find("cpu"), {}, library), loss=Loss(said, 50, "", (0.0, 0.1) if said < 1 else None),
+        predicted=Predicted(1.0, 2.0, (0.9, 1.2)) if said < 1 else None,
+    )  # fmt: skip
+    return case_of(PROBLEM, answer, (kernel_s, 2.0, 1.0), "toy", "" if kernel_s else "it failed")
 
 
 def test_a_summary_tells_loss_calibration_and_what_is_slower_than_the_library() -> None:
-    cases = [drawn(1.0), drawn(1.25), drawn(4.0), drawn(1.0, use="cuBLAS", said=1.0)]
+    cases = [drawn(1.0), drawn(1.25), drawn(4.0), drawn(1.0, "cuBLAS", said=1.0)]
     told = summary(cases)
-    assert [each.loss for each in cases] == pytest.approx([0.0, 0.2, 0.75, 0.5])
+    assert [each["loss"] for each in cases] == pytest.approx([0.0, 0.2, 0.75, 0.5])
     assert told.loss["mean"] == pytest.approx(0.3625)
     assert told.loss["worst"] == pytest.approx(0.75)
     assert told.slower == 1
@@ -83,15 +71,16 @@ def test_a_summary_tells_loss_calibration_and_what_is_slower_than_the_library() 
     assert (told.said, told.true) == (pytest.approx(0.05), pytest.approx(0.95 / 3))
     assert told.loss_held == pytest.approx(1 / 3)
     assert told.time_held == pytest.approx(1 / 3)
-    assert any("slower than the library: 1 of 4" in line for line in lines(told))
-    assert "said 5.0%, true 31.7%" in " ".join(lines(told))
 
 
-def test_an_answer_that_fails_loses_all() -> None:
-    failed = drawn(None)
-    assert (failed.loss, math.isinf(failed.answered_s)) == (1.0, True)
-    assert math.isnan(failed.over_library(failed.answered_s))
-    json.dumps(summary([failed]).to_json() | failed.to_json(), allow_nan=False)
+def test_a_page_tells_each_case_and_an_answer_that_fails_loses_all() -> None:
+    cases = [drawn(4.0), drawn(None)]
+    page = markdown({"title": "Drawn problems", "seconds": 2.0, "cases": cases})
+    assert "- more than 3 % slower than the library: 1 of 2" in page
+    assert "| toy 1000 float32 plain | predicted | kernel | 5.0% | 4 s | 2 s | 1 s | 75.0% | 0.500 |" in page
+    assert "| - | 2 s | 1 s | 100.0% | nan |" in page
+    assert page.endswith("toy 1000 float32 plain: it failed\n")
+    json.dumps(summary(cases[1:]).to_json() | cases[1], allow_nan=False)
 
 
 def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(

@@ -21,7 +21,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import NothingFound
-from tuner.model.fitting import joined, timings
+from tuner.model.fit import joined, timings
 from tuner.model.predict import Predictor
 from tuner.model.stored import models
 from tuner.model.survey import SurveyProgress, run_survey
