@@ -21,8 +21,7 @@ from typing import Any
 import click
 
 from tuner.errors import InputError, NothingFound
-from tuner.night.causes import arguments
-from tuner.night.detecting import level_changes
+from tuner.night.changes import arguments, own_nights, told_changes
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import Champion, utc_now
@@ -83,7 +82,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
             if item.state in ("not reached", "failed")
         ],
         "problems": [item.to_json() for item in items], "boards": _boards(watch.sentinels),
-        "history": [_history(watch.store, sentinel) for sentinel in watch.sentinels],
+        "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
     watched.note(watch.store, watched.NightEvent(watch.night, watched.ENDED, report))
     return report
@@ -215,24 +214,23 @@ def _range(sentinels: Iterable[Sentinel], reading: str) -> dict[str, float] | No
     return {"least": min(values), "most": max(values)} if values else None
 
 
-def _history(store: Store, now: Sentinel) -> dict[str, Any]:
-    """Times of a sentinel's participants over the nights, and where the ratio's level changed."""
-    nights = [
-        night
-        for night in watched.sentinels(store, now.problem, now.regime)
-        if night.process == 1 and night.device.uuid == now.device.uuid and night.player(CHAMPION)
-    ][-HISTORY:]
-    rows = []
-    for night in nights:
-        players = {name: night.player(name) for name in COLOURS}
-        times = {name: player.time_s if player else None for name, player in players.items()}
-        rows.append({"at": night.measured_at, **times})
-    shifts = [(night.measured_at, shift) for night in nights if (shift := night.shift(CHAMPION, LIBRARY))]
-    changes = [
-        {"at": shifts[first][0], "change": math.expm1(change)}
-        for first, change in level_changes([shift.log_ratio for _, shift in shifts])
-    ]
-    return {"problem": str(now.problem), "board": now.device.uuid, "nights": rows, "changes": changes}
+def _histories(store: Store, sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
+    """Times of the sentinels' participants over the nights, and in which nights a change was told."""
+    told, histories = told_changes(store), []
+    for now in sentinels:
+        problem, board = str(now.problem), now.device.uuid
+        nights = [
+            {"at": night.measured_at, **{name: _time_s(night, name) for name in COLOURS}}
+            for night in own_nights(store, now)[-HISTORY:]
+        ]
+        changes = [{"at": at, "change": change} for at, change in told.get((problem, board), {}).items()]
+        histories.append({"problem": problem, "board": board, "nights": nights, "changes": changes})
+    return histories
+
+
+def _time_s(sentinel: Sentinel, name: str) -> float | None:
+    player = sentinel.player(name)
+    return player.time_s if player else None
 
 
 # --- pages ---------------------------------------------

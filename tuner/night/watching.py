@@ -11,8 +11,7 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
-from tuner.night.causes import Alert, alerts_of
-from tuner.night.detecting import REPEATS, ProblemNight, history_of, last_changes
+from tuner.night.changes import REPEATS, Alert, ProblemNight, ToldChanges, alerts_of, own_nights, told_changes
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
 from tuner.night.work import NightItem
@@ -129,13 +128,19 @@ class NightWatch:
         if troubles and not first:
             raise next(iter(troubles.values()))
         self.left += [f"{name}: {error}" for name, error in troubles.items()]
-        changes = last_changes(self.store)
+        told = told_changes(self.store)
         nights = {
-            name: [ProblemNight(history_of(self.store, night, changes), night) for night in sentinels]
+            name: [ProblemNight(self._history(night, told), night) for night in sentinels]
             for name, (sentinels,) in first.items()
         }
         self._repeat(boards, nights, chosen)
         return nights
+
+    def _history(self, tonight: Sentinel, told: ToldChanges) -> list[Sentinel]:
+        """The board's own nights of a problem before this one, since the last change that was told."""
+        since = max(told.get((str(tonight.problem), tonight.device.uuid), {"": 0.0}))
+        nights = own_nights(self.store, tonight, since)
+        return [night for night in nights if night.measured_at < tonight.measured_at]
 
     def _repeat(self, boards: Boards, nights: dict[str, list[ProblemNight]], chosen: Sequence[Watched]) -> None:
         suspects: dict[str, list[tuple[ProblemNight, Watched]]] = {}
@@ -174,8 +179,8 @@ class NightWatch:
         nights = [night for board in of_boards.values() for night in board]
         self.sentinels += [night.tonight for night in nights]
         self.left += [f"{night.tonight.problem}: {night.wrong}" for night in nights if night.wrong]
-        self.alerts += alerts_of({board[0].tonight.device.uuid: board for board in of_boards.values()})
-        self.behind += [night.tonight for night in nights if night.again and night.behind == BEFORE]
+        self.alerts += alerts_of(of_boards.values())
+        self.behind += [night.tonight for night in nights if night.again and night.is_behind(BEFORE)]
         self.confirmed += confirm_again(self.store, nights)
         if self.plan.watch.rollback == "automatic":
             self.rolled_back += go_back(self.store, nights)
@@ -301,6 +306,6 @@ def goes_back(night: ProblemNight) -> bool:
 
     All passes of a night share what the night does: only another one tells it from a champion's own slowness.
     """
-    shifts = [sentinel.shift(CHAMPION, BEFORE) for sentinel in (night.tonight, *night.again)]
+    shifts = [sentinel.shift(CHAMPION, BEFORE) for sentinel in night.passes]
     far = all(shift is not None and shift.log_ratio >= math.log1p(GO_BACK_BEYOND) for shift in shifts)
-    return far and bool(night.again) and night.behind == BEFORE and night.was_behind
+    return far and bool(night.again) and night.is_behind(BEFORE) and night.was_behind

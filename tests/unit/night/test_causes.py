@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.night.causes import CAUSES, ChangeEvidence, alerts, judge
+from tuner.night.changes import CAUSES, ChangeEvidence, alerts, judge
 
 DRIVER, LIBRARY = {"driver": ("580.1", "590.2")}, {"library": ("B 1", "B 2")}
 
@@ -15,9 +15,7 @@ def evidence(
     moved: str, problem: str = "gemm 64 x 64 x 64", change: float = 0.03, **more: Any
 ) -> ChangeEvidence:
     at = {"since": "2026-01-05T00:00:00", "arguments": "gemm 64 64 64"}
-    return ChangeEvidence(
-        problem, "GPU-1", "cold", moved, change, (change - 0.01, change + 0.01), **(at | more)
-    )
+    return ChangeEvidence(problem, "GPU-1", moved, change, (change - 0.01, change + 0.01), **(at | more))
 
 
 @pytest.mark.parametrize(
@@ -41,8 +39,6 @@ def evidence(
         # A clock that rose explains nothing that became slower.
         (evidence("all", clock_change=0.04), "node", "same driver and clocks"),
         (evidence("all", versions=DRIVER), "driver", "590.2"),
-        (evidence("all", elsewhere=True), "node", "on another board, too"),
-        (evidence("all", elsewhere=False), "node", "another board did not"),
         (evidence("champion", wrong="differs by 3 times", new_code=True), "wrong", "3 times"),
     ],
 )  # fmt: skip
@@ -67,7 +63,7 @@ def test_one_alert_for_a_cause_however_many_problems() -> None:
 
 def test_boards_have_alerts_of_their_own_and_a_compiler_has_one() -> None:
     both = [
-        ChangeEvidence("gemm", board, "cold", "champion", 0.03, (0.02, 0.04), new_code=new_code)
+        ChangeEvidence("gemm", board, "champion", 0.03, (0.02, 0.04), new_code=new_code)
         for board in ("GPU-1", "GPU-2")
         for new_code in (True, False)
     ]

@@ -13,7 +13,7 @@ from fixtures.fake_device import BOARD
 from fixtures.records import champion, measured, record
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.night.detecting import ProblemNight
+from tuner.night.changes import ProblemNight
 from tuner.night.watching import confirm_again, go_back
 from tuner.results.record import ProblemKey, Role
 from tuner.results.sentinel import BEFORE, CHAMPION, Player, Sentinel

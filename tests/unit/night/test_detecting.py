@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.night.detecting import Floats, examine, level_changes
+from tuner.night.changes import Floats, examine
 
 LEVELS = np.log([3e-4, 3.1e-4, 4e-4])
 
@@ -83,27 +83,3 @@ def test_nights_in_which_nothing_changes_are_seldom_suspect_and_never_told() -> 
             suspect, told, done = suspect + found.suspect, told + bool(twice and twice.is_told), done + 1
     assert suspect / done < 0.15
     assert told == 0
-
-
-# --- levels over many nights ---------------------------
-
-
-def series(count: int, seed: int = 1) -> Floats:
-    return np.random.default_rng(seed).normal(-11.0, 0.002, count)
-
-
-def test_a_lasting_change_is_found_where_it_began_and_creep_rises() -> None:
-    lasting, creep = series(30), series(30)
-    lasting[18:] += 0.02
-    ((first, change),) = level_changes(lasting.tolist())
-    assert first == 18
-    assert change == pytest.approx(0.02, abs=0.003)
-    creep[15:] += 0.002 * np.arange(1, 16)
-    rises = [change for _, change in level_changes(creep.tolist())]
-    assert rises
-    assert min(rises) > 0
-
-
-def test_nights_without_a_change_are_seldom_cut() -> None:
-    assert sum(bool(level_changes(series(30, seed).tolist())) for seed in range(40)) <= 4
-    assert [level_changes(values) for values in ([], [1.0], [1.0] * 5, [1.0] * 30)] == [[]] * 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.night.detecting import Floats, examine
+from tuner.night.changes import Floats, examine
 
 RECORDED = Path(__file__).parents[2] / "fixtures/recorded_nights.json"
 

@@ -1,0 +1,520 @@
+"""Did a problem's times change, and why? The sentinels of a board's nights in, alerts with a cause out.
+
+A night's times are compared as ratios: the champion beside the others, the library beside the others, and all
+beside the nights before. The nights are cut in two where that explains them best. What is suspect is repeated
+in fresh processes before anything is said.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.declare.problem import IEEE
+from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
+from tuner.results.record import ProblemKey
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
+from tuner.store import Store, watched
+
+Floats = NDArray[np.float64]
+
+#: Participants in the order of every vector here.
+ORDER = (CHAMPION, BEFORE, LIBRARY)
+#: What may have moved -> how much each participant counts, against the others: the library varies most.
+RATIOS = {"champion": (1.0, -0.8, -0.2), "library": (-0.5, -0.5, 1.0), "all": (1 / 3, 1 / 3, 1 / 3)}
+#: Expected deviation of these from night to night; it counts like so many nights.
+SIGMA, PRIOR_NIGHTS = {"champion": 0.002, "library": 0.004, "all": 0.003}, 6.0
+#: Nights that a comparison needs, and nights before the present that count, the latest ones.
+LEAST_HISTORY, MOST_HISTORY = 5, 60
+#: Passes, each in fresh processes, that repeat what is suspect.
+REPEATS = 2
+#: Standard errors beyond which a change is worth a repeat, and beyond which it is told.
+SUSPECT, TOLD = 3.0, 6.0
+#: Changes below this share are of no interest, however certain.
+LEAST_CHANGE = {"champion": 0.003, "library": 0.003, "all": 0.01}
+
+
+# --- did it change? ------------------------------------
+
+
+def levels(sentinel: Sentinel) -> Floats:
+    """Logarithms of the participants' times, in `ORDER`; NaN for those without one.
+
+    Each is the mean of the rounds' logarithms without the outermost tenths: rounds come in steps of the timer.
+    """
+    times = np.full(len(ORDER), np.nan)
+    for place, name in enumerate(ORDER):
+        player = sentinel.player(name)
+        if player is not None:
+            logs = np.sort(np.log(np.asarray(player.rounds_s)))
+            cut = len(logs) // 10
+            times[place] = np.mean(logs[cut : len(logs) - cut])
+    return times
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The change of one problem's times that explains its nights best.
+
+    Attributes:
+        moved: ``champion``, ``library`` or ``all``.
+        change: Change of the logarithm of the time.
+        error: Its standard error.
+        nights: For how many nights it has been there: 1 for a change of this night.
+    """
+
+    moved: str
+    change: float
+    error: float
+    nights: int
+
+    @property
+    def certainty(self) -> float:
+        """The change in standard errors."""
+        return abs(self.change) / self.error
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Change with a confidence of 95 %, as a share of the time."""
+        return math.expm1(self.change - 1.96 * self.error), math.expm1(self.change + 1.96 * self.error)
+
+    @property
+    def suspect(self) -> bool:
+        """True if it is worth repeating in fresh processes."""
+        return self.certainty > SUSPECT
+
+    @property
+    def is_told(self) -> bool:
+        """True if it is certain, and large enough to matter."""
+        return self.certainty > TOLD and abs(self.change) >= LEAST_CHANGE[self.moved]
+
+
+def examine(nights: Floats, tonight: Floats, again: Floats | None = None) -> Finding | None:
+    """Judges one problem's night on one board.
+
+    Args:
+        nights: A row for each earlier night, as from `levels`, the first first, since the last change that was
+            said.
+        tonight: The row of this night's own pass.
+        again: A row for each repeat in fresh processes; None without repeats.
+
+    Returns:
+        The finding of all passes together; None while there are too few nights, if the champion was not timed,
+        or if the repeats alone do not point the same way.
+    """
+    passes = tonight[None] if again is None else np.vstack([tonight[None], again])
+    explanations = _explanations(nights, passes)
+    finding = max(explanations.values(), key=lambda one: one.certainty, default=None)
+    if finding is not None and again is not None:
+        alone = _explanations(nights, again).get(finding.moved)
+        return finding if alone and alone.change * finding.change > 0 else None
+    return finding
+
+
+def _explanations(nights: Floats, tonight: Floats) -> dict[str, Finding]:
+    """What may have moved -> the best cut of the nights by it."""
+    history = nights[-MOST_HISTORY:]
+    timed = np.asarray(~np.isnan(np.vstack([history, tonight])).any(axis=0), dtype=np.bool_)
+    if len(history) < LEAST_HISTORY or not timed[0]:
+        return {}
+    history, tonight = np.where(timed, history, 0.0), np.where(timed, tonight, 0.0)
+    away = np.abs(tonight.mean(axis=0) - history.mean(axis=0))
+    movers = dict(RATIOS)
+    if not timed[1]:
+        # Of two, the one whose own time moved more has moved.
+        del movers["library" if away[0] >= away[2] else "champion"]
+    findings = {}
+    for moved, parts in movers.items():
+        mine = np.array(parts) * timed
+        ahead, others = np.maximum(mine, 0.0), np.maximum(-mine, 0.0)
+        if not ahead.any():
+            continue
+        weights = ahead / ahead.sum() - (others / others.sum() if others.any() else 0.0)
+        # What a night has in common, its passes share: repeats do not average it out.
+        passes = tonight.mean(axis=0, keepdims=True) if moved == "all" else tonight
+        findings[moved] = _cut(moved, history @ weights, passes @ weights)
+    return findings
+
+
+def _cut(moved: str, history: Floats, passes: Floats) -> Finding:
+    """The cut that explains a series best, and the change there."""
+    series = np.concatenate([history, passes])
+    best = Finding(moved, 0.0, math.inf, 0)
+    for first in range(LEAST_HISTORY, len(history) + 1):
+        before, since = series[:first], series[first:]
+        squares = PRIOR_NIGHTS * SIGMA[moved] ** 2 + before.var() * len(before) + since.var() * len(since)
+        variance = squares / (PRIOR_NIGHTS + len(series) - 2)
+        error = math.sqrt(variance * (1 / len(before) + 1 / len(since)))
+        finding = Finding(moved, float(since.mean() - before.mean()), error, len(history) - first + 1)
+        best = max(best, finding, key=lambda one: one.certainty)
+    return best
+
+
+def own_nights(store: Store, sentinel: Sentinel, since: str = "") -> list[Sentinel]:
+    """The board's own sentinels of a problem in which its champion was timed, without repeats.
+
+    Args:
+        store: The database.
+        sentinel: One of the problem on the board.
+        since: Measured since then; ISO 8601, UTC.
+    """
+    return [
+        night
+        for night in watched.sentinels(store, sentinel.problem, sentinel.regime, since=since)
+        if (night.process, night.device.uuid) == (1, sentinel.device.uuid) and night.player(CHAMPION)
+    ]
+
+
+#: Problem in words and board -> beginning of each night in which a change was told -> the change.
+ToldChanges = dict[tuple[str, str], dict[str, float]]
+
+
+def told_changes(store: Store) -> ToldChanges:
+    """The changes that reports of nights told."""
+    changes: ToldChanges = {}
+    begun: dict[str, str] = {}
+    for event in watched.events(store):
+        if event.event == watched.BEGUN:
+            begun[event.night] = event.at
+        for alert in (*event.data.get("alerts", ()), *event.data.get("improvements", ())):
+            for problem in alert["problems"]:
+                nights = changes.setdefault((problem["problem"], problem["board"]), {})
+                nights[begun.get(event.night, event.at)] = problem["change"]
+    return changes
+
+
+@dataclass(eq=False)
+class ProblemNight:
+    """One problem on one board in a night.
+
+    Attributes:
+        history: The nights before, the first first: the night's own sentinels since the last change.
+        tonight: The night's own sentinel.
+        again: Its repeats in fresh processes.
+    """
+
+    history: list[Sentinel]
+    tonight: Sentinel
+    again: list[Sentinel] = field(default_factory=list)
+
+    @property
+    def passes(self) -> tuple[Sentinel, ...]:
+        """The night's own sentinel and its repeats."""
+        return self.tonight, *self.again
+
+    @property
+    def new_config(self) -> bool:
+        """True if the champion is another config or source than in the nights before."""
+        return bool(self.history) and _who(self.history[-1], CHAMPION) != _who(self.tonight, CHAMPION)
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the champion; empty if nothing is."""
+        return next((player.wrong for player in self.tonight.players if player.name == CHAMPION), "")
+
+    @property
+    def finding(self) -> Finding | None:
+        """How its times changed, with the repeats if there are some; None if they did not, or it is unknown."""
+        again = [sentinel for sentinel in self.again if sentinel.player(CHAMPION)]
+        if not self.history or not self.tonight.player(CHAMPION) or (self.again and not again):
+            return None
+        champion, before = (_who(self.history[-1], name) for name in (CHAMPION, BEFORE))
+        changed = [number for number, night in enumerate(self.history) if _who(night, CHAMPION) != champion]
+        nights = self._rows(self.history[changed[-1] + 1 if changed else 0 :], before)
+        (tonight,) = self._rows([self.tonight], before)
+        return examine(nights, tonight, self._rows(again, before) if again else None)
+
+    @staticmethod
+    def _rows(sentinels: Iterable[Sentinel], before: tuple[object, ...] | None) -> Floats:
+        """A row of levels for each sentinel; another champion before than the usual one does not count."""
+        here = np.array([True, False, True])
+        return np.array(
+            [np.where(here | (_who(night, BEFORE) == before), levels(night), np.nan) for night in sentinels]
+        )
+
+    def is_behind(self, other: str) -> bool:
+        """True if the champion is slower than another in all passes."""
+        return all(night.verdict(other) == "slower" for night in self.passes)
+
+    @property
+    def was_behind(self) -> bool:
+        """True if the same champion was slower than the same one before in the night before, too."""
+        if not self.history:
+            return False
+        last = self.history[-1]
+        same = all(_who(last, name) == _who(self.tonight, name) for name in (CHAMPION, BEFORE))
+        return same and last.verdict(BEFORE) == "slower"
+
+    @property
+    def suspect(self) -> bool:
+        """True if it is worth repeating in fresh processes."""
+        finding = self.finding
+        behind = self.is_behind(BEFORE) or self.is_behind(LIBRARY)
+        return bool(self.wrong) or behind or (finding is not None and finding.suspect)
+
+    @property
+    def change(self) -> Finding | None:
+        """The change that is told: it was repeated, and is certain.
+
+        A new champion that is faster is no news here: its finals said so.
+        """
+        finding = self.finding if self.again else None
+        if finding is None or not finding.is_told or (self.new_config and finding.change < 0):
+            return None
+        return finding
+
+
+def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
+    """Identity of a participant: kernel, config and source."""
+    for player in sentinel.players:
+        if player.name == name:
+            return player.kernel, tuple(sorted(player.config.items())), player.source_hash
+    return None
+
+
+# --- why? ----------------------------------------------
+
+#: Causes, and what they are called.
+CAUSES = {
+    "neighbour": "something else ran on the same device",
+    "clocks": "the device ran at other clocks",
+    "driver": "the driver changed",
+    "node": "the node or board became slower or faster as a whole",
+    "vendor": "the library changed",
+    "compiler": "the compiler makes other machine code of the same source",
+    "config": "the champion is another config or source than before",
+    "board": "the champion alone moved, with the same machine code and driver",
+    "wrong": "the champion no longer computes the right result",
+}
+#: A clock that differs by this share tells something.
+CLOCK_CHANGE = 0.005
+#: Power beyond that of the nights before, at other problems, that only a neighbour explains.
+POWER_CHANGE = 0.12
+#: Others' processor time that counts, in cores.
+BUSY_CORES = 0.5
+#: Bits of NVML's reasons that are a throttle: power, thermal and hardware slowdowns (nvml.h, "clocks event
+#: reasons"): software power cap, hardware slowdown, software and hardware thermal, power brake.
+THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+
+
+@dataclass(frozen=True)
+class ChangeEvidence:
+    """What is known of a problem that changed on a board in a night.
+
+    Attributes:
+        problem: The problem in words.
+        board: UUID of the board.
+        moved: What explains the night best: ``champion``, ``library`` or ``all``.
+        change: Share by which the time changed; above 0 it is slower.
+        interval: Its 95 % interval.
+        since: First night of the change: ISO 8601, UTC.
+        arguments: The problem as the command line takes it.
+        new_config: True if the champion is another config or source than in the nights before.
+        new_code: True if its machine code is another, of the same config and source.
+        crept: True if the nights together tell it, not this one alone.
+        wrong: What is wrong with the champion's result; empty if nothing is.
+        versions: Name -> (before, now) of each version that changed: driver, compiler, library...
+        clock_change: Share by which the clock differs from the nights before; None if it was not read.
+        throttled: True if the device was throttled, and was not in the nights before.
+        power_change: Largest share by which the board drew more power at other problems than in the nights
+            before; None if it was not read.
+        others: Others' share of the device meanwhile, or how many processes, whichever tells more; 0 for none.
+    """
+
+    problem: str
+    board: str
+    moved: str
+    change: float = 0.0
+    interval: tuple[float, float] = (0.0, 0.0)
+    since: str = ""
+    arguments: str = ""
+    new_config: bool = False
+    new_code: bool = False
+    crept: bool = False
+    wrong: str = ""
+    versions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    clock_change: float | None = None
+    throttled: bool = False
+    power_change: float | None = None
+    others: float = 0.0
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One cause, however many problems it hit.
+
+    Attributes:
+        cause: A key of `CAUSES`.
+        why: What led to it, in a sentence.
+        slower: True if times rose.
+        change: Median change of the problems.
+        since: When it was first seen; ISO 8601, UTC.
+        command: The command that shows more.
+        problems: Everything that is known of each problem.
+    """
+
+    cause: str
+    why: str
+    slower: bool
+    change: float
+    since: str
+    command: str
+    problems: tuple[ChangeEvidence, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as a JSON object, with the cause in words."""
+        return asdict(self) | {"told": CAUSES[self.cause]}
+
+
+def judge(evidence: ChangeEvidence) -> tuple[str, str]:
+    """Names the cause of a change.
+
+    Args:
+        evidence: What is known of it.
+
+    Returns:
+        A key of `CAUSES`, and what led to it.
+    """
+    return next(_causes(evidence))
+
+
+def _causes(evidence: ChangeEvidence) -> Iterator[tuple[str, str]]:
+    """The causes that explain a change, what tells most first; the last explains any."""
+    is_alone, is_slower = evidence.moved == "champion", evidence.change > 0
+    driver, library, compiler = (_version(evidence, name) for name in ("driver", "library", "compiler"))
+    clock = evidence.clock_change or 0.0
+    if evidence.wrong:
+        yield "wrong", evidence.wrong
+    if is_alone and evidence.new_config:
+        yield "config", "the champion is another config or source than in the nights before"
+    if is_alone and evidence.new_code:
+        of = compiler or "of the same version"
+        yield "compiler", f"the champion's machine code is new, of the same source and config; compiler {of}"
+    if is_alone and driver:
+        yield "driver", f"the champion's machine code is the same; the driver was {driver}"
+    if is_slower and evidence.others > 0:
+        yield "neighbour", "others were seen on the device meanwhile"
+    if is_slower and (evidence.power_change or 0.0) >= POWER_CHANGE:
+        power = f"{evidence.power_change:.0%} more power at other problems"
+        yield "neighbour", f"the board drew {power} than in the nights before"
+    if evidence.moved == "library":
+        same = "although its version is the same: what it chooses has changed"
+        yield "vendor", f"the library alone moved, {f'and it was {library}' if library else same}"
+    if is_slower and evidence.throttled:
+        yield "clocks", "the device was throttled, and was not in the nights before"
+    if abs(clock) >= CLOCK_CHANGE and clock * evidence.change < 0:
+        yield "clocks", f"its clock was {clock:+.1%} of that in the nights before"
+    if is_alone:
+        yield "board", "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
+    if driver:
+        yield "driver", f"champion and library moved alike, and the driver was {driver}"
+    yield "node", "champion and library moved alike, with the same driver and clocks"
+
+
+def _version(evidence: ChangeEvidence, name: str) -> str:
+    """How a version changed; empty if it did not."""
+    before, now = evidence.versions.get(name, ("", ""))
+    return f"{before or 'unknown'} and is {now or 'unknown'}" if before or now else ""
+
+
+def alerts(changes: Iterable[ChangeEvidence]) -> list[Alert]:
+    """One alert for each cause, however many problems it hit; those with the most problems first."""
+    groups: dict[tuple[str, str, bool], list[tuple[ChangeEvidence, str]]] = {}
+    for change in changes:
+        cause, why = judge(change)
+        board = "" if cause in ("vendor", "compiler") else change.board
+        groups.setdefault((cause, board, change.change > 0), []).append((change, why))
+    of_causes = []
+    for (cause, _, slower), group in groups.items():
+        problems = tuple(sorted((change for change, _ in group), key=lambda one: -abs(one.change)))
+        middle = statistics.median_high(one.change for one in problems)
+        since = min((one.since for one in problems if one.since), default="")
+        command = f"tuner watch explain {problems[0].arguments}"
+        of_causes.append(Alert(cause, group[0][1], slower, middle, since, command, problems))
+    return sorted(of_causes, key=lambda alert: (not alert.slower, -len(alert.problems)))
+
+
+def arguments(problem: ProblemKey, regime: str = "cold") -> str:
+    """Operation, dims and options of a problem."""
+    precision = problem.precision if problem.precision != IEEE else ""
+    options = {
+        "dtype": problem.dtype, "layout": problem.layout, "precision": precision, "epilogue": problem.epilogue,
+        "regime": regime if regime != "cold" else "",
+    }  # fmt: skip
+    named = [f"--{name} {value}" for name, value in options.items() if value]
+    return " ".join([problem.operation, *(str(size) for _, size in problem.shape), *named])
+
+
+def alerts_of(boards: Iterable[Sequence[ProblemNight]]) -> list[Alert]:
+    """The alerts of a night's boards, of which each has its problems."""
+    return alerts(evidence for nights in boards for evidence in _evidence(nights))
+
+
+def _evidence(nights: Sequence[ProblemNight]) -> Iterator[ChangeEvidence]:
+    """Everything that is known of each change of a board's night, and of each wrong champion."""
+    # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
+    power = {
+        night: share
+        for night in nights
+        if (change := night.change) is None or change.moved == "all"
+        if (share := _share_of_usual(night, "power_w", LEAST_HISTORY)) is not None
+    }
+    for night in nights:
+        if (change := night.change) is not None:
+            elsewhere = max((share for other, share in power.items() if other is not night), default=None)
+            yield replace(_change_evidence(night, change), power_change=elsewhere)
+        if night.wrong and all(again.players[0].wrong for again in night.again):
+            yield replace(_plain_evidence(night, CHAMPION), wrong=night.wrong)
+
+
+def _plain_evidence(night: ProblemNight, moved: str) -> ChangeEvidence:
+    now = night.tonight
+    return ChangeEvidence(
+        str(now.problem), now.device.uuid, moved, since=now.measured_at, new_config=night.new_config,
+        arguments=arguments(now.problem, now.regime),
+    )  # fmt: skip
+
+
+def _change_evidence(night: ProblemNight, change: Finding) -> ChangeEvidence:
+    now, history = night.tonight, night.history
+    champion, last = now.player(CHAMPION), history[-1].player(CHAMPION)
+    assert champion is not None, "a change is of a champion that was timed"
+    assert last is not None, "and of nights in which it was"
+    before = {**history[-1].versions, "compiler": last.compiler}
+    after = {**now.versions, "compiler": champion.compiler}
+    versions = {name: (before.get(name, ""), after.get(name, "")) for name in sorted({*before, *after})}
+    new_code = bool(champion.binary_hash) and champion.binary_hash != last.binary_hash
+    return replace(
+        _plain_evidence(night, change.moved), change=math.expm1(change.change), interval=change.interval,
+        since=[*history, now][-min(change.nights, len(history) + 1)].measured_at, crept=change.nights > 1,
+        new_code=new_code and not night.new_config,
+        versions={name: (old, new) for name, (old, new) in versions.items() if old != new},
+        clock_change=_share_of_usual(night, "sm_clock_hz"),
+        throttled=_throttled(now) and not any(map(_throttled, history)),
+        others=_others(now) if not any(map(_others, history[-5:])) else 0.0,
+    )  # fmt: skip
+
+
+def _share_of_usual(night: ProblemNight, reading: str, least: int = 1) -> float | None:
+    """Share by which a reading differs from that of the nights before; None if it was read too seldom."""
+    usual = [value for sentinel in night.history if (value := sentinel.circumstance(reading))]
+    value = night.tonight.circumstance(reading)
+    return value / statistics.median(usual) - 1.0 if value and len(usual) >= least else None
+
+
+def _throttled(sentinel: Sentinel) -> bool:
+    reasons = sentinel.circumstances.get("throttle_reasons", ())
+    return sum(bool(int(reason) & THROTTLES) for reason in reasons) > len(reasons) / 2
+
+
+def _others(sentinel: Sentinel) -> float:
+    seen = sentinel.seen
+    gpu, cores = seen.get(OTHERS_GPU, 0.0), seen.get(OTHERS_CORES, 0.0)
+    busy = gpu if gpu >= BUSY_GPU else 0.0, cores if cores > BUSY_CORES else 0.0
+    return max(*busy, seen.get(OTHERS_PROCESSES, 0.0))
