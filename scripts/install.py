@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,6 +25,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / "installing"
 CUDA_ERROR_NO_DEVICE = 100
+#: Modules are compiled as they are first imported: most of what is installed never is.
+PIP = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
 #: What the tests of tuner.torch run with.
 TORCH = "torch==2.13.0"
 #: pip settings of the user that would send packages elsewhere than into .venv.
@@ -132,12 +135,11 @@ def install(group: str, lock: int) -> None:
     UNFINISHED.touch()
     if not PYTHON.exists():
         run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment", lock)
-    pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
     files = [part for name in names for part in ("-r", str(ROOT / "requirements" / f"{name}.lock"))]
-    run([*pip, *quiet, "--require-hashes", "--only-binary=:all:", *files], "installing the packages", lock)
+    run([*PIP, *quiet, "--require-hashes", "--only-binary=:all:", *files], "installing the packages", lock)
     run(
-        [*pip, "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
+        [*PIP, "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
         "installing the checkout",
         lock,
     )
@@ -164,8 +166,7 @@ def browser() -> None:
 def pytorch(lock: int) -> None:
     """Installs PyTorch for its tests, where none is found: the build that the index has, so without a hash."""
     if not any(VENV.glob("lib/python*/site-packages/torch")):
-        pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
-        run([*pip, "--only-binary=:all:", TORCH], "installing PyTorch", lock)
+        run([*PIP, "--quiet", "--only-binary=:all:", TORCH], "installing PyTorch", lock)
 
 
 def complete(group: str, fingerprint: str) -> bool:
@@ -186,10 +187,13 @@ def main(group: str, fingerprint: str) -> int:
             say("another installation is under way here; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete(group, fingerprint):
+            beside = threading.Thread(target=browser)
+            if group == "test":
+                beside.start()
             install(group, lock.fileno())
             if group == "test":
-                browser()
                 pytorch(lock.fileno())
+                beside.join()
             (VENV / f"installed-{group}").write_text(f"{fingerprint.strip()}\n")
             UNFINISHED.unlink()
     say(f"ready after {time.monotonic() - started:.0f} s")
