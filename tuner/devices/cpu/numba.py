@@ -14,8 +14,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,34 +36,6 @@ from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reaso
 HARMLESS = frozenset({"njit", "jit", "intrinsic", "vectorize", "guvectorize", "cfunc", "lru_cache", "cache"})
 
 
-@dataclass(frozen=True)
-class _Statement:
-    """A statement of a module.
-
-    Attributes:
-        lines: Its source, decorators included.
-        names: Names that it defines.
-        uses: All names that occur in it.
-        always: True if it may do more than define names.
-    """
-
-    lines: tuple[str, ...]
-    names: frozenset[str]
-    uses: frozenset[str]
-    always: bool
-
-    @classmethod
-    def of(cls, node: ast.stmt, lines: Sequence[str]) -> _Statement:
-        """Reads a statement of a module with these lines."""
-        decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
-        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        uses = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-        names = _defined(node)
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        own = tuple(lines[first - 1 : node.end_lineno])
-        return cls(own, frozenset(names), frozenset(uses), not names and not is_text)
-
-
 class SourceParts:
     """The statements of a module, and the names to which each refers."""
 
@@ -78,46 +49,35 @@ class SourceParts:
             SyntaxError: The text is not Python.
         """
         lines = text.splitlines()
-        self._statements = [_Statement.of(node, lines) for node in ast.parse(text).body]
+        self._statements: list[tuple[set[str], set[str], list[str]]] = []
+        for node in ast.parse(text).body:
+            first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+            uses = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+            self._statements.append((_defined(node), uses, lines[first - 1 : node.end_lineno]))
 
     def of(self, name: str) -> str:
         """Returns the source of the smallest module that defines a name as this one does.
 
         It includes every statement that may have an effect beyond defining names.
         """
-        wanted = {name}
-        taken: set[int] = set()
-        while more := self._defining(wanted) - taken:
-            taken |= more
-            wanted.update(*(self._statements[number].uses for number in more))
-        lines = [line for number in sorted(taken) for line in self._statements[number].lines]
-        return "\n".join([*lines, ""])
-
-    def _defining(self, names: set[str]) -> set[int]:
-        return {
-            number
-            for number, statement in enumerate(self._statements)
-            if statement.always or statement.names & names
-        }
+        wanted, size = {"", name}, 0
+        while len(wanted) > size:
+            size = len(wanted)
+            wanted.update(*(uses for defined, uses, _ in self._statements if defined & wanted))
+        kept = (lines for defined, _, lines in self._statements if defined & wanted)
+        return "\n".join([line for lines in kept for line in lines] + [""])
 
 
 def _defined(node: ast.stmt) -> set[str]:
-    """Returns the names that a statement defines; none if it may have another effect, too."""
+    """The names that a function or an assignment defines; the empty one for what may do more than that."""
     if isinstance(node, ast.FunctionDef):
         # The last word of each decorator: ``njit`` of ``@numba.njit(cache=True)``.
-        words = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
-        return {node.name} if words <= HARMLESS else set()
-    if isinstance(node, ast.ClassDef):
-        return set() if node.decorator_list or node.keywords else {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        return set() if "*" in names or getattr(node, "module", "") == "__future__" else names
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        parts = [part for target in targets for part in ast.walk(target)]
-        if all(isinstance(part, ast.Name | ast.Tuple | ast.List | ast.expr_context) for part in parts):
-            return {part.id for part in parts if isinstance(part, ast.Name)}
-    return set()
+        words = (ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list)
+        return {node.name} if {word.rpartition(".")[2] for word in words} <= HARMLESS else {""}
+    parts = [part for target in getattr(node, "targets", ()) for part in ast.walk(target)]
+    if parts and all(isinstance(part, ast.Name | ast.Tuple | ast.expr_context) for part in parts):
+        return {part.id for part in parts if isinstance(part, ast.Name)}
+    return {""}
 
 
 # Numba reads its part of this when it is loaded, maybe by others.
