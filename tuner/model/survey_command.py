@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import clock, pairs, print_json, table
+from tuner.cli.formatting import clock, pairs, print_json
 from tuner.cli.options import (
     KERNEL,
     database_option,
@@ -89,7 +88,8 @@ def survey(
     if dry_run:
         with previews.database(db) as store:
             device = previews.detected(options["device"], store)
-            show_preview(preview(_request(target, options, device), store), as_json)
+            known = preview(_request(target, options, device), store)
+        (print_json if as_json else show_preview)(known)
         return
     request = _request(target, options, find(options["device"]))
     with Events(log, verbose) as events:
@@ -106,16 +106,15 @@ def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted:
     """Runs a survey, with its device held for its database."""
     from tuner.model.survey import refit_if_possible, run_survey
 
-    name, reported_s = request.operation.name, time.monotonic()
+    name, reported_s = request.operation.name, 0.0
 
     def report(progress: SurveyProgress) -> None:
         nonlocal reported_s
         events.tell("progress", **asdict(progress))
-        if not quiet and time.monotonic() - reported_s > REPORT_EVERY_S:
-            reported_s = time.monotonic()
-            rate = progress.timings / progress.timing_s if progress.timing_s else 0.0
+        if not quiet and progress.elapsed_s - reported_s > REPORT_EVERY_S:
+            reported_s = progress.elapsed_s
             counts = f"{progress.timings} timings at {progress.problems} problems"
-            click.echo(f"{clock(progress.elapsed_s)}: {counts}, {rate:.0f} a second of timing", err=True)
+            click.echo(f"{clock(progress.elapsed_s)}: {counts}", err=True)
 
     with Store.open(db) as store, occupied(db, [request.found], f"survey {name}"):
         events.tell("begin", operation=name, device=request.found.info.name, seconds=request.seconds)
@@ -167,19 +166,11 @@ def _sizes(given: tuple[str, ...], operation: Operation) -> dict[str, int]:
 def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
     rate = progress.timings / max(progress.timing_s, 1e-9)
     return [
-        ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}"),
-        (
-            "a second",
-            f"{rate:.0f} while timing; {progress.preparing_s:.0f} of {progress.timing_s:.0f} s went into "
-            "arrays and references",
-        ),
+        ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}, {rate:.0f} a second of timing"),
         ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
         ("too large", str(progress.skipped)),
-        ("configs", f"{progress.configs}; {progress.compiled} sources, waited {progress.waiting_s:.0f} s"),
-        *(
-            (name, f"{count} {progress.reasons.get(name, '')}".strip())
-            for name, count in progress.outcomes.items()
-        ),
+        ("configs", f"{progress.configs} of {progress.compiled} sources"),
+        *((name, f"{many} {progress.reasons.get(name, '')}") for name, many in progress.outcomes.items()),
     ]
 
 
@@ -190,39 +181,32 @@ def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
         request: What is asked.
         store: Earlier timings and champions.
     """
-    operation, device = request.operation.name, request.found.info
-    made = design(request, store, device)
-    turns = [
+    device, made = request.found.info, design(request, store, request.found.info)
+    here = request.operation.name, device.name, request.regime
+    tallies = [
+        tally for tally in survey_tallies(store) if (tally.operation, tally.device, tally.regime) == here
+    ]
+    first = [
         made.turn(number, problem, request.per_problem)
         for number, problem in itertools.islice(made.problems(), FIRST)
     ]
-    here = operation, device.name, request.regime
-    before = [
-        tally.timings
-        for tally in survey_tallies(store)
-        if (tally.operation, tally.device, tally.regime) == here
-    ]
     return {
-        "operation": operation, "device": device.name, "regime": request.regime,
+        **dict(zip(("operation", "device", "regime"), here, strict=True)),
         "kernels": [kernel.name for kernel in request.kernels], "configs": request.configs,
-        "first": [{"problem": str(turn.problem), "configs": len(turn.configs)} for turn in turns],
+        "first": [{"problem": str(turn.problem), "configs": len(turn.configs)} for turn in first],
         "own_problems": len(request.problems), "drawn": request.drawn, "per_problem": request.per_problem,
-        "timings_before": sum(before), "seconds": request.seconds,
+        "timings_before": sum(tally.timings for tally in tallies), "seconds": request.seconds,
     }  # fmt: skip
 
 
-def show_preview(told: Mapping[str, Any], as_json: bool) -> None:
+def show_preview(known: Mapping[str, Any]) -> None:
     """The pool of configs, the problems, and what is known already."""
-    if as_json:
-        print_json(told)
-        return
-    drawn = "then drawn ones without end" if told["drawn"] else "no drawn ones"
-    rows = [
-        ("device", told["device"]), ("regime", told["regime"]),
-        ("configs", f"up to {told['configs']} of {', '.join(told['kernels'])}"),
-        ("problems", f"{told['own_problems']} of a plan, {drawn}; up to {told['per_problem']} configs at each"),
-        ("timings before", str(told["timings_before"])), ("time", clock(told["seconds"])),
-    ]  # fmt: skip
-    pairs(f"A survey of {told['operation']}", rows)
-    turns = [(turn["problem"], str(turn["configs"])) for turn in told["first"]]
-    table("The first problems", ("problem", "configs"), turns)
+    drawn = "then drawn ones without end" if known["drawn"] else "no drawn ones"
+    pairs(f"A survey of {known['operation']}", [
+        ("device", known["device"]), ("regime", known["regime"]),
+        ("configs", f"up to {known['configs']} of {', '.join(known['kernels'])}"),
+        ("problems", f"{known['own_problems']} of a plan, {drawn}"),
+        ("configs at each", f"up to {known['per_problem']}"),
+        ("timings before", str(known["timings_before"])), ("time", clock(known["seconds"])),
+        *((turn["problem"], f"{turn['configs']} configs") for turn in known["first"]),
+    ])  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -24,20 +25,14 @@ Named = tuple[str, Config]
 CROSSED = 0.3
 #: A step goes up to this share of a parameter's values.
 REACH = 0.25
-#: Problems whose spaces random configs of a kernel are from, those looked at for them, and configs of each.
-SPACES, LOOKED_AT, OF_SPACE = 4, 48, 64
-#: Combinations of a space that are looked at for configs at random.
-SAMPLED = 300_000
-#: A kernel of which fewer known configs are legal at a problem gets some of its own there; it keeps so many.
-ENOUGH, KEPT = 8, 4096
 
 
 class Pool:
     """Configs by number.
 
     Attributes:
+        kernels: What competes, by name.
         configs: Kernels and configs, by number.
-        asked: Number, dtype and layout of what has been asked for, and is compiled or will be.
     """
 
     def __init__(self, kernels: Sequence[Kernel], most: int) -> None:
@@ -49,19 +44,17 @@ class Pool:
         """
         self.kernels = {kernel.name: kernel for kernel in kernels}
         self.configs: list[tuple[Kernel, Config]] = []
-        self.asked: set[tuple[int, str, str]] = set()
         self._most, self._numbers = most, dict[Named, int]()
 
     def number(self, named: Named, take_in: bool = True) -> int | None:
-        """Number of a config. One without is taken in if that is asked and there is room; else it has None."""
-        number = self._numbers.get(named)
-        if number is None and take_in and len(self.configs) < self._most and named[0] in self.kernels:
-            kernel = self.kernels[named[0]]
+        """Number of a config. One without is taken in if that is wanted and there is room; else it has None."""
+        number, kernel = self._numbers.get(named), self.kernels.get(named[0])
+        if number is None and take_in and kernel is not None and len(self.configs) < self._most:
             if not is_point(kernel.parameters, named[1]):
                 return None
-            ordered = Config({parameter.name: named[1][parameter.name] for parameter in kernel.parameters})
-            number = self._numbers[named[0], ordered] = len(self.configs)
-            self.configs.append((kernel, ordered))
+            config = Config({parameter.name: named[1][parameter.name] for parameter in kernel.parameters})
+            number = self._numbers[named[0], config] = len(self.configs)
+            self.configs.append((kernel, config))
         return number
 
     def named(self, number: int) -> Named:
@@ -87,11 +80,10 @@ class Pool:
             count: How many.
             rng: Draws them.
         """
+        parents = [parent for parent in parents if self.kernels[parent[0]].parameters]
         ranks = 1 / (1 + np.arange(len(parents)))
-        chosen = rng.choice(len(parents), count, p=ranks / ranks.sum()) if len(parents) else ()
-        return [
-            self._child(parents[at], parents, rng) for at in chosen if self.kernels[parents[at][0]].parameters
-        ]
+        chosen = rng.choice(len(parents), count, p=ranks / ranks.sum()) if parents else ()
+        return [self._child(parents[at], parents, rng) for at in chosen]
 
     def _child(self, parent: Named, parents: Sequence[Named], rng: np.random.Generator) -> Named:
         name, values = parent[0], dict(parent[1])
@@ -109,47 +101,43 @@ class Pool:
 
 def moved(parameter: Parameter, value: Value, rng: np.random.Generator) -> Value:
     """Another value of a parameter: a near one if they have an order, seldom one farther away."""
-    values = parameter.values
-    if len(values) < 2:
-        return value
-    at = values.index(value)
+    values, at = parameter.values, parameter.values.index(value)
     if parameter.scale == "categorical":
-        return values[(at + int(rng.integers(1, len(values)))) % len(values)]
+        return values[(at + int(rng.integers(1, max(len(values), 2)))) % len(values)]
     size = round(math.exp(rng.uniform(0, math.log(max(REACH * len(values), 1.6)))))
     to = at + (size if rng.random() < 0.5 else -size)
     # Beyond an end it goes the other way.
     return values[to] if 0 <= to < len(values) else values[min(max(2 * at - to, 0), len(values) - 1)]
 
 
+#: Spaces that random configs of a kernel are from at the least, and configs of each.
+SPACES, OF_SPACE = 4, 64
+#: Combinations of a space that are looked at for configs at random.
+SAMPLED = 300_000
+#: A kernel of which fewer known configs are legal at a problem gets some of its own there; it keeps so many.
+ENOUGH, KEPT = 8, 4096
+
+
 class RandomConfigs:
     """Legal configs at random of every kernel: a model has to learn what is slow, too.
 
-    A kernel's constraints may tie a config to the shape: its tile covers a side, its copies are as wide as
-    rows allow. What is legal at some problems is then illegal at most others, and no child of it helps. So a
-    kernel of which few known configs are legal at a problem gets some from its own space there.
+    To build a space takes longer than a survey has for a problem, so configs come from a few spaces.
+    Constraints may tie a config to the shape: its tile covers a side, its copies are as wide as rows allow.
+    What is legal at some problems is then illegal at most others, and no child of it helps. So a kernel of
+    which few known configs are legal at a problem gets some from its own space there.
     """
 
-    def __init__(
-        self, kernels: Sequence[Kernel], problems: Sequence[Problem], device: DeviceInfo, seed: int
-    ) -> None:
-        """Takes some configs of the spaces of a few problems at which a kernel has any.
+    def __init__(self, kernels: Sequence[Kernel], device: DeviceInfo) -> None:
+        """Begins with no configs.
 
         Args:
             kernels: What competes.
-            problems: Where to look.
             device: Where.
-            seed: Of the choice.
         """
-        rng = np.random.default_rng(seed)
         self._device, self._kernels = device, {kernel.name: kernel for kernel in kernels}
-        self._configs: dict[str, list[Config]] = {name: [] for name in self._kernels}
-        self._points = {name: Points(kernel, []) for name, kernel in self._kernels.items()}
-        for name in self._kernels:
-            spaces = 0
-            for problem in problems[:LOOKED_AT]:
-                spaces += self._take(name, problem, rng)
-                if spaces == SPACES:
-                    break
+        self._points = {kernel.name: Points(kernel, []) for kernel in kernels}
+        self._configs: dict[str, list[Config]] = {kernel.name: [] for kernel in kernels}
+        self._spaces = Counter[str]()
 
     def draw(
         self, problem: Problem, count: int, rng: np.random.Generator, timed: Mapping[str, int]
@@ -165,37 +153,40 @@ class RandomConfigs:
         legal: list[Named] = []
         waits: list[NDArray[np.float64]] = []
         for name in self._kernels:
-            fits = self._legal(name, problem)
-            if len(fits) < ENOUGH and self._take(name, problem, rng):
-                fits = self._legal(name, problem)
+            fits = self._fitting(name, problem, rng)
             legal += [(name, self._configs[name][at]) for at in fits.tolist()]
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
             waits.append(rng.exponential(1 + timed.get(name, 0), len(fits)) * len(fits))
         return [legal[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
 
+    def _fitting(self, name: str, problem: Problem, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Places of a kernel's configs that are legal at a problem; takes some of its space if few are."""
+        legal = np.flatnonzero(self._points[name].flags(problem, self._device)[1])
+        if len(legal) >= ENOUGH and self._spaces[name] >= SPACES:
+            return legal
+        space = self._space(name, problem)
+        if not len(space):
+            return legal
+        self._spaces[name] += 1
+        drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
+        self._configs[name] = list(dict.fromkeys([*self._configs[name], *drawn]))[-KEPT:]
+        self._points[name] = Points(self._kernels[name], self._configs[name])
+        return np.flatnonzero(self._points[name].flags(problem, self._device)[1])
+
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""
-        fitting: dict[Named, None] = {}
-        for name in self._kernels:
-            if mine := [config for of, config in wanted if of == name]:
-                fitting |= {(name, config): None for config in self._space(name, problem).nearest(mine)}
-        return [config for config in fitting if config not in wanted]
+        by_kernel: dict[str, list[Config]] = {}
+        for name, config in wanted:
+            by_kernel.setdefault(name, []).append(config)
+        return [
+            (name, config)
+            for name, configs in by_kernel.items()
+            for config in self._space(name, problem).nearest(configs)
+        ]
 
     def _space(self, name: str, problem: Problem) -> Space:
         kernel = self._kernels[name]
         return Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=SAMPLED)
-
-    def _legal(self, name: str, problem: Problem) -> NDArray[np.intp]:
-        return np.flatnonzero(self._points[name].flags(problem, self._device)[1])
-
-    def _take(self, name: str, problem: Problem, rng: np.random.Generator) -> bool:
-        """Takes in configs of the kernel's space at a problem; whether it has any."""
-        space = self._space(name, problem)
-        if len(space):
-            drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
-            self._configs[name] = list(dict.fromkeys([*self._configs[name], *drawn]))[-KEPT:]
-            self._points[name] = Points(self._kernels[name], self._configs[name])
-        return len(space) > 0
 
 
 #: Problems that speak for a config.
@@ -210,9 +201,6 @@ class KnownTimes:
         self._times_s: dict[ProblemKey, dict[int, float]] = {}
         self._places: list[NDArray[np.float64]] = []
 
-    def __len__(self) -> int:
-        return len(self._times_s)
-
     def add(self, problem: ProblemKey, times_s: Mapping[int, float]) -> None:
         """Takes in the times of configs at a problem, beside those that it has."""
         if times_s and problem not in self._times_s:
@@ -224,7 +212,7 @@ class KnownTimes:
         """Times at a problem itself."""
         return self._times_s.get(problem, {})
 
-    def near(self, problem: ProblemKey) -> list[tuple[ProblemKey, float]]:
+    def _near(self, problem: ProblemKey) -> list[tuple[ProblemKey, float]]:
         """The nearest problems, and how far they are, in doublings of dims."""
         if not self._places:
             return []
@@ -236,20 +224,23 @@ class KnownTimes:
         apart = distances(np.array(self._places), log_dims(problem.shape), np.array(unlike))
         return [(known[at], float(apart[at])) for at in np.argsort(apart, kind="stable")[:NEAREST].tolist()]
 
-    def promising(self, problem: ProblemKey) -> list[int]:
-        """Configs that were timed near a problem, the most promising first."""
+    def promising(self, problem: ProblemKey) -> tuple[list[int], float]:
+        """Configs that were timed near a problem, the most promising first.
+
+        Returns:
+            Their numbers, and the seconds that the best is expected to take by the nearest problem; 0 if
+            nothing was timed.
+        """
         scores: dict[int, float] = {}
-        for near, apart in self.near(problem):
-            times_s = self._times_s[near]
+        near = self._near(problem)
+        for key, apart in near:
+            times_s = self._times_s[key]
             best_s = min(times_s.values())
             for number, time_s in times_s.items():
                 score = math.log(time_s / best_s) + FALLS_BEHIND * apart
                 scores[number] = min(score, scores.get(number, math.inf))
-        return sorted(scores, key=lambda number: (scores[number], number))
-
-    def expected_s(self, problem: ProblemKey) -> float:
-        """Seconds that the best config is expected to take, by the nearest problem; 0 if nothing was timed."""
-        for near, _ in self.near(problem)[:1]:
-            longer = float((log_dims(problem.shape) - log_dims(near.shape)).sum())
-            return float(min(self._times_s[near].values()) * 2.0 ** max(longer, 0.0))
-        return 0.0
+        expected_s = 0.0
+        for key, _ in near[:1]:
+            doublings = float((log_dims(problem.shape) - log_dims(key.shape)).sum())
+            expected_s = min(self._times_s[key].values()) * 2.0 ** max(doublings, 0.0)
+        return sorted(scores, key=lambda number: (scores[number], number)), expected_s

@@ -19,7 +19,15 @@ from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
 from tuner.workers.further_checks import broken_promise
-from tuner.workers.sampling import CheckedSamples, Screened, interleave, lost_at_first, screen_by
+from tuner.workers.sampling import (
+    BRIEF_SAMPLES,
+    CheckedSamples,
+    Screened,
+    briefly,
+    interleave,
+    lost_at_first,
+    screen_by,
+)
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
 #: Reason if a wrong result may not be the config's fault.
@@ -102,15 +110,8 @@ WARM_UP, WARM_UP_LIMIT_S = 0.1, 0.1
 MIN_BLOCKS = 3
 #: Readings of the board that are kept for each block.
 READ = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
-#: In a survey, what takes this many times the best of library and configs is not timed again: a model needs to
-#: know that it is slow, not how slow.
-CUT_OFF = 6.0
-#: A first run takes so many seconds more than a timed one, for what happens once: beyond that it tells enough.
-ONCE_S = 0.02
 #: Seconds that a survey's first run may take, and times of the best: to replace the worker takes seconds, too.
 SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR = 4.0, 20.0
-#: Samples of what a survey does not cut off.
-SURVEY_SAMPLES = 3
 #: A survey's samples of the library, with which all configs are compared: what fits into these seconds, and at
 #: most so many.
 LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
@@ -219,7 +220,11 @@ class Bench:
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(
-        self, compiled_config: CompiledConfig, incumbent_s: float | None, first_limit_s: float | None = None
+        self,
+        compiled_config: CompiledConfig,
+        incumbent_s: float | None,
+        first_limit_s: float | None = None,
+        brief: bool = False,
     ) -> Measurement:
         """Loads, verifies and times a config.
 
@@ -227,13 +232,15 @@ class Bench:
             compiled_config: The config to measure.
             incumbent_s: Best median so far, in seconds; configs that cannot beat it are pruned.
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
+            brief: True for a survey: few samples, and no readings of the board.
         """
         player = _Player.of(compiled_config)
         try:
             self._admit(player, first_limit_s)
-            screened = lost_at_first(player.first_s, incumbent_s) or self._screened(player, incumbent_s)
+            lost = lost_at_first(player.first_s, incumbent_s, brief)
+            screened = lost or self._screened(player, incumbent_s, brief)
             self._refuse(player, player.samples.wrong)
-            circumstances = self._circumstances(player)
+            circumstances = {} if brief else self._circumstances(player)
             if not screened.pruned:
                 circumstances |= self._energy(player, screened)
         except FAILURES as failure:
@@ -295,13 +302,13 @@ class Bench:
         wrong = self.verify_run(player.run, player.allowance, self.workload.second, poison)[1]
         return f"over outputs that held {poison}: {wrong}" if wrong else ""
 
-    def _screened(self, player: _Player, incumbent_s: float | None) -> Screened:
+    def _screened(self, player: _Player, incumbent_s: float | None, brief: bool = False) -> Screened:
         """Times a run until enough is known, and checks one that was timed."""
         samples = player.samples
         with player.stage("time"):
-            screened = screen_by(samples.take_s, incumbent_s)
+            screened = (briefly if brief else screen_by)(samples.take_s, incumbent_s)
             if not screened.pruned:
-                samples.finish()
+                samples.finish(brief)
         player.stages_s["time"] -= samples.check_s
         player.stages_s["verify"] += samples.check_s
         return screened
@@ -509,8 +516,27 @@ class Bench:
             if time.monotonic() - begun_s >= seconds:
                 return slowest_s
 
-    def survey_library(self) -> Measurement | None:
-        """Times the library for a survey, which does not verify it; None where there is none."""
+    def survey(self, compiled_config: CompiledConfig | None) -> Measurement | None:
+        """Times a config for a survey, which needs many times rather than exact ones; notes the best.
+
+        A first run that takes far too long ends this process; see `survey_first_limit_s`.
+
+        Args:
+            compiled_config: The config; None for the library, which is not verified.
+
+        Returns:
+            None where there is no library.
+        """
+        if compiled_config is None:
+            measurement = self._library_briefly()
+        else:
+            limit_s = survey_first_limit_s(self.best_s)
+            measurement = self.measure(compiled_config, self.best_s, limit_s, brief=True)
+        if measurement is not None and measurement.outcome is Outcome.MEASURED:
+            self.best_s = min(self.best_s or math.inf, measurement.time_s or math.inf)
+        return measurement
+
+    def _library_briefly(self) -> Measurement | None:
         player = _Player(None, 1.0)
         try:
             run = self.device.library(self.workload)
@@ -520,38 +546,9 @@ class Bench:
             run()
             self.device.synchronize()
             before = self.workload.inputs.shuffle if self.regime.startswith("cold") else None
-            samples = self.device.samples_s(run, SURVEY_SAMPLES, self.regime, before)
-            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - SURVEY_SAMPLES
+            samples = self.device.samples_s(run, BRIEF_SAMPLES, self.regime, before)
+            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - BRIEF_SAMPLES
             samples = samples + (self.device.samples_s(run, more, self.regime, before) if more > 0 else [])
         except (LaunchFailed, MemoryError) as failure:
             return self._failed(failure, player)
-        return self._surveyed(player, samples)
-
-    def survey(self, compiled_config: CompiledConfig) -> Measurement:
-        """Verifies a config, then times it three times, or cuts it off as slow.
-
-        Every element of its output is compared with a float64 reference, which costs the output's size: the
-        reference is made once for all configs of the problem.
-
-        A first run that takes far too long ends this process; see `survey_first_limit_s`.
-        """
-        player = _Player.of(compiled_config)
-        limit_s = math.inf if self.best_s is None else CUT_OFF * self.best_s
-        slow = f"slower than {CUT_OFF:g} times the best at this problem"
-        try:
-            self._admit(player, survey_first_limit_s(self.best_s))
-            if player.first_s > limit_s + ONCE_S:
-                return player.measurement(Outcome.PRUNED, slow, [player.first_s])
-            samples = player.samples.take_s(1)
-            is_slow = samples[0] > limit_s
-            if not is_slow:
-                samples += player.samples.turn_s(SURVEY_SAMPLES - 1)
-            self._refuse(player, player.samples.wrong)
-        except FAILURES as failure:
-            return self._failed(failure, player)
-        return player.measurement(Outcome.PRUNED, slow, samples) if is_slow else self._surveyed(player, samples)
-
-    def _surveyed(self, player: _Player, samples: Sequence[float]) -> Measurement:
-        """What a survey keeps; it notes its best time."""
-        self.best_s = min(self.best_s or math.inf, statistics.median(samples))
         return player.measurement(Outcome.MEASURED, "", samples)

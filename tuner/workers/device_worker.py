@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -158,50 +158,37 @@ class DeviceWorker:
                 return
         self.channel.kill()
 
-    def send(self, message: dict[str, Any], code: bytes) -> None:
-        """Sends a request with many answers; see `answers`.
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a request behind those that are not answered yet; see `answer`.
 
-        Raises:
-            WorkerFailed: The worker is gone; it has been replaced.
-            DeviceTrouble: The device stays unwell.
+        The worker begins with it as soon as it is done with those. A worker that is gone loses it, as the next
+        answer tells.
         """
-        try:
-            self.channel.request({**message, "code": code})
-        except WorkerFailed:
-            self.replace()
-            raise
+        self.channel.ahead(message)
 
-    def send_ahead(self, message: dict[str, Any], code: bytes) -> bool:
-        """Sends another request behind the one that is being answered.
+    def answer(self, limit_s: float) -> dict[str, Any]:
+        """Waits for the answer to the first request that was sent and is not answered yet.
 
-        The worker begins with it as soon as that one is done. It is lost if the worker is replaced before that:
-        `restarts` tells.
-
-        Returns:
-            Whether it was sent. It is not if the worker is gone, as the answers to the first request tell.
-        """
-        return self.channel.ahead({**message, "code": code})
-
-    def answers(self, limit_s: float) -> Iterator[dict[str, Any]]:
-        """Answers to the first request sent, as they come, up to the last, or one that tells of ``trouble``.
+        A worker that left its device unwell has been replaced, and further requests are lost; `restarts` tells.
 
         Args:
-            limit_s: Seconds that each answer may take.
+            limit_s: Seconds that the answer may take.
 
         Raises:
-            WorkerFailed: The worker crashed or took too long; it has been replaced.
+            WorkerFailed: The worker crashed, took too long or reports trouble; it has been replaced.
             DeviceTrouble: The device stays unwell.
         """
         try:
-            while True:
-                self.channel.expect(limit_s)
-                answer = self.channel.collect()
-                yield answer
-                if answer.get("last", True):
-                    return
+            self.channel.expect(limit_s)
+            answer = self.channel.collect()
+            if "trouble" in answer:
+                raise WorkerFailed(answer["trouble"])
         except WorkerFailed:
             self.replace()
             raise
+        if answer["unwell"]:
+            self.replace()
+        return answer
 
     def replace(self) -> None:
         """Replaces the worker by a fresh one, and checks that the device is healthy.

@@ -13,7 +13,6 @@ import queue
 import resource
 import signal
 import socket
-import statistics
 import sys
 import threading
 import time
@@ -33,7 +32,7 @@ from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.machine_load import memory_bytes
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.errors import InputError, TunerError
-from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason, noise
+from tuner.results.measurement import OUT_OF_MEMORY, memory_reason
 from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig, rendered_from
 from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
@@ -45,8 +44,7 @@ PR_SET_PDEATHSIG = 1
 #: Thresholds of the garbage collector in a compile worker (Python's own are 700, 10 and 10).
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
 
-#: What a handler gives: an answer, or several, of which the last has ``last``.
-Answer = dict[str, Any] | Iterator[dict[str, Any]]
+Answer = dict[str, Any]
 
 
 @functools.cache
@@ -90,18 +88,6 @@ class CompileHandlers:
         return {"ready": True}
 
 
-def _timing(measurement: Measurement | None) -> dict[str, Any] | None:
-    """A timing as a survey keeps it; None where there is no library."""
-    if measurement is None:
-        return None
-    reason, samples_s = measurement.reason if measurement.outcome.failed else "", measurement.samples_s
-    return {
-        "outcome": measurement.outcome.value, "reason": reason,
-        "time_s": statistics.median(samples_s) if samples_s else 0.0,
-        "noise": noise(samples_s) if samples_s else 0.0,
-    }  # fmt: skip
-
-
 class DeviceHandlers:
     """Requests of a device worker."""
 
@@ -137,6 +123,15 @@ class DeviceHandlers:
         if message["error_limit"] is not None:
             self._bench.limit_error(message["error_limit"])
         return {}
+
+    def prepare_survey(self, message: dict[str, Any]) -> Answer:
+        """Makes a problem's arrays, for a survey; without a reference if the library alone is to be timed."""
+        problem, seed = problem_from(message["problem"]), message["seed"]
+        self._bench = None
+        self._generator = self._generator or self._device.random(seed)
+        workload = Workload(self._device, problem, seed, message["checked"], self._generator)
+        self._bench = Bench(self._device, workload, message["regime"], best_s=message["best_s"])
+        return self._told()
 
     def rest(self, message: dict[str, Any]) -> Answer:
         """Drops the problem's arrays, and gives their memory back."""
@@ -178,24 +173,15 @@ class DeviceHandlers:
         named = list(zip(message["names"], configs, strict=True))
         return self._told(turns=asdict(self._ready().sentinel(named, Terms(**message["terms"]))))
 
-    def survey(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Times configs at one problem, an answer each; code comes with a config's first problem only."""
-        configs = CompiledConfig.all_from(message["new"], message["code"])
-        self._surveyed |= {item["key"]: config for item, config in zip(message["new"], configs, strict=True)}
-        problem = problem_from(message["problem"])
-        self._bench = None
-        if self._generator is None:
-            self._generator = self._device.random(message["seed"])
-        is_checked = bool(message["items"])
-        workload = Workload(self._device, problem, message["seed"], is_checked, self._generator)
-        bench = Bench(self._device, workload, message["regime"], best_s=message["best_s"])
-        yield {"prepared": True, "last": False}
-        if message["library"]:
-            yield {"timing": _timing(bench.survey_library()), "unwell": bench.unwell, "last": False}
-        for item in message["items"]:
-            timed = bench.survey(self._surveyed[item["key"]].launched(item["launch"]))
-            yield {"timing": _timing(timed), "unwell": bench.unwell, "last": False}
-        yield {"best_s": bench.best_s, "last": True}
+    def survey(self, message: dict[str, Any]) -> Answer:
+        """Times the library or a config for a survey; source and code come with a config's first problem."""
+        config, key = None, message["key"]
+        if "rendered" in message:
+            self._surveyed[key] = CompiledConfig.from_json(message, message["code"])
+        if key:
+            config = self._surveyed[key].launched(message["launch"])
+        measurement = self._ready().survey(config)
+        return self._told(measurement=measurement and measurement.to_json())
 
     def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
@@ -217,15 +203,14 @@ def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:
         begun_s = time.perf_counter()
         try:
             answer = handler(message)
-            for part in [answer] if isinstance(answer, dict) else answer:
-                channel.send({**part, "clock_s": time.perf_counter() - begun_s})
+            channel.send({**answer, "clock_s": time.perf_counter() - begun_s})
         except Exception as error:
             channel.send(_trouble(error))
 
 
 def _requests(channel: Channel) -> Iterator[dict[str, Any]]:
-    """Requests as they come; the next one is read while one is answered, so that its sender need not wait."""
-    waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(1)
+    """Requests as they come; others are read while one is answered, so that their sender need not wait."""
+    waiting: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
     def read() -> None:
         with suppress(ChannelBroken):

@@ -201,16 +201,13 @@ class Worker:
         except ChannelBroken as error:
             raise WorkerFailed(self._obituary(error)) from error
 
-    def ahead(self, message: Mapping[str, Any]) -> bool:
-        """Sends a request behind the pending one; False if the worker is gone, as `collect` then tells.
+    def ahead(self, message: Mapping[str, Any]) -> None:
+        """Sends a request behind the pending ones.
 
-        When the pending one has been answered, `expect` and `collect` wait for this one's answer.
+        `expect` and `collect` then wait for one answer after the other. If the worker is gone, `collect` tells.
         """
-        try:
+        with contextlib.suppress(ChannelBroken):
             self._channel.send(message, FRAME_LIMIT_S)
-        except ChannelBroken:
-            return False
-        return True
 
     def expect(self, limit_s: float) -> None:
         """Says that another answer, to this request or one sent ahead, is to come within so many seconds."""

@@ -80,14 +80,14 @@ class CheckedSamples:
         self._compare()
         return samples
 
-    def finish(self) -> None:
-        """Compares the inputs, and checks a run if none was checked yet.
+    def finish(self, brief: bool = False) -> None:
+        """Compares the inputs, and checks a run if none was checked yet and time is not to be brief.
 
         Raises:
             LaunchFailed: The run failed.
         """
         self._compare()
-        if not self._checked:
+        if not self._checked and not brief:
             self._checked_s()
 
     def _compare(self) -> None:
@@ -161,6 +161,9 @@ HOPELESS_FIRST, ONCE_S = 5.0, 0.25
 CANNOT_WIN = 1.08
 #: Number of samples before this is judged.
 JUDGED_AFTER = 3
+#: In a survey, what takes this many times the best is not timed again, nor what takes so many seconds more in
+#: its first run: a model needs to know that it is slow, not how slow. Of all else so many samples are taken.
+CUT_OFF, BRIEF_ONCE_S, BRIEF_SAMPLES = 6.0, 0.02, 3
 #: Rounds of the finals; the minimum applies only if ten rounds would take twice the budget.
 LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
 #: Samples of each compiled config in a round, taken back to back; the round's time is their median.
@@ -202,14 +205,29 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
     return Screened(tuple(samples))
 
 
-def lost_at_first(first_s: float, incumbent_s: float | None) -> Screened | None:
+def briefly(take_s: Callable[[int], list[float]], best_s: float | None) -> Screened:
+    """Times a config for a survey: `BRIEF_SAMPLES`, or one sample if that is far above the best.
+
+    Args:
+        take_s: As in `screen_by`.
+        best_s: Best median so far, in seconds, the library's too; None if there is none.
+    """
+    samples = take_s(1)
+    if best_s is not None and samples[0] > CUT_OFF * best_s:
+        return Screened(tuple(samples), _bound(samples[0], best_s))
+    return Screened((*samples, *take_s(BRIEF_SAMPLES - 1)))
+
+
+def lost_at_first(first_s: float, incumbent_s: float | None, brief: bool = False) -> Screened | None:
     """Returns the reason to prune a config whose first run took this long; None if it is to be timed.
 
     Args:
         first_s: Seconds of the verified run, including waiting for the device.
         incumbent_s: Best median so far, in seconds; None if there is none.
+        brief: True for a survey, which has many configs to time.
     """
-    if incumbent_s is None or first_s <= HOPELESS_FIRST * incumbent_s + ONCE_S:
+    most, once_s = (CUT_OFF, BRIEF_ONCE_S) if brief else (HOPELESS_FIRST, ONCE_S)
+    if incumbent_s is None or first_s <= most * incumbent_s + once_s:
         return None
     return Screened(
         (first_s,), f"cannot win: its first run takes {first_s / incumbent_s:.3g} times the best median"

@@ -44,12 +44,16 @@ def surveyed(design: Design, count: int, fresh: int = 3) -> list[Turn]:
     for number, problem in design.problems():
         if number == count:
             break
-        turn = design.turn(number, problem, fresh)
-        design.learn(problem, [
-            Timing(0, at, Outcome.MEASURED, time_s(problem, design.pool.configs[at][1])) for at in turn.configs
-        ])  # fmt: skip
-        turns.append(turn)
+        turns.append(timed(design, design.turn(number, problem, fresh)))
     return turns
+
+
+def timed(design: Design, turn: Turn) -> Turn:
+    """A turn whose configs were timed."""
+    times = {at: time_s(turn.problem, design.pool.configs[at][1]) for at in turn.configs}
+    turn.timings = [Timing(0, at, Outcome.MEASURED, seconds) for at, seconds in times.items()]
+    design.learn(turn)
+    return turn
 
 
 def lost(design: Design, turns: Sequence[Turn]) -> float:
@@ -109,13 +113,11 @@ def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
     turn: Turn | None = design.turn(TIMED, GEMM.problem({"m": 300, "n": 200, "k": 512}, "", "nn"), 12)
     rounds: list[Turn] = []
     while turn is not None:
-        rounds.append(turn)
-        times = {at: time_s(turn.problem, design.pool.configs[at][1]) for at in turn.configs}
-        design.learn(turn.problem, [Timing(0, at, Outcome.MEASURED, each) for at, each in times.items()])
+        rounds.append(timed(design, turn))
         turn = design.again(turn, 12)
     assert len(rounds) > 3
-    timed = [at for each in rounds for at in each.configs]
-    assert len(timed) == len(set(timed)) == len(design.times.at(ProblemKey.of(rounds[0].problem)))
+    numbers = [at for one in rounds for at in one.configs]
+    assert len(numbers) == len(set(numbers)) == len(design.times.at(ProblemKey.of(rounds[0].problem)))
     assert min(design.times.at(ProblemKey.of(rounds[0].problem)).values()) == best_s(rounds[0].problem)
     shallow = Design(replace(REQUEST, deep=0.0), BOARD, nothing)
     assert shallow.again(rounds[0], 12) is None
@@ -138,7 +140,7 @@ def tied_problem(m: int, n: int) -> Problem:
 
 
 def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
-    drawn = RandomConfigs([TIED], [tied_problem(16, 128)], BOARD, 3)
+    drawn = RandomConfigs([TIED], BOARD)
     rng = np.random.default_rng(1)
     for m, n in ((16, 64), (100, 48), (33, 16)):
         found = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]

@@ -23,6 +23,7 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, process
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
+from tuner.workers.process import WorkerFailed
 
 Make = Callable[..., DeviceWorker]
 
@@ -110,27 +111,18 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     assert worker.verify(good, cases) == ""
 
 
-def surveyed(tmp_path: Path, n: int) -> dict[str, Any]:
-    """Asks for the library's time at the toy of a size."""
-    return {
-        "do": "survey", "problem": named(tmp_path, n), "regime": "cold", "best_s": None, "library": True,
-        "seed": 1, "items": [], "new": [],
-    }  # fmt: skip
-
-
-def test_a_request_sent_ahead_is_answered_after_the_first(make: Make, tmp_path: Path) -> None:
+def test_requests_sent_ahead_are_answered_one_after_the_other(make: Make, tmp_path: Path) -> None:
     worker = make()
-    worker.send(surveyed(tmp_path, 1000), b"")
-    # More than a socket holds: the worker reads it while it is busy.
-    assert all(worker.send_ahead(surveyed(tmp_path, n), bytes(5_000_000)) for n in (-1, 500))
-    prepared, timing, last = worker.answers(10.0)
-    assert prepared["prepared"]
-    assert timing["timing"]["time_s"] == pytest.approx(2 * BEST_S, rel=0.01)
-    assert last["last"]
-    (trouble,) = worker.answers(10.0)
-    assert "-1" in trouble["trouble"]
-    assert len(list(worker.answers(10.0))) == 3
-    assert worker.restarts == 0
+    prepared = {"do": "prepare_survey", "regime": "cold", "best_s": None, "checked": False, "seed": 1}
+    for n in (1000, -1):
+        # More than a socket holds: the worker reads it while it is busy.
+        worker.send({**prepared, "problem": named(tmp_path, n), "code": bytes(5_000_000)})
+        worker.send({"do": "survey", "key": ""})
+    assert not worker.answer(10.0)["unwell"]
+    assert worker.answer(10.0)["measurement"]["samples_s"][0] == pytest.approx(2 * BEST_S, rel=0.01)
+    with pytest.raises(WorkerFailed, match="-1"):
+        worker.answer(10.0)
+    assert worker.restarts == 1, "what was sent behind a failure is lost"
 
 
 def test_a_device_that_stays_unwell_is_given_up(make: Make, tmp_path: Path) -> None:
