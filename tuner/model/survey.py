@@ -244,13 +244,11 @@ class Survey:
         Raises:
             DeviceTrouble: The compiler is not there.
         """
-        for result in self._compilers.ready():
+        for ticket, code in self._compilers.ready().items():
             self.progress.compiled += 1
-            code, refused = result.compiled_config, result.failure
-            if code is not None:
-                refused = ruled_out(code, self._worker.info)
+            refused = ruled_out(code, self._worker.info) if isinstance(code, CompiledConfig) else code
             is_refused = refused is not None and refused.outcome is not Outcome.PRUNED
-            self._codes[self._hashes[result.ticket]] = refused if is_refused else code
+            self._codes[self._hashes[ticket]] = refused if is_refused else code
 
     def _begin(self) -> None:
         """Gives the device what has been compiled.

@@ -103,10 +103,7 @@ class SentinelCode:
                 pool.submit(ticket, rendered, named)
             hashes = list(wanted)
             while pool.pending:
-                for done in pool.ready():
-                    compiled = done.compiled_config or done.failure
-                    assert compiled is not None
-                    self._compiled[hashes[done.ticket]] = compiled
+                self._compiled |= {hashes[ticket]: result for ticket, result in pool.ready().items()}
                 time.sleep(0.005)
         finally:
             pool.close()

@@ -21,7 +21,7 @@ from tuner.search import Candidate
 from tuner.study.progress import REPORT_EVERY_S, TimeBudget
 from tuner.study.session import Session
 from tuner.workers.bench import CompiledConfig
-from tuner.workers.compile_pool import Compiled, ruled_out
+from tuner.workers.compile_pool import ruled_out
 
 #: Configs requested at once if nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
@@ -182,8 +182,8 @@ class Loop:
             if self.stop:
                 return False
         self._wait()
-        for compiled in self._pool.ready():
-            self._take_compiled(compiled)
+        for ticket, result in self._pool.ready().items():
+            self._take_compiled(ticket, result)
         for number in [number for number in self._measuring if self._session.workers[number].arrived()]:
             self._take_measured(number)
         if self._session.shares_cores:
@@ -247,17 +247,17 @@ class Loop:
             if channels or not self._compiled:
                 select.select(channels, [], [], REPORT_EVERY_S if channels else THINK_S)
 
-    def _take_compiled(self, compiled: Compiled) -> None:
-        self._budget.progress.spend("compile", compiled.compile_s)
-        trial = self._trials.get(compiled.ticket)
+    def _take_compiled(self, ticket: int, result: CompiledConfig | Measurement) -> None:
+        trial = self._trials.get(ticket)
+        compile_s = result.stages_s.get("compile", 0.0) if isinstance(result, Measurement) else result.compile_s
+        self._budget.progress.spend("compile", compile_s)
         if trial is None:
             return
-        if compiled.compiled_config is None:
-            assert compiled.failure is not None, "code or a failure"
-            self._finish(trial, compiled.failure)
-            return
-        self._session.keep_code(compiled.compiled_config)
-        self._take_code(trial, compiled.compiled_config)
+        if isinstance(result, Measurement):
+            self._finish(trial, result)
+        else:
+            self._session.keep_code(result)
+            self._take_code(trial, result)
 
     def _take_code(self, trial: _Trial, code: CompiledConfig) -> None:
         trial.code = code

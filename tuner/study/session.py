@@ -245,12 +245,11 @@ class Session:
             DeviceTrouble: The device stays unwell.
         """
         self.pool.submit(0, render(kernel, self.problem, config))
-        while not (compiled := next(iter(self.pool.ready()), None)):
+        while not (results := self.pool.ready()):
             select.select(self.pool.channels, [], [], 0.2)
-        code = compiled.compiled_config
-        if code is None:
-            assert compiled.failure is not None, "code or a failure"
-            return None, compiled.failure
+        code = results[0]
+        if isinstance(code, Measurement):
+            return None, code
         rejected = ruled_out(code, self.worker.info)
         if rejected is not None and rejected.outcome is not Outcome.PRUNED:
             return None, rejected

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import time
+import select
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
@@ -31,30 +32,10 @@ MEMORY_FLOOR_BYTES = 4 << 30
 #: A kernel that stores more than this to local memory, per thread, loses to one that does not: on an H200
 #: every spilling config of a first GEMM space came last.
 MAX_SPILL_BYTES = 512
+#: Seconds between two looks at workers that say nothing.
+WAIT_S = 0.2
 #: Registers are handed out to warps in units of this many per thread (CUDA's occupancy rules since 3.0).
 REGISTER_UNIT = 8
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The result of one compilation.
-
-    Attributes:
-        ticket: The caller's ticket.
-        compiled_config: The compiled config; None if compiling failed.
-        failure: The failure as a measurement; None if there was none.
-    """
-
-    ticket: int
-    compiled_config: CompiledConfig | None
-    failure: Measurement | None
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds that it took."""
-        if self.compiled_config is not None:
-            return self.compiled_config.compile_s
-        return self.failure.stages_s.get("compile", 0.0) if self.failure else 0.0
 
 
 @dataclass
@@ -63,24 +44,6 @@ class _Job:
     rendered: Rendered
     problem: Mapping[str, object]
     crashes: int = 0
-
-
-@dataclass
-class _Slot:
-    """A worker, or the place of one; a busy one without a job compiles what nobody waits for."""
-
-    worker: Worker | None
-    job: _Job | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self.worker is not None and self.worker.busy
-
-    def retire(self) -> None:
-        """Ends the worker; another one starts when there is a job."""
-        if self.worker is not None:
-            self.worker.close()
-        self.worker = self.job = None
 
 
 class CompilePool:
@@ -98,9 +61,11 @@ class CompilePool:
         self._spec, self._architecture = spec, architecture
         self.take_up(problem)
         self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
-        self._slots = [_Slot(self._start()) for _ in range(self.size)]
+        self._idle = [self._start() for _ in range(self.size)]
+        #: The job of each worker that compiles; None if nobody waits for it any more.
+        self._busy: dict[Worker, _Job | None] = {}
         self._waiting: deque[_Job] = deque()
-        self._ready: list[Compiled] = []
+        self._ready: dict[int, CompiledConfig | Measurement] = {}
         self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
@@ -112,12 +77,12 @@ class CompilePool:
     @property
     def pending(self) -> int:
         """Number of unfinished compilations that somebody waits for."""
-        return sum(slot.job is not None for slot in self._slots) + len(self._waiting)
+        return sum(job is not None for job in self._busy.values()) + len(self._waiting)
 
     @property
     def channels(self) -> list[Worker]:
         """The workers to wait for."""
-        return [slot.worker for slot in self._slots if slot.worker is not None and slot.is_busy]
+        return list(self._busy)
 
     def take_up(self, problem: Mapping[str, object]) -> None:
         """Compiles for this problem from now on, unless `submit` names another."""
@@ -134,61 +99,51 @@ class CompilePool:
         self._waiting.append(_Job(ticket, rendered, dict(problem or self._problem)))
         self._dispatch()
 
-    def ready(self) -> list[Compiled]:
-        """Returns the results since the last call.
+    def ready(self) -> dict[int, CompiledConfig | Measurement]:
+        """Returns the results since the last call: for each ticket the machine code, or why there is none.
 
         Raises:
             DeviceTrouble: The compiler is not there.
         """
-        for slot in self._slots:
-            if slot.worker is not None and slot.worker.arrived():
-                self._collect(slot, slot.worker)
+        for worker in [worker for worker in self._busy if worker.arrived()]:
+            self._collect(worker, self._busy.pop(worker))
         self._dispatch()
-        done, self._ready = self._ready, []
+        done, self._ready = self._ready, {}
         return done
 
     def _dispatch(self) -> None:
-        for slot in self._slots:
-            while self._waiting and not slot.is_busy:
-                slot.job = self._waiting.popleft()
-                slot.worker = slot.worker or self._start()
-                message = {
-                    "do": "compile", "problem": slot.job.problem, "architecture": self._architecture,
-                    "rendered": asdict(slot.job.rendered),
-                }  # fmt: skip
-                try:
-                    slot.worker.request(message, compile_limit_s(self._took_s))
-                except WorkerFailed as failure:
-                    self._bury(slot, failure)
+        while self._waiting and len(self._busy) < self.size:
+            job, worker = self._waiting.popleft(), self._idle.pop() if self._idle else self._start()
+            message = {
+                "do": "compile", "problem": job.problem, "architecture": self._architecture,
+                "rendered": asdict(job.rendered),
+            }  # fmt: skip
+            try:
+                worker.request(message, compile_limit_s(self._took_s))
+                self._busy[worker] = job
+            except WorkerFailed as failure:
+                self._bury(worker, job, failure)
 
-    def _collect(self, slot: _Slot, worker: Worker) -> None:
+    def _collect(self, worker: Worker, job: _Job | None) -> None:
         try:
             answer = answered(worker.collect())
         except WorkerFailed as failure:
-            self._bury(slot, failure)
+            self._bury(worker, job, failure)
             return
-        (job, slot.job), compile_s = (slot.job, None), answer["compile_s"]
-        self._took_s.append(compile_s)
+        self._took_s.append(answer["compile_s"])
         if answer.get("spent"):
-            slot.retire()
-        if job is None:
-            return
-        if "failed" in answer:
-            failed = Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
-            self._ready.append(Compiled(job.ticket, None, failed))
-            return
-        report = replace(CompileReport(**answer["compiled"]), launch_hash=job.rendered.launch_hash)
-        compiled_config = CompiledConfig(job.rendered, answer["code"], report, compile_s)
-        self._ready.append(Compiled(job.ticket, compiled_config, None))
+            worker.close()
+        else:
+            self._idle.append(worker)
+        if job is not None:
+            self._ready[job.ticket] = _result(job.rendered, answer)
 
-    def _bury(self, slot: _Slot, failure: WorkerFailed) -> None:
+    def _bury(self, worker: Worker, job: _Job | None, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
-        job = slot.job
-        slot.retire()
+        worker.close()
         if job is not None and (failure.timed_out or job.crashes):
             outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
-            reason = f"while compiling, {failure}"
-            self._ready.append(Compiled(job.ticket, None, Measurement(outcome, reason)))
+            self._ready[job.ticket] = Measurement(outcome, f"while compiling, {failure}")
         elif job is not None:
             job.crashes += 1
             self._waiting.append(job)
@@ -197,14 +152,13 @@ class CompilePool:
         """Drops all results and what waits; workers in the middle of a compilation end it for nobody."""
         self._waiting.clear()
         self._ready.clear()
-        for slot in self._slots:
-            slot.job = None
+        self._busy = dict.fromkeys(self._busy)
 
     def cancel(self) -> None:
         """Drops all results and what is unfinished; workers in the middle of a compilation are killed."""
-        for slot in self._slots:
-            if slot.job is not None:
-                slot.retire()
+        for worker in [worker for worker, job in self._busy.items() if job is not None]:
+            del self._busy[worker]
+            worker.close()
         self.abandon()
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
@@ -215,20 +169,27 @@ class CompilePool:
         """
         for ticket, text in rendered.items():
             self.submit(ticket, text)
-        configs: dict[int, CompiledConfig] = {}
-        missing = set(rendered)
-        while missing:
-            for compiled in self.ready():
-                missing.discard(compiled.ticket)
-                if compiled.compiled_config is not None and compiled.ticket in rendered:
-                    configs[compiled.ticket] = compiled.compiled_config
-            time.sleep(0.005)
-        return configs
+        results: dict[int, CompiledConfig | Measurement] = {}
+        while not results.keys() >= rendered.keys():
+            select.select(self.channels, [], [], WAIT_S)
+            results |= self.ready()
+        codes = ((ticket, results[ticket]) for ticket in rendered)
+        return {ticket: code for ticket, code in codes if isinstance(code, CompiledConfig)}
 
     def close(self) -> None:
         """Kills the workers."""
-        for slot in self._slots:
-            slot.retire()
+        for worker in (*self._busy, *self._idle):
+            worker.close()
+        self._busy, self._idle = {}, []
+
+
+def _result(rendered: Rendered, answer: Mapping[str, Any]) -> CompiledConfig | Measurement:
+    """What a worker's answer says of a kernel."""
+    compile_s = answer["compile_s"]
+    if "failed" in answer:
+        return Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
+    report = replace(CompileReport(**answer["compiled"]), launch_hash=rendered.launch_hash)
+    return CompiledConfig(rendered, answer["code"], report, compile_s)
 
 
 def workers_for(cores: int, devices: int) -> int:

@@ -17,10 +17,10 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
 from tuner.declare.space import Config
-from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Outcome
+from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, Outcome
 from tuner.workers import compile_pool
 from tuner.workers.bench import CompiledConfig
-from tuner.workers.compile_pool import Compiled, CompilePool, compile_limit_s, ruled_out, workers_for
+from tuner.workers.compile_pool import CompilePool, compile_limit_s, ruled_out, workers_for
 
 Make = Callable[..., CompilePool]
 #: Seconds that a test waits before it gives up.
@@ -48,14 +48,14 @@ def rendered(config: dict[str, object], tmp_path: Path) -> Rendered:
     return render(asked.kernels[0], asked.problem, Config(config))  # type: ignore[arg-type]
 
 
-def drained(pool: CompilePool, count: int) -> dict[int, Compiled]:
+def drained(pool: CompilePool, count: int) -> dict[int, CompiledConfig | Measurement]:
     """Waits until so many compilations are done."""
-    found: dict[int, Compiled] = {}
+    found: dict[int, CompiledConfig | Measurement] = {}
     until = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < until:
-        for each in pool.ready():
-            assert each.ticket not in found
-            found[each.ticket] = each
+        done = pool.ready()
+        assert not done.keys() & found.keys()
+        found |= done
         time.sleep(0.005)
     return found
 
@@ -78,15 +78,14 @@ def test_every_ticket_comes_back_once_whatever_happens(
     assert set(found) == {0, 1, 2, 3, 10, 11, 12, 13}
     assert pool.pending == 0
     for ticket, fault in enumerate(faults):
-        failure = found[ticket].failure
-        assert failure is not None
+        failure = found[ticket]
+        assert isinstance(failure, Measurement)
         assert (failure.outcome.value, FAULTS[fault][1] in failure.reason) == (FAULTS[fault][0], True)
-        assert found[ticket].compiled_config is None
     for ticket in (10, 11, 12, 13):
-        compiled_config = found[ticket].compiled_config
-        assert compiled_config is not None
-        assert compiled_config.code == compiled_config.rendered.text.encode()
-        assert found[ticket].compile_s == compiled_config.compile_s >= 0
+        code = found[ticket]
+        assert isinstance(code, CompiledConfig)
+        assert code.code == code.rendered.text.encode()
+        assert code.compile_s >= 0
 
 
 def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:
@@ -127,10 +126,9 @@ def test_a_cuda_source_that_takes_all_memory_fails_alone(monkeypatch: pytest.Mon
         for ticket, text in enumerate((sound, ENDLESS, LARGE)):
             pool.submit(ticket, Rendered(text, "toy", "cuda", Launch((1,), (32,))))
         found = drained(pool, 3)
-    assert found[0].compiled_config is not None
-    for ticket in (1, 2):
-        failure = found[ticket].failure
-        assert failure is not None
+    assert isinstance(found[0], CompiledConfig)
+    for failure in (found[1], found[2]):
+        assert isinstance(failure, Measurement)
         assert (failure.outcome, OUT_OF_MEMORY in failure.reason) == (Outcome.COMPILE_FAILED, True)
 
 
