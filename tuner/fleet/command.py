@@ -144,8 +144,7 @@ def run_fleet(
     ):  # fmt: skip
         on_server = db.startswith("postgresql")
         night = Night(
-            plan, store, seed, deadline_s, db if on_server else None, options["again"], printer.slice,
-            printer.warn,
+            plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn,
         )  # fmt: skip
         watch = NightWatch(store, (), plan, printer.say, why_none="no worker came")
         runner = runner_of(night, cluster.client, absolute_url(db), hold, anywhere=on_server)
