@@ -108,15 +108,14 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
 
 def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> int:
     """Runs a night, and tells how it went; returns the exit code."""
-    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, write
-    from tuner.night.watch_command import show_alerts
+    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, rendered, write
 
     if options["notify"]:
         check_url(options["notify"])
     result = _run(path, db, options)
     show_night(result, as_json)
     if not as_json:
-        show_alerts(result.report)
+        click.echo(rendered("alerts.md", report=result.report), nl=False)
     for item in result.items:
         plot_front(item.front, item.after, options["folder"])
     if options["report"] is not None:
@@ -197,7 +196,7 @@ def _run_here(
     devices = find_all(options["device"] or plan.device)
     with Store.open(db) as store, occupied(db, devices, f"nightly {plan.path}"):
         plan = with_wanted(plan, store, devices[0])
-        night = Night(plan, store, seed, deadline_s, db, options["again"], printer.slice, printer.warn)
+        night = Night(plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn)
         watch = NightWatch(store, devices, plan, printer.say)
         watch.begin(night.left_s())
         runner = LocalRunner(store, devices, printer.view, watch.versions())

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,10 @@ from tuner.errors import InputError, NothingFound
 from tuner.night.changes import arguments, own_nights, told_changes
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
-from tuner.results.record import Champion, utc_now
+from tuner.results.record import utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
 from tuner.results.units import config_text, duration
 from tuner.store import Store, watched
-from tuner.study import crowns
 from tuner.version import __version__
 
 #: Nights of a sentinel's history in the report.
@@ -59,28 +58,20 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         items: What its problems came to.
         stopped: Why the night ended early; empty if it did not.
     """
-    new = [item for item in items if item.state == "tuned" and item.after and item.after.verdict in NEW]
-    watch.confirm_new(new)
-    bad = {True: [], False: []}  # type: dict[bool, list[dict[str, Any]]]
+    watch.confirm_new(
+        [item for item in items if item.state == "tuned" and item.after and item.after.verdict in NEW]
+    )
+    bad: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for alert in watch.alerts:
         bad[alert.slower or alert.cause == "wrong"].append(alert.to_json())
     report = {
-        "form": 1, "night": watch.night, "tuner": __version__, "plan": str(watch.plan.path),
-        "host": platform.node(), "begun_at": watch.begun_at, "ended_at": utc_now(),
+        "form": 2, "night": watch.night, "tuner": __version__, "plan": str(watch.plan.path),
+        "watch": watch.alone, "host": platform.node(), "begun_at": watch.begun_at, "ended_at": utc_now(),
         "took_s": time.monotonic() - watch.begun_s, "stopped": stopped,
         "sentinels": [_sentinel_json(sentinel) for sentinel in watch.sentinels],
         "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": [_behind(sentinel) for sentinel in watch.behind],
-        "faster": [
-            _faster(watch.store, item, item.after) for item in new if item.after and _is_ahead(item.after)
-        ],
-        "stale": [_stale(item) for item in items if item.stale],
-        "not_reached": [
-            {"problem": str(item.item.problem), "state": item.state, "why": item.why}
-            for item in items
-            if item.state in ("not reached", "failed")
-        ],
         "problems": [item.to_json() for item in items], "boards": _boards(watch.sentinels),
         "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
@@ -94,17 +85,19 @@ def has_alerts(report: Mapping[str, Any]) -> bool:
 
 
 def latest(store: Store, which: str = "LAST") -> dict[str, Any]:
-    """The report of an earlier night.
+    """The report of an earlier night or watch.
 
     Args:
         store: The database.
-        which: ``LAST``, or the beginning of the UTC time at which it began, such as ``2026-11-22``.
+        which: ``LAST`` night, or the beginning of the UTC time at which one began, such as ``2026-11-22``.
 
     Raises:
         NothingFound: No night ended with a report then.
     """
     reports = [dict(event.data) for event in watched.events(store) if event.event == watched.ENDED]
-    fitting = [report for report in reports if which.upper() == "LAST" or report["begun_at"].startswith(which)]
+    fitting = [report for report in reports if report["begun_at"].startswith(which)]
+    if which.upper() == "LAST":
+        fitting = [report for report in reports if not report.get("watch")]
     if not fitting:
         known = ", ".join(sorted({report["begun_at"][:10] for report in reports})) or "none"
         raise NothingFound(f"a report is of LAST or of a date with a night, got {which}; there are: {known}")
@@ -117,15 +110,15 @@ def last_night(store: Store) -> dict[str, Any]:
     Raises:
         NothingFound: None began.
     """
-    events = watched.events(store)
+    events = [event for event in watched.events(store) if not event.data.get("watch")]
     begun = next((event for event in reversed(events) if event.event == watched.BEGUN), None)
     if begun is None:
         raise NothingFound("no night has begun with this database; `tuner nightly PLAN` begins one")
+    ends = (event.data for event in events if (event.event, event.night) == (watched.ENDED, begun.night))
     last = {"night": begun.night, "begun_at": begun.at, **begun.data}
-    reports = [event.data for event in events if (event.event, event.night) == (watched.ENDED, begun.night)]
-    if not reports:
+    report = next(ends, None)
+    if report is None:
         return {**last, "ended_at": None, "stopped": None, "alerts": None}
-    report = reports[0]
     return {
         **last, "ended_at": report["ended_at"], "stopped": report["stopped"] or None,
         "alerts": len(report["alerts"]) + len(report["behind"]), "no_sentinels": report["no_sentinels"],
@@ -158,40 +151,15 @@ def _behind(sentinel: Sentinel) -> dict[str, str]:
     """A champion that is slower than the one before, with the command that goes back."""
     return {
         "problem": str(sentinel.problem), "board": sentinel.device.uuid, "behind": BEFORE,
+        "told": "the champion is slower than the one before",
         "command": f"tuner champions rollback {arguments(sentinel.problem, sentinel.regime)} --why '...'",
     }  # fmt: skip
 
 
-def _is_ahead(champion: Champion) -> bool:
-    """False for a first champion that is slower than the library: nothing got faster."""
-    return champion.verdict != "first" or not champion.speedup or champion.speedup >= 1.0
-
-
-def _faster(store: Store, item: NightItem, after: Champion) -> dict[str, Any]:
-    """A problem that has a new champion, with its speed over all time."""
-    kernels = [
-        champion and {"kernel": champion.record.kernel, "config": dict(champion.record.config)}
-        for champion in (item.before, after)
-    ]
-    data = {
-        "problem": str(item.item.problem), "verdict": after.verdict, "improvement": item.improvement,
-        "before": kernels[0], "after": kernels[1], "speedup": after.speedup or None, "spent_s": item.spent_s,
-    }  # fmt: skip
-    record = after.record
-    history = crowns.reign(store, record.problem, record.device.name, record.regime).history
-    times = [champion.record.measurement.time_s or 0.0 for champion in history]
-    if len(times) > 1 and times[-1]:
-        data["over_all_time"] = times[0] / times[-1]
-    return data
-
-
-def _stale(item: NightItem) -> dict[str, Any]:
-    """A problem whose champion was stale: old beside new."""
-    times = {
-        name: champion and champion.record.measurement.time_s
-        for name, champion in (("before", item.before), ("after", item.after))
-    }
-    return {"problem": str(item.item.problem), "why": item.stale, "state": item.state, **times}
+def _is_faster(problem: Mapping[str, Any]) -> bool:
+    """True if a problem got a faster champion; a first one that is slower than the library is none."""
+    first = problem["verdict"] == "first" and (problem["after"]["speedup"] or 1.0) >= 1.0
+    return first or problem["verdict"] == "faster"
 
 
 def _boards(sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
@@ -268,17 +236,19 @@ def rendered(name: str, **values: Any) -> str:
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=name.endswith(".html"), trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {
+    filters: dict[str, Callable[[Any], Any]] = {
         "time": lambda seconds: duration(seconds) if seconds else "-",
         "percent": lambda share: "-" if share is None else f"{share:+.2%}",
         "config": lambda champion: (
             f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-"
         ),
         "when": lambda at: (at or "-")[:16].replace("T", " "),
+        "faster": lambda problems: list(filter(_is_faster, problems)),
         "ratio": lambda value: "-" if value is None else f"{value:.3f} x",
         "shell": lambda value: shlex.quote(str(value)),
         "unit": _of_unit,
     }
+    environment.filters |= filters
     return environment.get_template(name).render(**values)
 
 

@@ -42,6 +42,7 @@ class NightWatch:
         boards: The night's boards on this machine, of one model.
         plan: Its problems may be watched; its table [watch] says how.
         say: Is told what goes on.
+        alone: True for a watch, after which nothing is tuned.
         why_none: Why the night has no sentinels; empty if it has.
         night: Id of the night.
         sentinels: The night's own, of all boards, without repeats.
@@ -58,6 +59,7 @@ class NightWatch:
     boards: Sequence[DetectedDevice]
     plan: Plan
     say: Callable[[str], None]
+    alone: bool = False
     why_none: str = ""
     night: str = field(default_factory=new_id)
     sentinels: list[Sentinel] = field(default_factory=list)
@@ -72,7 +74,8 @@ class NightWatch:
 
     def __post_init__(self) -> None:
         boards = [board.info.uuid for board in self.boards]
-        begun: dict[str, Any] = {"plan": str(self.plan.path), "host": platform.node(), "boards": boards}
+        plan, host = str(self.plan.path), platform.node()
+        begun: dict[str, Any] = {"plan": plan, "host": host, "boards": boards, "watch": self.alone}
         watched.note(self.store, watched.NightEvent(self.night, watched.BEGUN, begun, at=self.begun_at))
 
     def begin(self, left_s: float = math.inf, models: Sequence[Boards] | None = None) -> None:

@@ -284,6 +284,7 @@ class NightItem:
         """Returns the result as a JSON object."""
         wanted = self.item.wanted
         return {
+            "problem": str(self.item.problem),
             **self.item.problem.to_json(),
             "regime": self.item.regime,
             "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s},
