@@ -1,45 +1,32 @@
-"""Kernels of a user's own: what a call of `tuner.tune` says of one, kept as a file of declarations.
+"""Kernels of a user's own: what a call of `tuner.tune` says of one, written as a file of declarations.
 
-Workers load that file as any other: it can be read, kept, edited and given to ``tuner tune``. Beside it lie the
-kernel's source and a JSON file with the data that the operation and the kernel are built from. The folder is
-named by what is in it, so that the same kernel has the same file, and a study goes on.
+Workers load that file as any other: it can be read, kept, edited and given to ``tuner tune``. Beside it lies
+the kernel's source. The folder is named by what is in it, so that the same kernel has the same file, and a
+study goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
+import re
 import shutil
 import tempfile
-from collections import ChainMap
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from tuner.declare.kernel import Kernel, Source
 from tuner.declare.language import source_language
-from tuner.declare.launch import Launch, Step
-from tuner.declare.problem import Baseline, Operation, Problem, Scalar, Tensor, Work
-from tuner.declare.shapes import KernelArgument, expression
-from tuner.declare.space import Config, Constraint, choice
+from tuner.declare.problem import Problem, Tensor
+from tuner.declare.shapes import KernelArgument, Sizes, spelt
+from tuner.declare.space import Config, Constraint
 
-#: The file of declarations: what is right as functions, and what builds the rest from the JSON file.
-_FILE = '''"""{name}: declared by a call of tile-tuner from Python.
-
-A copy of this folder is a kernel file of your own: edit {name}.json and the source beside it, and tune it by
-`tuner tune {name}.py`.
-"""
-
-{functions}
-import tuner.declare.own
-
-OPERATION, KERNEL = tuner.declare.own.declared(__file__, globals())
-'''
+#: What limits a block or threads: how messages, expressions and a file of declarations say it.
+_LIMITS = {name: f"d.{name}" for name in ("max_threads_per_block", "shared_bytes_per_block", "cores")}
 
 
 @dataclass(frozen=True)
@@ -47,16 +34,18 @@ class Reference:
     """A function that computes the outputs: what is right, or what is timed beside the kernel.
 
     Attributes:
-        module: Source that defines `name`; empty where an array is the answer.
+        module: Source that defines `name`.
         name: Function that gives the outputs, or writes them.
         takes: Arguments of the kernel that it takes, in order; those that are outputs are for it to write.
         writes: True if it writes outputs, False if it returns them.
+        title: Its name for people.
     """
 
-    module: str = ""
-    name: str = ""
-    takes: tuple[str, ...] = ()
+    module: str
+    name: str
+    takes: tuple[str, ...]
     writes: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,13 +57,11 @@ class OwnKernel:
         target: ``cuda`` or ``cpu``.
         source: The kernel's source, complete.
         arguments: What the function takes, in its order.
-        sizes: Dim -> size, in the order in which a problem names them.
-        shapes: Array -> its extents over the dims.
+        sizes: What names the problem.
         parameters: The tunable choices.
-        rules: Restrictions.
-        reference: What is right.
+        reference: What is right; None where `arrays` have the answer.
         library: What is timed beside the kernel; None for nothing.
-        library_name: Its name for people.
+        rules: Restrictions.
         launch: ``grid``, ``block``, ``shared_bytes`` of a CUDA kernel.
         terms: Products that are summed into an element.
         flops: Floating-point operations of a run.
@@ -82,21 +69,17 @@ class OwnKernel:
         threads: The parameter that is the number of CPU threads; empty if there is none.
         inputs: How inputs are drawn: ``drawn``, ``resampled`` or ``given``.
         arrays: The author's own arrays where these are kept, by name; ``answer:NAME`` for answers.
-        checked_by: Names what configs are compared with. A config that agrees with one reference is not known
-            to agree with another, so that it is checked again.
     """
 
     name: str
     target: str
     source: str
     arguments: tuple[KernelArgument, ...]
-    sizes: Mapping[str, int]
-    shapes: Mapping[str, tuple[str, ...]]
+    sizes: Sizes
     parameters: Mapping[str, tuple[Any, ...]]
-    rules: tuple[str, ...] = ()
-    reference: Reference = Reference()
+    reference: Reference | None = None
     library: Reference | None = None
-    library_name: str = ""
+    rules: tuple[str, ...] = ()
     launch: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     terms: str = "1"
     flops: str = "0"
@@ -104,7 +87,6 @@ class OwnKernel:
     threads: str = ""
     inputs: str = "drawn"
     arrays: Mapping[str, Any] = field(default_factory=dict)
-    checked_by: str = ""
 
     @property
     def tensors(self) -> tuple[KernelArgument, ...]:
@@ -119,12 +101,7 @@ class OwnKernel:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the arrays that the kernel writes."""
-        return tuple(argument.name for argument in self.tensors if argument.output)
-
-    @property
-    def fixed(self) -> bool:
-        """True if the answer is known for the author's own inputs alone."""
-        return not self.reference.name
+        return tuple(tensor.name for tensor in self.tensors if tensor.output)
 
     @property
     def dtype(self) -> str:
@@ -132,28 +109,110 @@ class OwnKernel:
         floats = [tensor.dtype for tensor in self.tensors if tensor.output and tensor.dtype.startswith("float")]
         return (floats or [self.tensors[0].dtype])[0]
 
-    def to_json(self) -> dict[str, Any]:
-        """The data of the declaration, without sources and numbers."""
-        data = asdict(replace(self, arrays=dict.fromkeys(self.arrays), checked_by=_checked_by(self)))
-        for reference in (data["reference"], data["library"] or {}):
-            reference.pop("module", None)
-        return {name: value for name, value in data.items() if name != "source"}
+    @property
+    def checked_by(self) -> str:
+        """Names what configs are compared with: one that agrees with one reference may differ from another."""
+        right = self.reference or Reference("", "", ())
+        text = "\0".join([right.module, right.name, *right.takes, self.terms])
+        return _digest(text, {name: array for name, array in self.arrays.items() if name.startswith("answer:")})
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OwnKernel:
-        """Reads the output of `to_json`."""
-        parts = {
-            "arguments": tuple(KernelArgument(**argument) for argument in data["arguments"]),
-            "reference": Reference(**data["reference"]),
-            "library": Reference(**data["library"]) if data["library"] else None,
+    @property
+    def source_file(self) -> str:
+        """Name of the source's file."""
+        return self.name + source_language(self.target).suffix
+
+    def text(self) -> str:
+        """The file of declarations.
+
+        Raises:
+            DeclarationError: An expression cannot be read.
+        """
+        from jinja2 import Environment, StrictUndefined
+
+        dims = {name: _spelling("p", name, Problem) for name in self.sizes.sizes}
+        values = {scalar.name: repr(scalar.value) for scalar in self.scalars}
+        values |= {
+            name: f"float({text!r})" for name, text in values.items() if text.lstrip("-") in ("inf", "nan")
         }
-        return cls(**{**data, **parts, "source": ""})
+        dims |= {name: dims[dim] for name, dim in self.sizes.tied.items()}
+        names = dims | {name: _spelling("c", name, Config) for name in self.parameters}
+        launch = {
+            part: _listed(spelt(text, names, f"{part}=") for text in texts)
+            for part, texts in self.launch.items()
+        }
+        environment = Environment(
+            variable_start_string="${", variable_end_string="}", trim_blocks=True, autoescape=False,
+            undefined=StrictUndefined,
+        )  # fmt: skip
+        environment.filters |= {"repr": repr, "tuple": tuple}
+        return environment.from_string(Path(__file__).with_suffix(".py.jinja").read_text("utf-8")).render(
+            own=self,
+            references=[code for code in (self.reference, self.library) if code is not None],
+            scalars=values | dims,
+            shapes={
+                name: _listed(spelt(extent, dims, f"the shape of {name}") for extent in extents)
+                for name, extents in self.sizes.shapes.items()
+            },
+            flops=spelt(self.flops, dims, "flops="),
+            terms=spelt(self.terms, dims, "terms="),
+            inputs=[name for name in self.arrays if ":" not in name],
+            rules=self._rules(names),
+            launch={"shared_bytes": "()", **launch} if launch else {},
+            order=tuple(argument.name for argument in self.arguments),
+            in_order=tuple(argument.name for argument in (*self.tensors, *self.scalars)),
+            starts={name: values[0] for name, values in self.parameters.items()} | dict(self.defaults),
+        )
+
+    def _rules(self, names: Mapping[str, str]) -> list[tuple[str, str, list[str]]]:
+        """Sentence, expression and the parameters that it reads."""
+        limits = {
+            "a block has no more threads than the device allows": (
+                " * ".join(f"({text})" for text in self.launch.get("block", ())), "max_threads_per_block",
+            ),
+            "a block has no more shared memory than the device allows": (
+                "".join(self.launch.get("shared_bytes", ())), "shared_bytes_per_block",
+            ),
+            "no more threads than cores": (self.threads, "max(cores, 1)"),
+        }  # fmt: skip
+        rules = {text: spelt(text, names, "a restriction") for text in self.rules}
+        rules |= {
+            sentence: spelt(f"{size} <= {limit}", {**names, **_LIMITS}, "a size of a launch")
+            for sentence, (size, limit) in limits.items()
+            if size
+        }
+        if self.arrays:
+            rules["the sizes are those that numbers were given for"] = f"p.dims == {self.sizes.sizes}"
+        read = [
+            [name for name in self.parameters if re.search(rf"\b{name}\b", rule)] for rule in rules.values()
+        ]
+        return list(zip(rules, rules.values(), read, strict=True))
+
+    def write(self, root: Path) -> Path:
+        """Writes the declaration below a folder, unless it is there.
+
+        Returns:
+            The file of declarations.
+
+        Raises:
+            DeclarationError: An expression cannot be read.
+        """
+        texts = {self.source_file: self.source, f"{self.name}.py": self.text()}
+        folder = root / f"{self.name}-{_digest(json.dumps(texts, sort_keys=True), self.arrays)}"
+        if not (folder / f"{self.name}.py").is_file():
+            _make(folder, texts, self.arrays)
+        return folder / f"{self.name}.py"
 
 
-def _checked_by(own: OwnKernel) -> str:
-    reference = own.reference
-    text = "\0".join([reference.module, reference.name, *reference.takes, own.terms])
-    return _digest(text, {name: array for name, array in own.arrays.items() if name.startswith("answer:")})
+def _listed(parts: Iterable[str]) -> str:
+    """A tuple of expressions."""
+    return f"({''.join(f'{part}, ' for part in parts).rstrip()})"
+
+
+def _spelling(owner: str, name: str, kind: type) -> str:
+    """How a file of declarations names a size of a problem, or a parameter of a config."""
+    if not hasattr(kind, name) and name not in kind.__annotations__:
+        return f"{owner}.{name}"
+    return f"p.dims[{name!r}]" if kind is Problem else f"{owner}[{name!r}]"
 
 
 def _digest(text: str, arrays: Mapping[str, Any]) -> str:
@@ -162,28 +221,6 @@ def _digest(text: str, arrays: Mapping[str, Any]) -> str:
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def write(own: OwnKernel, root: Path) -> Path:
-    """Writes a declaration below a folder, unless it is there.
-
-    Returns:
-        The file of declarations.
-
-    Raises:
-        DeclarationError: An expression cannot be read.
-    """
-    _operation(own, root, {}), _kernel(own)
-    functions = "\n".join(code.module for code in (own.reference, own.library) if code is not None)
-    texts = {
-        _source_file(own): own.source,
-        f"{own.name}.json": json.dumps(own.to_json(), indent=2, default=lambda value: value.item()) + "\n",
-        f"{own.name}.py": _FILE.format(name=own.name, functions=functions),
-    }
-    folder = root / f"{own.name}-{_digest(json.dumps(texts, sort_keys=True), own.arrays)}"
-    if not (folder / f"{own.name}.py").is_file():
-        _make(folder, texts, own.arrays)
-    return folder / f"{own.name}.py"
 
 
 def _make(folder: Path, texts: Mapping[str, str], arrays: Mapping[str, Any]) -> None:
@@ -205,143 +242,87 @@ def _array_file(name: str) -> str:
     return f"{name.replace(':', '_')}.npy"
 
 
-def _source_file(own: OwnKernel) -> str:
-    return own.name + source_language(own.target).suffix
+# --- What such files call -----------------------------------------------------------------------------------
 
 
-def declared(file: str, functions: Mapping[str, Callable[..., Any]]) -> tuple[Operation, Kernel]:
-    """The operation and the kernel that a written file declares.
+def rule(sentence: str, holds: Callable[[Any, Any, Any], Any], reads: list[str]) -> Constraint:
+    """A constraint that Python evaluates config by config, so that it may be written in any way.
 
     Args:
-        file: The file; the JSON file and the kernel's source lie beside it.
-        functions: What the file defines: the reference and the library by name.
-
-    Raises:
-        DeclarationError: An expression cannot be read.
+        sentence: The rule in words.
+        holds: ``(problem, device, config)`` -> bool.
+        reads: The parameters that it reads.
     """
-    path = Path(file)
-    own = OwnKernel.from_json(json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
-    return _operation(own, path.parent, functions), _kernel(own)
 
-
-def _operation(own: OwnKernel, folder: Path, functions: Mapping[str, Callable[..., Any]]) -> Operation:
-    flops, terms = expression(own.flops, own.sizes, "flops="), expression(own.terms, own.sizes, "terms=")
-    shapes = {
-        name: [expression(extent, own.sizes, f"the shape of {name}") for extent in extents]
-        for name, extents in own.shapes.items()
-    }
-
-    keeps_inputs = any(":" not in name for name in own.arrays)
-
-    def tensors(p: Problem) -> tuple[Tensor, ...]:
-        return tuple(
-            Tensor(
-                tensor.name,
-                tuple(extent(p.dims) for extent in shapes[tensor.name]),
-                tensor.dtype,
-                tensor.output,
-            )
-            for tensor in own.tensors
+    def check(p: Any, d: Any, c: Any) -> Any:
+        values = [c[name] for name in reads]
+        if not any(isinstance(value, numpy.ndarray) for value in values):
+            return holds(p, d, c)
+        one = numpy.frompyfunc(
+            lambda *row: bool(holds(p, d, Config(dict(zip(reads, row, strict=True))))), len(reads), 1
         )
+        return one(*values).astype(bool)
 
-    def scalars(p: Problem) -> tuple[Scalar, ...]:
-        return tuple(
-            Scalar(scalar.name, scalar.dtype, p.dims.get(scalar.name, scalar.value)) for scalar in own.scalars
-        )
+    return Constraint(sentence, check)
 
-    def computed(code: Reference, p: Problem, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Outputs by name."""
-        values = {scalar.name: scalar.value for scalar in own.scalars} | p.dims | dict(arrays)
-        result = functions[code.name](*(values[name] for name in code.takes))
-        if code.writes:
-            return {name: arrays[name] for name in own.outputs}
-        if isinstance(result, dict):
-            return result
-        return dict(zip(own.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+
+def _computed(
+    function: Callable[..., Any], takes: tuple[str, ...], writes: bool, p: Problem, arrays: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Outputs by name."""
+    values = {scalar.name: scalar.value for scalar in p.scalars} | dict(arrays)
+    result = function(*(values[name] for name in takes))
+    names = [tensor.name for tensor in p.outputs]
+    if writes:
+        return {name: arrays[name] for name in names}
+    if isinstance(result, dict):
+        return result
+    return dict(zip(names, result if isinstance(result, tuple) else (result,), strict=True))
+
+
+def right(function: Callable[..., Any], takes: tuple[str, ...], writes: bool) -> Callable[..., Any]:
+    """A reference by a function of NumPy arrays, whose numbers are float64."""
 
     def reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """In float64, on the host."""
-        if own.fixed:
-            answers = {name: numpy.load(folder / _array_file(f"answer:{name}")) for name in own.outputs}
-            return {name: xp.asarray(answer, dtype="float64") for name, answer in answers.items()}
         host = {tensor.name: numpy.zeros(tensor.shape, tensor.dtype) for tensor in p.outputs}
         for tensor in p.inputs:
             host[tensor.name] = arrays[tensor.name] if xp is numpy else xp.asnumpy(arrays[tensor.name])
         host = {name: a.astype("float64") if a.dtype.kind == "f" else a for name, a in host.items()}
-        results = computed(own.reference, p, host)
+        results = _computed(function, takes, writes, p, host)
         return {name: xp.asarray(result, dtype="float64") for name, result in results.items()}
 
+    return reference
+
+
+def answer(file: str) -> Callable[..., Any]:
+    """A reference that was given as arrays, which lie beside the file."""
+    return lambda xp, p, arrays: {
+        tensor.name: xp.asarray(_loaded(file, f"answer:{tensor.name}"), dtype="float64") for tensor in p.outputs
+    }
+
+
+def _loaded(file: str, name: str) -> Any:
+    return numpy.load(Path(file).parent / _array_file(name))
+
+
+def drawn(file: str, names: list[str], given: bool) -> Callable[..., Any]:
+    """Inputs from arrays beside the file: as they are, or drawn from their numbers."""
+
     def draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
-        if tensor.name not in own.arrays:
+        if tensor.name not in names:
             return None
-        numbers = numpy.load(folder / _array_file(tensor.name)).reshape(-1)
-        return numpy.resize(numbers, count) if own.inputs == "given" else generator.choice(numbers, count)
+        numbers = _loaded(file, tensor.name).reshape(-1)
+        return numpy.resize(numbers, count) if given else generator.choice(numbers, count)
+
+    return draws
+
+
+def timed(function: Callable[..., Any], takes: tuple[str, ...], writes: bool) -> Callable[..., None]:
+    """What is timed beside the kernel, on its own arrays."""
 
     def library(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
-        assert own.library is not None, "a baseline has a library"
-        for name, result in computed(own.library, p, arrays).items():
+        for name, result in _computed(function, takes, writes, p, arrays).items():
             if result is not arrays[name]:
                 arrays[name][...] = result
 
-    return Operation(
-        name=own.name,
-        dims=tuple(own.sizes),
-        dtypes=(own.dtype,),
-        tensors=tensors,
-        scalars=scalars,
-        work=lambda p: Work(float(flops(p.dims)), float(sum(tensor.bytes for tensor in p.tensors))),
-        reference=reference,
-        terms=lambda p: terms(p.dims),
-        constants=lambda p, target: {"CHECKED_BY": own.checked_by},
-        draws=draws if keeps_inputs else None,
-        fixed=own.fixed and keeps_inputs,
-        baselines={own.target: Baseline(own.library_name, library)} if own.library else {},
-    )
-
-
-def _kernel(own: OwnKernel) -> Kernel:
-    names = (*own.sizes, *own.parameters)
-    rules = {text: expression(text, names, "a restriction") for text in own.rules}
-    constraints = [
-        Constraint(text, lambda p, d, c, rule=rule: rule(ChainMap(c, p.dims)))  # type: ignore[misc]
-        for text, rule in rules.items()
-    ]
-    parts = {
-        part: [expression(text, names, f"{part}=") for text in texts] for part, texts in own.launch.items()
-    }
-
-    def sizes(part: str, p: Problem, c: Any) -> tuple[Any, ...]:
-        return tuple(size(ChainMap(c, p.dims)) for size in parts.get(part, ()))
-
-    def threads(p: Problem, c: Any) -> Any:
-        return math.prod(sizes("block", p, c))
-
-    def launch(p: Problem, c: Config) -> Launch:
-        grid, block, shared = (tuple(map(int, sizes(part, p, c))) for part in ("grid", "block", "shared_bytes"))
-        order = tuple(argument.name for argument in own.arguments)
-        step = Step(own.name, grid, block, sum(shared), order)
-        if order == tuple(argument.name for argument in (*own.tensors, *own.scalars)):
-            return Launch(step.grid, step.block, step.shared_bytes)
-        return Launch.of(own.name, [step])
-
-    limits: list[tuple[object, str, Callable[[Problem, Any, Any], Any]]] = [
-        (own.launch, "a block has no more threads than the device allows",
-         lambda p, d, c: threads(p, c) <= d.max_threads_per_block),
-        ("shared_bytes" in own.launch, "a block has no more shared memory than the device allows",
-         lambda p, d, c: sizes("shared_bytes", p, c)[0] <= d.shared_bytes_per_block),
-        (own.threads, "no more threads than cores", lambda p, d, c: c[own.threads] <= max(d.cores, 1)),
-        (own.arrays, "the sizes are those that numbers were given for", lambda p, d, c: p.dims == own.sizes),
-    ]  # fmt: skip
-    constraints += [Constraint(sentence, rule) for applies, sentence, rule in limits if applies]
-    first = {name: values[0] for name, values in own.parameters.items()}
-    return Kernel(
-        operation=own.name,
-        name=own.name,
-        target=own.target,
-        source=Source(Path(_source_file(own))),
-        parameters=tuple(choice(name, *values) for name, values in own.parameters.items()),
-        constraints=tuple(constraints),
-        launch=launch if own.launch else None,
-        threads=own.threads,
-        starts=({**first, **own.defaults},) if own.defaults else (),
-    )
+    return library

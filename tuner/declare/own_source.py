@@ -21,6 +21,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from tuner.declare.language import source_language
+from tuner.declare.shapes import KernelArgument
 from tuner.errors import DeclarationError
 
 #: Values that are written out as they are.
@@ -257,25 +258,10 @@ _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _QUALIFIERS = re.compile(r"\b(?:const|__restrict__|__restrict|restrict|volatile|__grid_constant__)\b")
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What a kernel's function takes in one place.
+def taken_by(source: str, function: str) -> tuple[KernelArgument, ...]:
+    """What a ``__global__`` function takes, in order; pointers without ``const`` are outputs.
 
-    Attributes:
-        name: Its name.
-        dtype: Its dtype; empty if the type's name says none, such as that of a macro.
-        pointer: True for an array.
-        written: True for an array that is not ``const``.
-    """
-
-    name: str
-    dtype: str
-    pointer: bool
-    written: bool
-
-
-def taken_by(source: str, function: str) -> tuple[Taken, ...]:
-    """What a ``__global__`` function takes, in order.
+    An array's shape is empty, and so is a dtype that the type's name does not say, such as that of a macro.
 
     Raises:
         DeclarationError: There is no such function, or it takes what cannot be read.
@@ -291,7 +277,7 @@ def taken_by(source: str, function: str) -> tuple[Taken, ...]:
     return tuple(_taken(each, function) for each in head[1].split(",") if each.strip())
 
 
-def _taken(text: str, function: str) -> Taken:
+def _taken(text: str, function: str) -> KernelArgument:
     plain = " ".join(_QUALIFIERS.sub(" ", text).replace("*", " * ").replace("&", " & ").split())
     parts = re.fullmatch(r"(.*?)(\s\*)?\s(\w+)(\s*\[\s*\])?", plain)
     if parts is None or "*" in parts[1] or "&" in plain:
@@ -300,7 +286,8 @@ def _taken(text: str, function: str) -> Taken:
         )
     pointer = bool(parts[2] or parts[4])
     constant = re.search(r"\bconst\b[^*]*\*|\bconst\b[^*\[]*\[", text) is not None
-    return Taken(parts[3], TYPES.get(parts[1].strip(), ""), pointer, pointer and not constant)
+    dtype = TYPES.get(parts[1].strip(), "")
+    return KernelArgument(parts[3], dtype, () if pointer else None, output=pointer and not constant)
 
 
 def callable_from_c(source: str, function: str) -> str:

@@ -24,7 +24,7 @@ from tuner.declare.launch import Packing
 from tuner.declare.problem import Problem
 from tuner.devices.detect import kind_of
 from tuner.lookup.answers import EXACT
-from tuner.lookup.demand import DEMAND, CallCount
+from tuner.lookup.demand import DEMAND
 from tuner.python import measuring
 from tuner.python.arrays import NUMPY, Family, index_of
 from tuner.python.decisions import Decision, decide, forget, problem_of, warn_once
@@ -455,11 +455,11 @@ class Miss:
 
     def __init__(self, request: CallRequest, decision: Decision) -> None:
         """Begins to count the calls."""
-        self.request, self.tally = request, CallCount()
+        self.request = request
         self.runs: dict[CallPolicy | None, Prepared] = {}
         self._last: Prepared | None = None
         assert request.problem is not None, "a miss is of a problem"
-        DEMAND.add(problem_of(request.problem), decision.device, decision.answer, self.tally)
+        self.tally = DEMAND.count(problem_of(request.problem), decision.device, decision.answer)
 
     def decided(self, array: Any) -> Prepared:
         """What runs now; during the capture of a graph, when nothing may be loaded, what ran before.
@@ -475,7 +475,7 @@ class Miss:
             decision = _decision_or_none(self.request)
             self._last = prepared_by(self.request, decision)
         if not is_miss(self.request, decision):
-            self.tally.close()
+            self.tally.closed = True
         self.runs[surrounding] = self._last
         return self._last
 

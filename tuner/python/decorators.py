@@ -10,7 +10,6 @@ from typing import Any, Unpack
 
 import numpy
 
-from tuner.declare.catalogue import from_file
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
@@ -21,7 +20,7 @@ from tuner.lookup.answers import EXACT
 from tuner.lookup.asking import opened, parse_key
 from tuner.python import policy
 from tuner.python.arrays import family_of, is_array
-from tuner.python.own_kernel import KernelCode, free_numbers, named, own_problem, read_code
+from tuner.python.own_kernel import KernelCode
 from tuner.python.policy import LIBRARY, MEASURE, POLICIES, checked, chosen
 from tuner.python.running import ConfigRunner, check, device_of, seen
 from tuner.python.tuned import Tuned
@@ -71,7 +70,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
     params = {name: values for name, values in options.items() if name.isupper()}
     rest = {name: value for name, value in options.items() if name not in params}
     _check(rest, "option (parameters are in capitals)")
-    return lambda function: TunedFunction(read_code(function, "", params), rest)
+    return lambda function: TunedFunction(KernelCode(function, "", params, rest))
 
 
 def cuda_kernel(
@@ -90,7 +89,7 @@ def cuda_kernel(
         UnknownName: There is no such option.
     """
     _check(options)
-    return TunedFunction(read_code(source, name, params), options)
+    return TunedFunction(KernelCode(source, name, params, options))
 
 
 def _check(options: Mapping[str, Any], kind: str = "option") -> None:
@@ -104,9 +103,10 @@ class TunedFunction:
     It takes what the plain function takes, parameters left out, and writes the same arrays.
     """
 
-    def __init__(self, code: KernelCode, options: Mapping[str, Any]) -> None:
-        """Keeps code and options; nothing is looked up before the first call."""
-        self._code, self._options, self._free = code, options, free_numbers(code, options)
+    def __init__(self, code: KernelCode) -> None:
+        """Keeps the code; nothing is looked up before the first call."""
+        self._code, self._options, self._free = code, code.options, code.free
+        options = code.options
         self._db, self._regime = database_url(options.get("db") or ""), options.get("regime") or "cold"
         self._runners: dict[Hashable, ConfigRunner] = {}
         self._lock = threading.Lock()
@@ -179,17 +179,15 @@ class TunedFunction:
     def _named(self, arguments: tuple[Any, ...], by_name: Mapping[str, Any]) -> dict[str, Any]:
         takes = self._code.takes
         if by_name or len(arguments) != len(takes):
-            return named(takes, self._code.name, *arguments, **by_name)
+            return self._code.named(*arguments, **by_name)
         return dict(zip(takes, arguments, strict=True))
 
     def _declared(self, values: Mapping[str, Any]) -> tuple[Problem, Kernel, DetectedDevice]:
         """The problem for these arguments, its kernel, and the device that they are on."""
-        problem = own_problem(self._code, values, self._options)
-        target, origin = kind_of(self._code.target), problem.operation.origin
+        catalogue, problem = self._code.problem(values, tie=True)
+        target = kind_of(self._code.target)
         at = target.first if target.is_host else device_of(values.values(), self._code.target)
-        assert origin is not None, "a kernel of one's own has a file"
-        [declared] = from_file(origin).of(problem.operation.name)
-        return problem, declared, find(self._options.get("device") or at)
+        return problem, catalogue.kernels[-1], find(self._options.get("device") or at)
 
     def _prepared(self, values: Mapping[str, Any]) -> ConfigRunner:
         """What runs for these arguments, and for others like them.

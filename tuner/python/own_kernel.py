@@ -1,4 +1,4 @@
-"""A kernel of a user's own, given as CUDA text or as a Python function with arguments: what declares it."""
+"""Kernels of a user's own: CUDA text or a Python function becomes a declaration for given arguments."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from tuner.declare.catalogue import from_file
+from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.language import source_language
-from tuner.declare.own import OwnKernel, Reference, write
+from tuner.declare.own import OwnKernel, Reference
 from tuner.declare.own_source import (
     Module,
-    Taken,
     callable_from_c,
     definition,
     njit,
@@ -28,7 +27,7 @@ from tuner.declare.own_source import (
     unwrapped,
 )
 from tuner.declare.problem import DTYPE_BYTES, Problem
-from tuner.declare.shapes import KernelArgument, shapes_of
+from tuner.declare.shapes import KernelArgument, read_shapes, shapes_of
 from tuner.declare.space import Parameter
 from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
@@ -51,9 +50,8 @@ _KINDS = {"i": "int64", "u": "int64", "b": "int64", "f": "float64"}
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-@dataclass(frozen=True)
 class KernelCode:
-    """The code of a kernel before it has arguments.
+    """A kernel before it has arguments: CUDA text with the name of a function in it, or a Python function.
 
     Attributes:
         name: Name of the function.
@@ -62,44 +60,280 @@ class KernelCode:
         text: CUDA source; empty for a function.
         function: Python function; None for CUDA.
         parameters: The tunable choices.
-        defaults: Values to try first.
+        options: What `tuner.tune` takes of `OwnOptions`.
+        free: Names of the whole numbers that are no sizes.
     """
 
-    name: str
-    target: str
-    takes: tuple[str, ...]
-    text: str
-    function: Any
-    parameters: Mapping[str, tuple[Any, ...]]
-    defaults: Mapping[str, Any]
+    def __init__(self, what: object, name: str, params: object, options: Mapping[str, Any]) -> None:
+        """Reads the code, and whatever of the options needs no arguments.
 
+        Raises:
+            DeclarationError: It cannot be read.
+            InputError: Parameters without values, or that nothing uses; an option that does not suit.
+        """
+        self.parameters, self.options = _parameters(params), options
+        self._defaults: dict[str, Any] = {}
+        self._signature: dict[str, KernelArgument] = {}
+        if isinstance(what, str | Path):
+            self.text, self.target, self.function = _cuda_text(what), "cuda", None
+            if not name:
+                raise InputError(
+                    'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
+                )
+            self.name, self._signature = name, {each.name: each for each in taken_by(self.text, name)}
+            self.takes = tuple(self._signature)
+        else:
+            self._read_function(what, name)
+        self.free = _texts(options.get("numbers"))
+        for number in self.free:
+            if number not in self.takes:
+                raise InputError(
+                    f"numbers= names arguments ({', '.join(self.takes)}), got {number!r}; correct it"
+                )
+        read_shapes(options.get("shapes") or {}, self.takes)
+        self._rules = _rules(options.get("restrictions"))
+        self._check_used()
 
-def read_code(what: object, name: str, params: object) -> KernelCode:
-    """The code that a user gave: CUDA text with the name of a function in it, or a Python function.
-
-    Raises:
-        DeclarationError: It cannot be read.
-        InputError: Parameters without values, or that the function does not take.
-    """
-    parameters = _parameters(params)
-    if isinstance(what, str | Path):
-        text = _cuda_text(what)
-        if not name:
+    def _read_function(self, function: Any, name: str) -> None:
+        inner, _ = unwrapped(function)
+        if not callable(inner):
             raise InputError(
-                'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
+                "what is tuned is a problem in words, a file, CUDA text or a function, got "
+                f"{type(function).__name__}"
             )
-        takes = tuple(argument.name for argument in taken_by(text, name))
-        return KernelCode(name, "cuda", takes, text, None, parameters, {})
-    inner, _ = unwrapped(what)
-    if not callable(inner):
-        raise InputError(
-            f"what is tuned is a problem in words, a file, CUDA text or a function, got {type(what).__name__}"
+        self.text, self.target, self.function = "", "cpu", function
+        self.name = name or inner.__name__
+        signature = inspect.signature(inner).parameters
+        self.takes = tuple(argument for argument in signature if argument not in self.parameters)
+        for parameter, values in self.parameters.items():
+            if parameter in signature and signature[parameter].default in values:
+                self._defaults[parameter] = signature[parameter].default
+
+    def _check_used(self) -> None:
+        """Refuses parameters that nothing uses: each of their values would be tried in vain."""
+        source = self.text or self._module(self.name, {}).text
+        beside = (self.options.get(name) for name in ("restrictions", *LAUNCH, *GRID_DIVISORS))
+        words = set(re.findall(r"\w+", " ".join([source, *map(str, beside)])))
+        for name in self.parameters:
+            if name not in words | {THREADS, *BLOCK_SIZES}:
+                capitals = sorted(word for word in words if word.isupper())
+                nearest = difflib.get_close_matches(name, capitals, n=1, cutoff=0.5)
+                hint = f"; did you mean {nearest[0]}?" if nearest else "; correct its name, or leave it out"
+                raise InputError(f"neither {self.name} nor its launch uses the parameter {name!r}{hint}")
+
+    def bound(self, arguments: object) -> dict[str, Any]:
+        """Arguments by name, given in order, by name, or as one alone."""
+        if isinstance(arguments, Mapping):
+            return self.named(**arguments)
+        return self.named(*(arguments if isinstance(arguments, Sequence) else (arguments,)))
+
+    def named(self, *arguments: Any, **by_name: Any) -> dict[str, Any]:
+        """Arguments by name.
+
+        Args:
+            arguments: In the order of the names.
+            by_name: Those that are given by name.
+
+        Raises:
+            InputError: Some are missing, or too many.
+        """
+        signature = inspect.Signature([inspect.Parameter(name, _POSITIONAL) for name in self.takes])
+        try:
+            return signature.bind(*arguments, **by_name).arguments
+        except TypeError as error:
+            raise InputError(
+                f"{self.name} takes {len(self.takes)} arguments ({', '.join(self.takes)}), got "
+                f"{len(arguments) + len(by_name)}: {error}; give one for each, parameters left out"
+            ) from None
+
+    def problem(self, values: Mapping[str, Any], tie: bool = False) -> tuple[Catalogue, Problem]:
+        """Writes the declaration for arguments like these, and returns its catalogue and problem.
+
+        Args:
+            values: Arrays and numbers by name.
+            tie: See `shapes_of`.
+
+        Raises:
+            InputError: The arguments do not suit the kernel, or leave something open; the message says what.
+            DeclarationError: Something that was given as text or function cannot be read.
+            EnvironmentTrouble: The folder of caches cannot be written.
+        """
+        own = self.declaration(values, tie)
+        try:
+            catalogue = from_file(own.write(cache_root() / "declared"))
+        except OSError as error:
+            raise cache_trouble(error) from error
+        return catalogue, catalogue.operation(own.name).problem(own.sizes.sizes)
+
+    def declaration(self, values: Mapping[str, Any], tie: bool = False) -> OwnKernel:
+        """All that is declared for arguments like these; see `problem`."""
+        given = [described(name, value, self._signature.get(name)) for name, value in values.items()]
+        outputs = self._outputs(list(values))
+        arrays = [argument.name for argument in given if argument.shape is not None]
+        for name in outputs:
+            if name not in arrays:
+                raise InputError(f"outputs= names arrays ({', '.join(arrays)}), got {name!r}; correct it")
+        if not outputs:
+            raise InputError(
+                f"a kernel writes an array, and nothing tells which of {', '.join(arrays) or 'none'}; name it "
+                "by outputs="
+            )
+        given = [replace(argument, output=argument.name in outputs) for argument in given]
+        options, has_launch = self.options, source_language(self.target).has_launch
+        own = OwnKernel(
+            self.name, self.target, self._source(given), tuple(given),
+            shapes_of(given, options.get("shapes") or {}, self.free, tie), self.parameters, rules=self._rules,
+            terms=str(options.get("terms", 1)), flops=str(options.get("flops", 0)),
+            defaults={**self._defaults, **(options.get("defaults") or {})},
+            threads=THREADS if not has_launch and THREADS in self.parameters else "",
+        )  # fmt: skip
+        own = self._with_reference(own, values)
+        return replace(own, launch=self._launch(own.sizes.sizes)) if has_launch else own
+
+    def _outputs(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of the arrays that the kernel writes."""
+        told = _texts(self.options.get("outputs")) or tuple(_answers(self.options.get("answer"), names, ()))
+        if told:
+            return told
+        if self.text:
+            return tuple(name for name, argument in self._signature.items() if argument.output)
+        # Arguments to whose elements a function assigns.
+        written = set()
+        for node in ast.walk(definition(unwrapped(self.function)[0])):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                array = node.value
+                while isinstance(array, ast.Subscript):
+                    array = array.value
+                written.add(getattr(array, "id", ""))
+        return tuple(name for name in self.takes if name in written)
+
+    def _source(self, given: Sequence[KernelArgument]) -> str:
+        """The source as a file of its own, whose function takes arrays before numbers."""
+        if self.text:
+            return callable_from_c(self.text, self.name)
+        order = [argument.name for argument in sorted(given, key=lambda argument: argument.shape is None)]
+        plain = order == list(self.takes) and THREADS not in self.parameters
+        _, options = unwrapped(self.function)
+        module = self._module(self.name if plain else f"_{self.name}", options or {})
+        module.lines.insert(0, "import numba")
+        return module.text if plain else module.text + self._entry(order)
+
+    def _module(self, name: str, options: Mapping[str, Any], itself: bool = False) -> Module:
+        """The function without its parameters, under a name, with all that it uses.
+
+        Args:
+            name: Its name.
+            options: Numba's.
+            itself: True for what the kernel is held against: neither parallel nor cached.
+        """
+        inner, _ = unwrapped(self.function)
+        node = definition(inner)
+        arguments = (*node.args.posonlyargs, *node.args.args)
+        kept = [ast.arg(argument.arg) for argument in arguments if argument.arg not in self.parameters]
+        node.name, node.args, node.returns = name, ast.arguments([], kept, None, [], [], None, []), None
+        node.decorator_list = []
+        if itself:
+            decorator = njit(options).replace("cache=True", "cache=False")
+        else:
+            names = {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(node)}
+            options = {"nogil": True, "parallel": "prange" in names, **options}
+            decorator = njit(options)
+            if THREADS in self.parameters and options["parallel"]:
+                decorator = decorator.replace("parallel=True", f"parallel={THREADS} > 1")
+        module = Module(frozenset(self.parameters))
+        module.add_node(node, inner, decorator)
+        return module
+
+    def _entry(self, order: Sequence[str]) -> str:
+        """The function that takes arrays before numbers, and sets the number of threads."""
+        call = f"_{self.name}({', '.join(self.takes)})"
+        lines = ["", "", f"def {self.name}({', '.join(order)}):"]
+        if THREADS in self.parameters:
+            lines += [
+                f"    if {THREADS} == 1:", f"        {call}", "        return",
+                "    before = numba.get_num_threads()",
+                f"    numba.set_num_threads(min({THREADS}, numba.config.NUMBA_NUM_THREADS))",
+                "    try:", f"        {call}", "    finally:", "        numba.set_num_threads(before)",
+            ]  # fmt: skip
+        else:
+            lines.append(f"    {call}")
+        return "\n".join([*lines, ""])
+
+    def _with_reference(self, own: OwnKernel, values: Mapping[str, Any]) -> OwnKernel:
+        """The declaration with what is right, the library, and the author's own numbers where needed."""
+        options = self.options
+        mode, reference, answer = (
+            options.get("inputs") or "drawn",
+            options.get("reference"),
+            options.get("answer"),
         )
-    signature = inspect.signature(inner).parameters
-    takes = tuple(argument for argument in signature if argument not in parameters)
-    values = {parameter: signature[parameter].default for parameter in parameters if parameter in signature}
-    defaults = {parameter: value for parameter, value in values.items() if value in parameters[parameter]}
-    return KernelCode(name or inner.__name__, "cpu", takes, "", what, parameters, defaults)
+        if mode not in INPUTS:
+            raise UnknownName("way to draw inputs", mode, INPUTS)
+        if reference is None and answer is None and self.function is None:
+            raise InputError(
+                "each config is compared with what is right, and nothing tells that; give reference=, a "
+                "function of NumPy arrays, or answer=, an array"
+            )
+        if reference is None and answer is not None:
+            answers, mode = _answers(answer, list(values), own.outputs), "given"
+            own = replace(own, arrays={f"answer:{name}": array for name, array in answers.items()})
+        else:
+            right = self._itself() if reference is None else _reference(own, reference, "its_reference")
+            own = replace(own, reference=right, library=self._library(own))
+        # All of the author's numbers are kept, or those that chance could not replace, such as indices.
+        kept = {
+            tensor.name: on_host(values[tensor.name])
+            for tensor in own.tensors
+            if not tensor.output and (mode != "drawn" or not tensor.dtype.startswith("float"))
+        }
+        return replace(own, inputs=mode, arrays={**own.arrays, **kept})
+
+    def _itself(self) -> Reference:
+        """The function at its first config, in float64: what it computes must not depend on its parameters."""
+        defaults = {**self._defaults, **(self.options.get("defaults") or {})}
+        first = {name: defaults.get(name, values[0]) for name, values in self.parameters.items()}
+        _, options = unwrapped(self.function)
+        fast = {name: value for name, value in (options or {}).items() if name not in ("parallel", "fastmath")}
+        module = self._module("its_own_result", fast, itself=True)
+        lines = ["import numba", *(f"{name} = {value!r}" for name, value in first.items()), module.text]
+        return Reference("\n".join(lines), "its_own_result", self.takes, writes=True)
+
+    def _library(self, own: OwnKernel) -> Reference | None:
+        """What is timed beside the kernel; None for nothing."""
+        library, reference = self.options.get("library", "reference"), self.options.get("reference")
+        title = getattr(library, "__name__", "library")
+        if library == "reference" and reference is not None and kind_of(self.target).is_host:
+            library, title = reference, "NumPy" if unwrapped(reference)[1] is None else "reference"
+        return replace(_reference(own, library, "its_library"), title=title) if callable(library) else None
+
+    def _launch(self, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+        """Grid, block and shared memory as expressions; by Kernel Tuner's names where nothing else is said.
+
+        Raises:
+            InputError: Nothing tells the block or the grid.
+        """
+        launch = {name: _texts(self.options[name]) for name in LAUNCH if self.options.get(name) is not None}
+        block = launch.setdefault("block", tuple(name for name in BLOCK_SIZES if name in self.parameters))
+        if not block:
+            raise InputError(
+                f"a block has a size, got no block= and no parameter named {BLOCK_SIZES[0]}; give e.g. "
+                'block="BLOCK"'
+            )
+        if "grid" in launch:
+            return launch
+        if self.options.get("problem_size") is None:
+            raise InputError(
+                'a launch has a grid, got neither grid= nor problem_size=; give e.g. grid="ceil_div(n, BLOCK)"'
+            )
+        grid, by_size = [], {str(value): name for name, value in sizes.items()}
+        extents = _texts(self.options["problem_size"])
+        for extent, block_size, divisor in zip(extents, BLOCK_SIZES, GRID_DIVISORS, strict=False):
+            usual = block_size if block_size in self.parameters else None
+            divisors = _texts(self.options.get(divisor, usual))
+            product = " * ".join(f"({text})" for text in divisors) or "1"
+            alone = list(sizes.values()).count(int(extent)) == 1 if extent.isdecimal() else False
+            grid.append(f"ceil_div({by_size[extent] if alone else extent}, {product})")
+        return launch | {"grid": tuple(grid)}
 
 
 def _parameters(params: object) -> dict[str, tuple[Any, ...]]:
@@ -137,80 +371,7 @@ def _cuda_text(what: str | Path) -> str:
         raise InputError(f"CUDA source is a text or a file that can be read, got {what}: {error}") from error
 
 
-def own_problem(code: KernelCode, arguments: object, options: Mapping[str, Any]) -> Problem:
-    """Writes the declaration of a kernel for arguments like these, and returns its problem.
-
-    Raises:
-        InputError: The arguments do not suit the kernel, or leave something open.
-        EnvironmentTrouble: The folder of caches cannot be written.
-    """
-    own = declared(code, arguments, options)
-    try:
-        file = write(own, cache_root() / "declared")
-    except OSError as error:
-        raise cache_trouble(error) from error
-    return from_file(file).operation(own.name).problem(dict(own.sizes))
-
-
-def declared(code: KernelCode, arguments: object, options: Mapping[str, Any]) -> OwnKernel:
-    """The declaration of a kernel for arguments like these.
-
-    Args:
-        code: The kernel.
-        arguments: Arrays and numbers, by name or in order.
-        options: What `tuner.tune` takes of `OwnOptions`.
-
-    Raises:
-        InputError: The arguments do not suit the kernel, or leave something open; the message says what.
-        DeclarationError: Something that was given as text or function cannot be read.
-    """
-    _check_used(code, options)
-    in_order, by_name = ((), arguments) if isinstance(arguments, Mapping) else (arguments, {})
-    in_order = in_order if isinstance(in_order, Sequence) else (in_order,)
-    values, numbers = named(code.takes, code.name, *in_order, **by_name), free_numbers(code, options)
-    taken = {argument.name: argument for argument in (taken_by(code.text, code.name) if code.text else ())}
-    given = [
-        replace(described(name, value, taken.get(name)), free=name in numbers) for name, value in values.items()
-    ]
-    outputs = _outputs(code, taken, options, values)
-    _check_outputs(outputs, [argument.name for argument in given if argument.shape is not None])
-    given = [replace(argument, output=argument.name in outputs) for argument in given]
-    sizes, shapes = shapes_of(given, options.get("shapes") or {})
-    has_launch = source_language(code.target).has_launch
-    own = OwnKernel(
-        code.name, code.target, source_of(code, given), tuple(given), sizes, shapes, code.parameters,
-        _rules(options.get("restrictions")),
-        terms=str(options.get("terms", 1)), flops=str(options.get("flops", 0)),
-        defaults={**code.defaults, **(options.get("defaults") or {})},
-        threads=THREADS if not has_launch and THREADS in code.parameters else "",
-    )  # fmt: skip
-    own = _with_reference(own, code, values, options)
-    return replace(own, launch=_launch(own, options)) if has_launch else own
-
-
-def named(names: Sequence[str], function: str, *arguments: Any, **by_name: Any) -> dict[str, Any]:
-    """Arguments by name.
-
-    Args:
-        names: What the function takes, in order.
-        function: Its name, for messages.
-        arguments: In the order of the names.
-        by_name: Those that are given by name.
-
-    Raises:
-        InputError: Some are missing, or too many.
-    """
-    signature = inspect.Signature([inspect.Parameter(name, _POSITIONAL) for name in names])
-    try:
-        return signature.bind(*arguments, **by_name).arguments
-    except TypeError as error:
-        raise InputError(
-            f"{function} takes {len(names)} arguments ({', '.join(names)}), got "
-            f"{len(arguments) + len(by_name)}: {error}; give one for each, parameters left out"
-        ) from None
-
-
-def described(name: str, value: Any, taken: Taken | None = None) -> KernelArgument:
+def described(name: str, value: Any, taken: KernelArgument | None = None) -> KernelArgument:
     """An argument in words.
 
     Args:
@@ -228,27 +389,23 @@ def described(name: str, value: Any, taken: Taken | None = None) -> KernelArgume
             "an argument is an array (NumPy, CuPy, PyTorch, or one that speaks DLPack) or a number, "
             f"{name} is {type(value).__name__}; pass one of these"
         )
-    if taken is not None and taken.pointer == number:
-        wanted = "an array" if taken.pointer else "a number"
-        raise InputError(f"{name} is {wanted} in the source, and another thing was passed; pass {wanted}")
     wanted = taken.dtype if taken is not None else ""
+    if taken is not None and (taken.shape is None) != number:
+        thing = "a number" if taken.shape is None else "an array"
+        raise InputError(f"{name} is {thing} in the source, and another thing was passed; pass {thing}")
     if number:
         plain = value.item() if isinstance(value, numpy.generic) else value
         if kind == "f" and wanted.startswith("int"):
             raise InputError(f"{name} is a whole number in the source, got {plain}; pass one")
-        own = wanted or (str(value.dtype) if isinstance(value, numpy.floating) else _KINDS[kind])
-        return KernelArgument(name, _allowed(name, own), None, float(plain) if kind == "f" else int(plain))
-    operand = operand_of(value)
-    dtype = _allowed(name, operand.dtype)
-    if wanted and wanted != dtype:
-        raise InputError(f"{name} is {wanted} in the source, got an array of {dtype}; convert one of them")
-    return KernelArgument(name, dtype, tuple(int(size) for size in operand.shape))
-
-
-def _allowed(name: str, dtype: str) -> str:
+        dtype, shape = wanted or (str(value.dtype) if isinstance(value, numpy.floating) else _KINDS[kind]), None
+    else:
+        operand, plain = operand_of(value), 0
+        dtype, shape = operand.dtype, tuple(map(int, operand.shape))
     if dtype not in DTYPE_BYTES:
         raise InputError(f"an argument is of {', '.join(DTYPE_BYTES)}, {name} is {dtype}; convert it")
-    return dtype
+    if wanted not in ("", dtype):
+        raise InputError(f"{name} is {wanted} in the source, got an array of {dtype}; convert one of them")
+    return KernelArgument(name, dtype, shape, float(plain) if kind == "f" else int(plain))
 
 
 def _texts(given: object) -> tuple[str, ...]:
@@ -256,19 +413,6 @@ def _texts(given: object) -> tuple[str, ...]:
     if given is None:
         return ()
     return tuple(map(str, given)) if isinstance(given, tuple | list) else (str(given),)
-
-
-def free_numbers(code: KernelCode, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the whole numbers that are no sizes.
-
-    Raises:
-        InputError: The kernel takes no such argument.
-    """
-    names = _texts(options.get("numbers"))
-    for name in names:
-        if name not in code.takes:
-            raise InputError(f"numbers= names arguments ({', '.join(code.takes)}), got {name!r}; correct it")
-    return names
 
 
 def _rules(restrictions: object) -> tuple[str, ...]:
@@ -279,139 +423,6 @@ def _rules(restrictions: object) -> tuple[str, ...]:
                 "as a Constraint in a file"
             )
     return _texts(restrictions or None)
-
-
-def _check_used(code: KernelCode, options: Mapping[str, Any]) -> None:
-    """Refuses parameters that nothing uses: each of their values would be tried in vain."""
-    source = code.text or _module(code, code.name, {}).text
-    beside = (options.get(name) for name in ("restrictions", *LAUNCH, *GRID_DIVISORS))
-    words = set(re.findall(r"\w+", " ".join([source, *map(str, beside)])))
-    for name in code.parameters:
-        if name not in words | {THREADS, *BLOCK_SIZES}:
-            capitals = sorted(word for word in words if word.isupper())
-            nearest = difflib.get_close_matches(name, capitals, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]}?" if nearest else "; correct its name, or leave it out"
-            raise InputError(f"neither {code.name} nor its launch uses the parameter {name!r}{hint}")
-
-
-def _outputs(
-    code: KernelCode, taken: Mapping[str, Taken], options: Mapping[str, Any], values: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Names of the arrays that the kernel writes."""
-    known = _texts(options.get("outputs")) or tuple(_answers(options.get("answer"), list(values), ()))
-    if known:
-        return known
-    if taken:
-        return tuple(name for name, argument in taken.items() if argument.written)
-    # Arguments to whose elements a function assigns.
-    written = set()
-    for node in ast.walk(definition(unwrapped(code.function)[0])):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            array = node.value
-            while isinstance(array, ast.Subscript):
-                array = array.value
-            written.add(getattr(array, "id", ""))
-    return tuple(name for name in code.takes if name in written)
-
-
-def _check_outputs(outputs: Sequence[str], arrays: Sequence[str]) -> None:
-    for name in outputs:
-        if name not in arrays:
-            raise InputError(f"outputs= names arrays ({', '.join(arrays)}), got {name!r}; correct it")
-    if not outputs:
-        raise InputError(
-            f"a kernel writes an array, and nothing tells which of {', '.join(arrays) or 'none'}; name it by "
-            "outputs="
-        )
-
-
-def source_of(code: KernelCode, given: Sequence[KernelArgument]) -> str:
-    """The source of a kernel as a file of its own, whose function takes arrays before numbers."""
-    if code.text:
-        return callable_from_c(code.text, code.name)
-    order = [argument.name for argument in sorted(given, key=lambda argument: argument.shape is None)]
-    plain = order == list(code.takes) and THREADS not in code.parameters
-    _, options = unwrapped(code.function)
-    module = _module(code, code.name if plain else f"_{code.name}", options or {})
-    module.lines.insert(0, "import numba")
-    return module.text if plain else module.text + _entry(code, order)
-
-
-def _module(code: KernelCode, name: str, options: Mapping[str, Any], itself: bool = False) -> Module:
-    """A function of Python without its parameters, under a name, with all that it uses.
-
-    Args:
-        code: The function.
-        name: Its name.
-        options: Numba's.
-        itself: True for what the kernel is held against: neither parallel nor cached.
-    """
-    inner, _ = unwrapped(code.function)
-    node = definition(inner)
-    kept = [
-        argument
-        for argument in (*node.args.posonlyargs, *node.args.args)
-        if argument.arg not in code.parameters
-    ]
-    for argument in kept:
-        argument.annotation = None
-    node.name, node.args, node.returns = name, ast.arguments([], kept, None, [], [], None, []), None
-    node.decorator_list = []
-    if itself:
-        decorator = njit(options).replace("cache=True", "cache=False")
-    else:
-        names = {getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node)}
-        options = {"nogil": True, "parallel": "prange" in names, **options}
-        decorator = njit(options)
-        if THREADS in code.parameters and options["parallel"]:
-            decorator = decorator.replace("parallel=True", f"parallel={THREADS} > 1")
-    module = Module(frozenset(code.parameters))
-    module.add_node(node, inner, decorator)
-    return module
-
-
-def _entry(code: KernelCode, order: Sequence[str]) -> str:
-    """The function that takes arrays before numbers, and sets the number of threads."""
-    call = f"_{code.name}({', '.join(code.takes)})"
-    lines = ["", "", f"def {code.name}({', '.join(order)}):"]
-    if THREADS in code.parameters:
-        lines += [
-            f"    if {THREADS} == 1:", f"        {call}", "        return",
-            "    before = numba.get_num_threads()",
-            f"    numba.set_num_threads(min({THREADS}, numba.config.NUMBA_NUM_THREADS))",
-            "    try:", f"        {call}", "    finally:", "        numba.set_num_threads(before)",
-        ]  # fmt: skip
-    else:
-        lines.append(f"    {call}")
-    return "\n".join([*lines, ""])
-
-
-def _with_reference(
-    own: OwnKernel, code: KernelCode, values: Mapping[str, Any], options: Mapping[str, Any]
-) -> OwnKernel:
-    """The declaration with what is right, the library, and the author's own numbers where they are needed."""
-    mode, reference, answer = options.get("inputs") or "drawn", options.get("reference"), options.get("answer")
-    if mode not in INPUTS:
-        raise UnknownName("way to draw inputs", mode, INPUTS)
-    if reference is None and answer is None and code.function is None:
-        raise InputError(
-            "each config is compared with what is right, and nothing tells that; give reference=, a function "
-            "of NumPy arrays, or answer=, an array"
-        )
-    if reference is None and answer is not None:
-        answers, mode = _answers(answer, list(values), own.outputs), "given"
-        own = replace(own, arrays={f"answer:{name}": array for name, array in answers.items()})
-    else:
-        right = _itself(own, code) if reference is None else _read_reference(own, reference, "its_reference")
-        name, library = _library(own, code, options)
-        own = replace(own, reference=right, library_name=name, library=library)
-    # All of the author's numbers are kept, or those that chance could not replace, such as indices.
-    kept = {
-        tensor.name: on_host(values[tensor.name])
-        for tensor in own.tensors
-        if not tensor.output and (mode != "drawn" or not tensor.dtype.startswith("float"))
-    }
-    return replace(own, inputs=mode, arrays={**own.arrays, **kept})
 
 
 def on_host(array: Any) -> numpy.ndarray[Any, Any]:
@@ -439,28 +450,11 @@ def _answers(answer: Any, names: Sequence[str], outputs: Sequence[str]) -> dict[
     return {name: on_host(array).astype("float64") for name, array in answers.items()}
 
 
-def _itself(own: OwnKernel, code: KernelCode) -> Reference:
-    """The function at its first config, in float64: what it computes must not depend on its parameters."""
-    first = {name: own.defaults.get(name, values[0]) for name, values in own.parameters.items()}
-    _, options = unwrapped(code.function)
-    fast = {name: value for name, value in (options or {}).items() if name not in ("parallel", "fastmath")}
-    module = _module(code, "its_own_result", fast, itself=True)
-    text = "\n".join(["import numba", *(f"{name} = {value!r}" for name, value in first.items()), module.text])
-    return Reference(text, "its_own_result", code.takes, writes=True)
+def _reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Reference:
+    """A function written down under a name, with the arguments that it takes.
 
-
-def _library(own: OwnKernel, code: KernelCode, options: Mapping[str, Any]) -> tuple[str, Reference | None]:
-    """Name and code of what is timed beside the kernel; None for nothing."""
-    library, reference = options.get("library", "reference"), options.get("reference")
-    if callable(library):
-        return getattr(library, "__name__", "library"), _read_reference(own, library, "its_library")
-    if library == "reference" and reference is not None and kind_of(code.target).is_host:
-        name = "NumPy" if unwrapped(reference)[1] is None else "reference"
-        return name, _read_reference(own, reference, "its_library")
-    return "", None
-
-
-def _read_reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Reference:
+    It takes them by their names, or else the inputs in order.
+    """
     if not callable(function):
         raise InputError(
             f"reference= is a function of the inputs, got {type(function).__name__}; an array goes to answer="
@@ -474,60 +468,23 @@ def _read_reference(own: OwnKernel, function: Callable[..., Any], name: str) -> 
 
 
 def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Arguments of the kernel that a function takes: by their names, or else the inputs in order."""
     every = {argument.name for argument in own.arguments}
     inputs = [tensor.name for tensor in own.tensors if not tensor.output]
     try:
         signature = inspect.signature(unwrapped(function)[0])
     except (TypeError, ValueError):
         return tuple(inputs)
-    positional = [
-        each for each in signature.parameters.values() if each.kind in (each.POSITIONAL_ONLY, _POSITIONAL)
-    ]
-    names = [each.name for each in positional if each.name in every or each.default is each.empty]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, _POSITIONAL)
+    positional = [one for one in signature.parameters.values() if one.kind in kinds]
+    names = [one.name for one in positional if one.name in every or one.default is one.empty]
     if names and set(names) <= every:
         return tuple(names)
     for given in (inputs, [*inputs, *(scalar.name for scalar in own.scalars)]):
         with contextlib.suppress(TypeError):
             signature.bind(*given)
             return tuple(given)
+    wants = ", ".join(one.name for one in positional)
     raise InputError(
         f"a reference takes the kernel's inputs ({', '.join(inputs)}), maybe its numbers, by their names or in "
-        f"this order; {getattr(function, '__name__', function)} takes "
-        f"{', '.join(each.name for each in positional)}"
+        f"this order; {getattr(function, '__name__', function)} takes {wants}"
     )
-
-
-def _launch(own: OwnKernel, options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Grid, block and shared memory as expressions; by Kernel Tuner's names where nothing else is said.
-
-    Raises:
-        InputError: Nothing tells the block or the grid.
-    """
-    launch = {name: _texts(options[name]) for name in LAUNCH if options.get(name) is not None}
-    block = launch.setdefault("block", tuple(name for name in BLOCK_SIZES if name in own.parameters))
-    if not block:
-        raise InputError(
-            f"a block has a size, got no block= and no parameter named {BLOCK_SIZES[0]}; give e.g. "
-            'block="BLOCK"'
-        )
-    if "grid" not in launch:
-        launch["grid"] = _grid(own, options)
-    return launch
-
-
-def _grid(own: OwnKernel, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """``problem_size`` over ``grid_div_x`` and the like, as Kernel Tuner has it."""
-    size, grid = options.get("problem_size"), []
-    if size is None:
-        raise InputError(
-            'a launch has a grid, got neither grid= nor problem_size=; give e.g. grid="ceil_div(n, BLOCK)"'
-        )
-    for extent, block, divisor in zip(_texts(size), BLOCK_SIZES, GRID_DIVISORS, strict=False):
-        divisors = options.get(divisor)
-        if divisors is None:
-            divisors = [block] if block in own.parameters else []
-        names = [name for name, value in own.sizes.items() if extent == str(value)]
-        product = " * ".join(f"({each})" for each in _texts(divisors)) or "1"
-        grid.append(f"ceil_div({names[0] if len(names) == 1 else extent}, {product})")
-    return tuple(grid)

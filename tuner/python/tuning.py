@@ -17,7 +17,7 @@ from tuner.devices.detect import kind_of
 from tuner.devices.settings import setting
 from tuner.errors import DeclarationError, InputError, Interrupted, UnknownName
 from tuner.lookup.asking import parse_key
-from tuner.python.own_kernel import is_cuda, own_problem, read_code
+from tuner.python.own_kernel import KernelCode, is_cuda
 from tuner.python.running import device_of
 from tuner.python.tuned import Tuned
 from tuner.store import Store, retracting
@@ -53,12 +53,12 @@ def resolved(
             'if __name__ == "__main__":'
         )
     if is_own(what, arguments, params):
-        code = read_code(what, name, params)
+        code = KernelCode(what, name, params, options)
         if arguments is None:
             raise InputError(
                 f"{code.name} is tuned on arguments like those of a call, got none; give arguments="
             )
-        what = own_problem(code, arguments, options)
+        return code.problem(code.bound(arguments))
     if isinstance(what, Problem):
         catalogue = _catalogue_of(what.operation)
         how = (what.dtype, what.layout, what.precision, what.epilogue)

@@ -9,8 +9,8 @@ import numpy
 
 from tuner.declare import catalogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.own import OwnKernel, Reference, write
-from tuner.declare.shapes import KernelArgument
+from tuner.declare.own import OwnKernel, Reference
+from tuner.declare.shapes import KernelArgument, Sizes
 from tuner.declare.space import Space
 
 ADD = OwnKernel(
@@ -22,11 +22,10 @@ ADD = OwnKernel(
         KernelArgument("out", "float32", (100,), 0, True),
         KernelArgument("a", "float32", (100,)),
     ),
-    {"n": 100},
-    {"out": ("n",), "a": ("n",)},
+    Sizes({"n": 100}, {"out": ("n",), "a": ("n",)}, {}),
     {"BLOCK": (32, 64, 2048)},
-    ("BLOCK <= 2 * n",),
     Reference("def right(a):\n    return a + 1\n", "right", ("a",)),
+    rules=("BLOCK <= 2 * n",),
     launch={"grid": ("ceil_div(n, BLOCK)",), "block": ("BLOCK",), "shared_bytes": ("4 * BLOCK",)},
     flops="n",
     terms="2",
@@ -35,7 +34,7 @@ DEVICE = DeviceInfo("board", "cuda", max_threads_per_block=1024, shared_bytes_pe
 
 
 def test_it_says_what_a_file_by_hand_would(tmp_path: Path) -> None:
-    file = write(ADD, tmp_path)
+    file = ADD.write(tmp_path)
     found = catalogue.from_file(file)
     problem = found.operation("add").problem({"n": 100})
     assert [(each.name, each.shape, each.output) for each in problem.tensors] == [
@@ -56,17 +55,17 @@ def test_it_says_what_a_file_by_hand_would(tmp_path: Path) -> None:
 
 
 def test_the_same_kernel_has_the_same_file(tmp_path: Path) -> None:
-    first = write(ADD, tmp_path)
-    assert write(ADD, tmp_path) == first
-    assert write(replace(ADD, arrays={"a": numpy.zeros(100, "float32")}), tmp_path) != first
-    assert write(replace(ADD, rules=()), tmp_path) != first
+    first = ADD.write(tmp_path)
+    assert ADD.write(tmp_path) == first
+    assert replace(ADD, arrays={"a": numpy.zeros(100, "float32")}).write(tmp_path) != first
+    assert replace(ADD, rules=()).write(tmp_path) != first
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_an_answer_holds_for_its_inputs_and_sizes_alone(tmp_path: Path) -> None:
     arrays = {"a": numpy.arange(100, dtype="float32"), "answer:out": numpy.arange(100.0) + 1}
-    fixed = replace(ADD, reference=Reference(), inputs="given", arrays=arrays)
-    found = catalogue.from_file(write(fixed, tmp_path))
+    fixed = replace(ADD, reference=None, inputs="given", arrays=arrays)
+    found = catalogue.from_file(fixed.write(tmp_path))
     operation = found.operation("add")
     problem = operation.problem({"n": 100})
     assert operation.fixed
@@ -77,3 +76,28 @@ def test_an_answer_holds_for_its_inputs_and_sizes_alone(tmp_path: Path) -> None:
     for n, legal in ((100, 1), (99, 0)):
         space = Space.build(kernel.parameters, kernel.constraints, operation.problem({"n": n}), DEVICE)
         assert len(space) == legal
+
+
+def test_sizes_that_are_tied_stay_equal_and_names_may_be_those_of_python(tmp_path: Path) -> None:
+    sizes = Sizes({"shape": 8}, {"out": ("shape", "shape"), "a": ("shape", "shape")}, {"n": "shape"})
+    arguments = (
+        *ADD.arguments[1:],
+        KernelArgument("shape", "int64", None, 8),
+        KernelArgument("n", "int64", None, 8),
+    )
+    own = replace(
+        ADD, arguments=(*arguments, KernelArgument("lowest", "float64", None, float("-inf"))), sizes=sizes,
+        rules=("BLOCK <= n * shape",), parameters={"BLOCK": (32, 64), "items": (1, 2)},
+        launch={"grid": ("n",), "block": ("BLOCK * items",)}, flops="n * shape",
+    )  # fmt: skip
+    found = catalogue.from_file(own.write(tmp_path))
+    problem = found.operation("add").problem({"shape": 7})
+    assert [tensor.shape for tensor in problem.tensors] == [(7, 7), (7, 7)]
+    assert [scalar.value for scalar in problem.scalars] == [7, 7, float("-inf")]
+    assert problem.work.flops == 49
+    [kernel] = found.of("add")
+    legal = Space.build(kernel.parameters, kernel.constraints, problem, DEVICE)
+    assert [tuple(config.values()) for config in legal] == [(32, 1), (32, 2)]
+    launch = kernel.launched(problem, legal[1])
+    assert launch is not None
+    assert (launch.grid, launch.block, launch.is_single) == ((7,), (64,), True)

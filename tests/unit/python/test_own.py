@@ -11,11 +11,12 @@ from numba import njit, prange
 
 from tuner.declare.space import powers_of_two
 from tuner.errors import DeclarationError, InputError, UnknownName
-from tuner.python.own_kernel import declared, read_code
+from tuner.python.own_kernel import KernelCode
 
 
 def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options: Any) -> Any:
-    return declared(read_code(what, name, params or PARAMS), arguments, options)
+    code = KernelCode(what, name, params or PARAMS, options)
+    return code.declaration(code.bound(arguments))
 
 
 def of_double(arguments: Any = None, params: Any = None, **options: Any) -> Any:
@@ -59,7 +60,7 @@ def test_threads_order_and_global_parameters() -> None:
     assert "def in_parallel(out, x, n):" in found.source
     assert "_in_parallel(n, out, x)" in found.source
     assert found.threads == "THREADS"
-    assert found.library_name == "NumPy"
+    assert found.library.title == "NumPy"
 
 
 def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:

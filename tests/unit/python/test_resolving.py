@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_a_script_may_import_the_declarations(here: Path) -> None:
     (here / "script.py").write_text(SCRIPT.format(device=device))
     done = subprocess.run(
         [sys.executable, "script.py"], capture_output=True, text=True, check=False,
-        env={"PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
