@@ -9,11 +9,10 @@ from fixtures.postgres import Databases
 from fixtures.records import BOARD, CPU, champion, measured, record, square
 
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.record import Role
+from tuner.results.record import Role, Subject
 from tuner.store import Store, matrix
-from tuner.store.matrix import MatrixQuery
 
-ASKED = MatrixQuery("gemm", "float32", "cuda", "cold")
+ASKED = Subject("gemm", "float32", "cuda", "cold")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

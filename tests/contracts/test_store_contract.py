@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tuner.errors import InputError
 from tuner.results.measurement import Comparison, Error, Measurement, Outcome
-from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role, new_id
+from tuner.results.record import Champion, Pair, ProblemKey, Record, Retraction, Role, Subject, new_id
 from tuner.service import manifests as snapshots
 from tuner.store import Store, lines, listing, matrix, retracting
 from tuner.store.listing import Selection
@@ -319,7 +319,7 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     kept, gone = record(square(64), 2e-3), record(square(64), 1e-3)
     crowned = [champion(kept), champion(gone, crowned_at="2026-01-02T00:00:00.000000+00:00")]
     store.crown(crowned)
-    asked = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
+    asked = Subject("gemm", "float32", "cuda", "cold")
     assert store.crowned(BOARD) == {(square(64), "cold")}
     retraction = Retraction(gone.id, "a NUL \0 in the reason")
     assert store.add([retraction, retraction]) == 1
@@ -378,9 +378,7 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> Non
         assert _all_of(again, problem, other) == before
         assert _all_of(now, problem, other) == _all_of(store, problem, other) != before
     assert before[0] == crowned
-    found = snapshots.problems_since(store, manifest.positions)
-    assert (found.recorded, found.crowned) == ({problem, square(256)}, {problem})
-    assert not found.ruled_for_all
+    assert snapshots.changed_problems(store, manifest.positions) == {problem, square(256)}
 
 
 def _all_of(store: Store, *problems: ProblemKey) -> list[object]:

@@ -2,7 +2,7 @@
 
 A call that counts adds one to a number. A thread of this process, and its end, write what was added since.
 A database that is not there is not made for it. One that is locked, full or read-only is tried again later, and
-what then is left at the end of the process is dropped.
+what then is left at the end of the process is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -43,98 +43,79 @@ KEPT = 4096
 
 @dataclass
 class CallCount:
-    """The calls of one prepared call.
+    """The calls of one problem on one device.
 
     Attributes:
+        url: The database that they are counted in.
+        one: A single call, as it is written.
         hits: The number of calls, alone in a list: adding to it takes next to no time.
         written: Those that were written.
-        closed: The number at which they ceased to count; None while they do.
+        closed: True once the problem has an exact answer: the next write is the last.
     """
 
+    url: str
+    one: Wanted
     hits: list[int] = field(default_factory=lambda: [0])
     written: int = 0
-    closed: int | None = None
-
-    def close(self) -> None:
-        """Further calls do not count: the problem has an exact answer now."""
-        if self.closed is None:
-            self.closed = self.hits[0]
+    closed: bool = False
 
     @property
-    def fresh(self) -> int:
-        """Calls that were not written yet."""
-        return (self.hits[0] if self.closed is None else self.closed) - self.written
-
-
-@dataclass
-class _Entry:
-    url: str
-    problem: ProblemKey
-    device: DeviceInfo
-    match: str
-    saves_s: float
-    tallies: list[CallCount] = field(default_factory=list)
+    def key(self) -> tuple[str, ProblemKey, str, str]:
+        """Names the problem and the device."""
+        return self.url, self.one.problem, self.one.kind, self.one.device
 
 
 class Demand:
-    """The counts of this process.
-
-    Attributes:
-        failed: Writes that did not succeed.
-        dropped: Calls that were counted and are not kept.
-    """
+    """The counts of this process."""
 
     def __init__(self) -> None:
         self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._entries: dict[tuple[str, ProblemKey, str, str], _Entry] = {}
+        self._counts: dict[object, CallCount] = {}
         self._thread: threading.Thread | None = None
-        self.failed = 0
-        self.dropped = 0
 
-    def add(
-        self, problem: Problem, device: DeviceInfo, found: Answer | None, tally: CallCount, db: str = ""
-    ) -> None:
-        """Adds calls that are counted by a tally.
+    def count(self, problem: Problem, device: DeviceInfo, answer: Answer | None, db: str = "") -> CallCount:
+        """What counts the calls of a problem; its number is to be added to.
 
         Args:
             problem: What was asked, of a built-in operation.
             device: Where.
-            found: What was answered; None without an answer.
-            tally: Counts the calls.
+            answer: What was answered; None without an answer.
             db: URL of the database; the default one when empty.
         """
+        url, match, saves_s = (
+            database_url(db),
+            answer.match if answer else "",
+            saving_s(answer, problem, device),
+        )
+        one = Wanted(ProblemKey.of(problem), device.kind, device.name, match, 1, saves_s)
+        count = CallCount(url, one)
         if os.environ.get(VARIABLE) == "0":
-            return
-        url, named, match = database_url(db), ProblemKey.of(problem), found.match if found else ""
-        saves_s, key = saving_s(found, problem, device), (url, named, device.kind, device.name)
+            return count
         with self._lock:
-            entry = self._entries.pop(key, None) or _Entry(url, named, device, match, saves_s)
-            entry.match, entry.saves_s = match, saves_s
-            entry.tallies.append(tally)
-            self._entries[key] = entry
-            while len(self._entries) > KEPT:
-                oldest = self._entries.pop(next(iter(self._entries)))
-                self.dropped += sum(tally.fresh for tally in oldest.tallies)
+            count = self._counts.pop(count.key, count)
+            count.one = one
+            if len(self._counts) >= KEPT:
+                del self._counts[next(iter(self._counts))]
+            self._counts[count.key] = count
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_often, daemon=True, name="tuner-demand")
                 self._thread.start()
+        return count
 
-    def asked(self, found: Answer, catalogue: Catalogue | None = None, db: str = "") -> None:
+    def asked(self, answer: Answer, catalogue: Catalogue | None = None, db: str = "") -> None:
         """Counts a question to a lookup, if its answer is not exact and the operation is a built-in one.
 
         Args:
-            found: The answer.
+            answer: What was answered.
             catalogue: Kernels; the built-in ones when None.
             db: URL of the database; the default one when empty.
         """
-        question = found.question
-        if found.match == EXACT or question is None or question.regime != COLD or question.kernel:
+        question = answer.question
+        if answer.match == EXACT or question is None or question.regime != COLD or question.kernel:
             return
         problem = declared_problem(question, catalogue or builtin_now())
         if problem is not None and not problem.operation.origin:
-            tally = CallCount([1])
-            tally.close()
-            self.add(problem, question.device, found, tally, db)
+            self.count(problem, question.device, answer, db).hits[0] += 1
 
     def flush(self, patience_s: float = PATIENCE_S) -> bool:
         """Writes what was counted since the last time.
@@ -145,74 +126,43 @@ class Demand:
         Returns:
             False if something could not be written; it is kept for the next time.
         """
-        if not self._writing.acquire(timeout=2 * patience_s):
-            return False
-        try:
+        with self._writing:
             with self._lock:
-                entries = list(self._entries.values())
-            urls = dict.fromkeys(entry.url for entry in entries)
-            written = [
-                self._flush([entry for entry in entries if entry.url == url], patience_s) for url in urls
-            ]
+                counts = list(self._counts.values())
+                self._counts = {count.key: count for count in counts if not count.closed}
+            urls = dict.fromkeys(count.url for count in counts)
+            written = [_write(url, [one for one in counts if one.url == url], patience_s) for url in urls]
             return all(written)
-        finally:
-            self._writing.release()
-
-    def _flush(self, entries: Sequence[_Entry], patience_s: float) -> bool:
-        """Writes counts of one database."""
-        counts = [(entry, [(tally, tally.fresh) for tally in list(entry.tallies)]) for entry in entries]
-        calls = [(entry, sum(count for _, count in tallies)) for entry, tallies in counts]
-        rows = [
-            Wanted(entry.problem, entry.device.kind, entry.device.name, entry.match, of, of * entry.saves_s)
-            for entry, of in calls
-            if of
-        ]
-        try:
-            _write(entries[0].url, rows, patience_s)
-        except Exception:  # nothing that depends on a count may fail for it
-            self.failed += 1
-            return False
-        for entry, tallies in counts:
-            for tally, count in tallies:
-                tally.written += count
-            with self._lock:
-                entry.tallies = [tally for tally in entry.tallies if tally.closed is None or tally.fresh]
-        return True
 
     def _write_often(self) -> None:
         pause = threading.Event()
         while not pause.wait(WRITE_S):
             self.flush()
 
-    def end(self) -> None:
-        """Writes for the last time; what cannot be written is dropped."""
-        if not self.flush():
-            with self._lock:
-                self.dropped += sum(tally.fresh for entry in self._entries.values() for tally in entry.tallies)
-                self._entries.clear()
-
     def begin_anew(self) -> None:
         """In a child process: the parent's counts are the parent's."""
         self._lock, self._writing, self._thread = threading.Lock(), threading.Lock(), None
-        for entry in self._entries.values():
-            for tally in entry.tallies:
-                tally.written = tally.hits[0]
+        for count in self._counts.values():
+            count.written = count.hits[0]
 
 
-def _write(url: str, rows: Sequence[Wanted], patience_s: float) -> None:
-    """Writes counts into the database, which is neither made nor migrated for them.
-
-    Raises:
-        NothingFound: There is none.
-        StoreTrouble: It cannot be used.
-    """
+def _write(url: str, counts: Sequence[CallCount], patience_s: float) -> bool:
+    """Writes what is new into the database, which is neither made nor migrated for it; False if that failed."""
+    fresh = [(count, count.one, count.hits[0] - count.written) for count in counts]
+    rows = [replace(one, calls=calls, saves_s=calls * one.saves_s) for _, one, calls in fresh if calls]
     if not rows:
-        return
-    from tuner.store import Store, watched
+        return True
+    try:
+        from tuner.store import Store, watched
 
-    Store.open(url, read_only=True, patience_s=patience_s).close()
-    with Store.open(url, patience_s=patience_s) as store:
-        watched.add_demand(store, rows)
+        Store.open(url, read_only=True, patience_s=patience_s).close()
+        with Store.open(url, patience_s=patience_s) as store:
+            watched.add_demand(store, rows)
+    except Exception:  # nothing that depends on a count may fail for it
+        return False
+    for count, _, calls in fresh:
+        count.written += calls
+    return True
 
 
 def saving_s(answer: Answer | None, problem: Problem, device: DeviceInfo) -> float:
@@ -238,7 +188,7 @@ def saving_s(answer: Answer | None, problem: Problem, device: DeviceInfo) -> flo
 #: The counts of this process.
 DEMAND = Demand()
 os.register_at_fork(after_in_child=DEMAND.begin_anew)
-atexit.register(DEMAND.end)
+atexit.register(DEMAND.flush)
 
 
 def most_wanted(

@@ -11,7 +11,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from tuner.declare.space import Config
 from tuner.errors import TunerError
 from tuner.extras import provided
 from tuner.lookup.answers import Question
-from tuner.results.record import Champion, ProblemKey, Role, rank_in_time
+from tuner.results.record import Champion, ProblemKey, Record, Role, Subject, rank_in_time
 from tuner.store.published import Published, devices, entries, standing, tuned_folder
 
 if TYPE_CHECKING:
@@ -38,25 +38,6 @@ BEST_OF_A_PROBLEM = 12
 
 #: Kernel and config.
 Column = tuple[str, Config]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is asked about, whatever its shape.
-
-    Attributes:
-        operation: Name.
-        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
-        kind: Of the device.
-        regime: How time was taken.
-        device: Name of the device.
-    """
-
-    operation: str
-    dtype: str
-    kind: str
-    regime: str
-    device: str
 
 
 class Timed(NamedTuple):
@@ -132,17 +113,10 @@ def gather(
         gathered.read(store)
     for entry in standing(entries(subject.operation, published, (subject.kind, subject.device)), store):
         champion, record = entry.champion, entry.champion.record
-        of = record.problem.operation, record.problem.arithmetic, record.device.kind
-        if Subject(*of, record.regime, record.device.name) != subject:
-            continue
-        time_s, crown = record.measurement.time_s or math.inf, (champion.crowned_at, champion.speedup)
-        where = record.problem, record.device
-        timed = Timed(True, record.measured_at, time_s, record.source_hash)
-        gathered.add(*where, gathered.column(record.kernel, record.config), timed, crown)
-        for other in entry.runners_up:
-            time_s = other.measurement.time_s or math.inf
-            timed = Timed(other.role is Role.FINAL, other.measured_at, time_s, other.source_hash)
-            gathered.add(*where, gathered.column(other.kernel, other.config), timed)
+        if (record.problem.arithmetic, record.regime) == (subject.dtype, subject.regime):
+            gathered.add(record, (champion.crowned_at, champion.speedup))
+            for other in entry.runners_up:
+                gathered.add(other)
     return [tuned for tuned in gathered.problems.values() if tuned.times]
 
 
@@ -157,33 +131,37 @@ class _Gathered:
             if (kernel.operation, kernel.kind) == (subject.operation, subject.kind)
         }
         #: Rows of equal configs have equal texts.
-        self._of_text = functools.cache(lambda kernel, text: self.column(kernel, json.loads(text)))
+        self._of_text = functools.cache(lambda kernel, text: self._column(kernel, json.loads(text)))
         self.problems: dict[ProblemKey, TunedProblem] = {}
 
-    def column(self, kernel: str, config: Mapping[str, Any]) -> Column | None:
+    def _column(self, kernel: str, config: Mapping[str, Any]) -> Column | None:
         """A config with its kernel's own order of parameters; None where the kernel has other ones now."""
         names = self._names.get(kernel)
         if names is None or set(names) != set(config):
             return None
         return kernel, Config({name: config[name] for name in names})
 
-    def add(
-        self, key: ProblemKey, device: DeviceInfo, column: Column | None, time: Timed,
-        crown: tuple[str, float] | None = None,
-    ) -> None:  # fmt: skip
+    def add(self, row: Record | ConfigTime, crown: tuple[str, float] | None = None) -> None:
         """Takes a time in, and when and with which speed-up its config became champion.
 
         Left out are problems that the operation does not have any more, and configs that its kernels do not.
         """
-        if key not in self.problems:
+        if row.problem not in self.problems:
             try:
-                self.problems[key] = TunedProblem(key.of_operation(self._operation), device)
+                self.problems[row.problem] = TunedProblem(row.problem.of_operation(self._operation), row.device)
             except (TunerError, ValueError, KeyError):
                 return
-        if column is not None:
-            self.problems[key].add(column, time)
-            if crown is not None:
-                self.problems[key].crown(column, *crown)
+        if isinstance(row, Record):
+            column, time_s = self._column(row.kernel, row.config), row.measurement.time_s or math.inf
+        else:
+            column, time_s = self._of_text(row.kernel, row.config), row.time_s
+        if column is None:
+            return
+        final = row.role == Role.FINAL or crown is not None
+        tuned = self.problems[row.problem]
+        tuned.add(column, Timed(final, row.measured_at, time_s, row.source_hash))
+        if crown is not None:
+            tuned.crown(column, *crown)
 
     def read(self, store: Store) -> None:
         """Takes in what a store has: champions, and of each problem the best configs and the finalists.
@@ -192,25 +170,19 @@ class _Gathered:
         """
         from tuner.store import matrix
 
-        query = matrix.MatrixQuery(*astuple(self._subject))
-        crowned = matrix.crowned(store, query)
+        crowned = matrix.crowned(store, self._subject)
         for champion in crowned:
-            self._add_row(champion.record, (champion.crowned_at, champion.speedup))
+            self.add(champion.record, (champion.crowned_at, champion.speedup))
         wanted = {(champion.record.kernel, champion.record.config) for champion in crowned}
         every: list[ConfigTime] = []
-        for rows in matrix.fastest(store, query, ROWS_READ):
+        for rows in matrix.fastest(store, self._subject, ROWS_READ):
             kernels = [row for row in rows if row.role != Role.BASELINE]
             finals = [row for row in kernels[BEST_OF_A_PROBLEM:] if row.role == Role.FINAL]
             wanted |= {(row.kernel, row.config) for row in (*kernels[:BEST_OF_A_PROBLEM], *finals)}
             every += kernels
         for row in every:
             if (row.kernel, row.config) in wanted:
-                self._add_row(row)
-
-    def _add_row(self, row: ConfigTime, crown: tuple[str, float] | None = None) -> None:
-        final = row.role == Role.FINAL or crown is not None
-        timed = Timed(final, row.measured_at, row.time_s, row.source_hash)
-        self.add(row.problem, row.device, self._of_text(row.kernel, row.config), timed, crown)
+                self.add(row)
 
 
 #: Results that are kept while nothing changes.
@@ -349,8 +321,9 @@ class Snapshot:
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
         device = question.device.kind, question.device.name
-        here = self._published(question.problem.operation, device)
-        champions = here.get((question.problem, question.regime), ())
+        champions = self._published(question.problem.operation, device).get(
+            (question.problem, question.regime), ()
+        )
         return next(
             (champion for champion in champions if question.kernel in ("", champion.record.kernel)), None
         )
@@ -363,13 +336,15 @@ class Snapshot:
         self, operation: str, device: tuple[str, str] | None = None
     ) -> dict[tuple[ProblemKey, str], list[Champion]]:
         """Published champions by problem and regime, of all devices or of one of a kind and name."""
-        key = "published", operation, device
-        if (by_problem := self.known(key)) is None:
-            by_problem = {}
+
+        def read() -> dict[tuple[ProblemKey, str], list[Champion]]:
+            by_problem: dict[tuple[ProblemKey, str], list[Champion]] = {}
             for entry in self.standing(operation, device):
                 record = entry.champion.record
                 by_problem.setdefault((record.problem, record.regime), []).append(entry.champion)
-        return self.once(key, lambda: by_problem)
+            return by_problem
+
+        return self.once(("published", operation, device), read)
 
 
 @functools.cache

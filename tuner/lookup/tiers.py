@@ -14,9 +14,9 @@ from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.snapshot import Snapshot, Subject, predictor
+from tuner.lookup.snapshot import Snapshot, predictor
 from tuner.lookup.stale import staleness
-from tuner.results.record import Champion, Record, Role, rank_in_time
+from tuner.results.record import Champion, Record, Role, Subject, rank_in_time
 
 if TYPE_CHECKING:
     from tuner.store import Store

@@ -22,13 +22,13 @@ from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
-from tuner.lookup.snapshot import Subject, gather
+from tuner.lookup.snapshot import gather
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
 from tuner.model.stored import models
 from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
-from tuner.results.record import ProblemKey
+from tuner.results.record import ProblemKey, Subject
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
 

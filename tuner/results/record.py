@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
@@ -362,6 +362,24 @@ class Champion:
             if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
         ]
         return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
+
+
+class Subject(NamedTuple):
+    """What times are of, whatever the shape.
+
+    Attributes:
+        operation: Name.
+        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
+        kind: Of the device: ``cuda`` or ``cpu``.
+        regime: How time was taken.
+        device: Name of the device; any when empty.
+    """
+
+    operation: str
+    dtype: str
+    kind: str
+    regime: str
+    device: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from tuner.lookup.demand import COLD, DEMAND, CallCount
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service import manifests as snapshots
-from tuner.service.manifests import Came, FrozenStore, Manifest
+from tuner.service import manifests
+from tuner.service.manifests import Manifest
 from tuner.store import Store, retracting
 from tuner.store.published import tuned_folder
 from tuner.version import __version__
@@ -97,43 +97,22 @@ def code() -> str:
     return f"{__version__}+{_digest(folder, files)[:16]}"
 
 
-class PublishedCopies:
-    """Copies of the published results and models as they were, each state in a folder named by its digest."""
+def published() -> str:
+    """Digest of the published results and models as they are; a copy of them is kept under it."""
+    folder = tuned_folder()
+    digest = _digest(folder, _files(folder, "*/*.json", "*/models/*.json"))
+    copy = _copy_of(digest)
+    if not copy.is_dir():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=copy.parent, prefix=".new-") as fresh:
+            shutil.copytree(folder, Path(fresh) / digest)
+            with contextlib.suppress(OSError):  # another server was quicker
+                Path(fresh, digest).rename(copy)
+    return digest
 
-    def __init__(self, published: Path | None = None, copies: Path | None = None) -> None:
-        """Names the folders.
 
-        Args:
-            published: Folder of published results; the project's own when None.
-            copies: Folder of the copies; one in the cache when None.
-        """
-        self._published = published or tuned_folder()
-        self._copies = copies or cache_root() / "service" / "published"
-
-    def now(self) -> str:
-        """Digest of the published results and models as they are; they are copied where they are new."""
-        files = _files(self._published, "*/*.json", "*/models/*.json")
-        digest = _digest(self._published, files)
-        if self.copy_of(digest) is None:
-            self._copies.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._copies, prefix=".new-") as fresh:
-                whole = Path(fresh) / digest
-                whole.mkdir()
-                for path, _, _ in files:
-                    target = whole / path.relative_to(self._published)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(path, target)
-                try:
-                    whole.rename(self._copies / digest)
-                except OSError:
-                    if self.copy_of(digest) is None:  # else another server was quicker
-                        raise
-        return digest
-
-    def copy_of(self, digest: str) -> Path | None:
-        """Folder with the published results of a digest; None if there is no copy on this machine."""
-        folder = self._copies / digest
-        return folder if folder.is_dir() else None
+def _copy_of(digest: str) -> Path:
+    return cache_root() / "service" / "published" / digest
 
 
 # --- an open snapshot ----------------------------------
@@ -153,12 +132,6 @@ class AnswerBody:
     answer: Answer
     tally: CallCount | None = None
 
-    def with_number(self, number: int, marks: Mapping[str, Any]) -> bytes:
-        """The whole JSON of a snapshot, with what is no longer as it was then; counts a question."""
-        if self.tally is not None:
-            self.tally.hits[0] += 1
-        return self.text + b"," + json_bytes({"snapshot": number, **marks})[1:]
-
 
 @dataclass
 class OpenSnapshot:
@@ -175,7 +148,7 @@ class OpenSnapshot:
     """
 
     manifest: Manifest
-    store: FrozenStore
+    store: Store
     published: Path
     naming: Naming
     differs: str
@@ -206,7 +179,11 @@ class OpenSnapshot:
     def is_quick(self, asked: LookupRequest) -> bool:
         """Whether an answer takes a look at records only, and no model or search for similar ones."""
         of = asked.problem, asked.regime
-        return self.store.has_champion(*of) or self.snapshot.has_published(*of)
+        return of in self._crowned or self.snapshot.has_published(*of)
+
+    @functools.cached_property
+    def _crowned(self) -> set[tuple[ProblemKey, str]]:
+        return self.store.crowned()
 
     def body(self, asked: LookupRequest) -> AnswerBody:
         """The answer to a question, ready to be sent.
@@ -231,12 +208,11 @@ class OpenSnapshot:
         problem = declared_problem(answer.question, builtin_now())
         if asked.regime != COLD or asked.kernel or asked.confirmed or problem is None:
             return None
-        tally = CallCount()
-        DEMAND.add(problem, answer.question.device, answer, tally, self.demand)
-        return tally
+        return DEMAND.count(problem, answer.question.device, answer, self.demand)
 
     def warm(self) -> None:
-        """Reads what the first questions need: kernels, models and what is worked out from them."""
+        """Reads what the first questions need: champions, kernels, models and what is worked out from them."""
+        _ = self._crowned
         for operation in builtin_now().operations.values():
             with contextlib.suppress(TunerError):  # a question will tell
                 for dtype in operation.dtypes:
@@ -245,12 +221,12 @@ class OpenSnapshot:
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
                             answer(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
 
-    def inherit(self, earlier: OpenSnapshot, came: Came) -> None:
-        """Takes over what an earlier snapshot has read and answered, as far as it still holds.
+    def inherit(self, earlier: OpenSnapshot, changed: set[ProblemKey]) -> None:
+        """Takes over what an earlier snapshot has read and answered about problems that have not changed.
 
         Whatever else it had read is read again now, so that no question has to wait for that.
         """
-        operations = {problem.operation for problem in came.recorded | came.crowned}
+        operations = {problem.operation for problem in changed}
 
         def holds(key: tuple[Any, ...], body: Any) -> bool:
             if not isinstance(body, AnswerBody):
@@ -259,9 +235,7 @@ class OpenSnapshot:
             by_records = answer.match == PREDICTED and answer.expected_loss >= UNMEASURED
             if answer.match in FROM_ELSEWHERE or by_records:
                 return problem.operation not in operations
-            if answer.match == EXACT and not answer.provisional:
-                return problem not in came.crowned
-            return problem not in came.recorded | came.crowned
+            return problem not in changed
 
         self.snapshot.inherit(earlier.snapshot, lambda subject: subject.operation not in operations, holds)
 
@@ -280,24 +254,23 @@ class SnapshotCache:
         looked_s: When the database was last looked at with success, by `time.monotonic`.
     """
 
-    def __init__(self, store: Store, url: str, naming: Naming, published: PublishedCopies) -> None:
+    def __init__(self, store: Store, url: str, naming: Naming) -> None:
         """Opens the present snapshot.
 
         Args:
             store: The database, for writing.
             url: Its URL.
             naming: What the name of a device means on this machine.
-            published: Published results, and where copies of them are.
 
         Raises:
             StoreTrouble: The database cannot be used.
         """
-        self._store, self._url, self._naming, self._published = store, url, naming, published
+        self._store, self._url, self._naming = store, url, naming
         self._earlier: OrderedDict[int, OpenSnapshot] = OrderedDict()
         self._lock = threading.Lock()
         self._rest_until_s = 0.0
         self.looked_s = time.monotonic()
-        self.present = self._open(snapshots.take(store, self._published.now(), code()), url)
+        self.present = self._open(manifests.take(store, published(), code()), url)
 
     def close(self) -> None:
         """Ends all connections but the store's own."""
@@ -315,7 +288,7 @@ class SnapshotCache:
             return present
         with self._lock:
             if number not in self._earlier:
-                manifest = snapshots.manifest(self._store, number)
+                manifest = manifests.manifest(self._store, number)
                 if manifest is None:
                     raise NothingFound(
                         f"a snapshot has a number of this database, 1 to {present.manifest.number}, got "
@@ -338,16 +311,14 @@ class SnapshotCache:
         """
         if time.monotonic() < self._rest_until_s:
             return
-        before, now = self.present, (snapshots.positions(self._store), self._published.now(), code())
+        before, now = self.present, (manifests.positions(self._store), published(), code())
         self.looked_s = begun_s = time.monotonic()
         then = before.manifest
         if now == (then.positions, then.published, then.code):
             return
-        after = self._open(snapshots.take(self._store, *now[1:]), self._url)
-        if _is_of_same_answers(before, after):
-            came = snapshots.problems_since(after.store, then.positions)
-            if not came.ruled_for_all:
-                after.inherit(before, came)
+        after = self._open(manifests.take(self._store, *now[1:]), self._url)
+        if (changed := _changed(before, after)) is not None:
+            after.inherit(before, changed)
         after.warm()
         self.present = after
         with self._lock:
@@ -367,28 +338,27 @@ class SnapshotCache:
         return {"id": first.of, "made_at": first.made_at, "reason": first.reason} if first else {}
 
     def _open(self, manifest: Manifest, demand: str = "") -> OpenSnapshot:
-        published = self._published.copy_of(manifest.published)
-        if published is None:
+        copy = _copy_of(manifest.published)
+        if not copy.is_dir():
             raise NothingFound(
                 f"snapshot {manifest.number} rests on published results that are not kept on this machine (the "
                 "cache was cleared, or another machine took it); ask without a snapshot"
             )
         differs = "" if manifest.code == code() else f"the code is {code()} and was {manifest.code}"
-        store = snapshots.as_of(self._url, manifest)
-        try:
-            store.warm()
-        except BaseException:
-            store.close()
-            raise
-        return OpenSnapshot(manifest, store, published, self._naming, differs, demand)
+        store = manifests.as_of(self._url, manifest)
+        return OpenSnapshot(manifest, store, copy, self._naming, differs, demand)
 
 
-def _is_of_same_answers(before: OpenSnapshot, after: OpenSnapshot) -> bool:
-    """True if no more has come than records, champions and rulings on them, of devices that are known."""
+def _changed(before: OpenSnapshot, after: OpenSnapshot) -> set[ProblemKey] | None:
+    """The problems on which more was measured or ruled; None if other answers may have changed, too."""
     then, now = before.manifest, after.manifest
-    others = ("tuner_retractions", "tuner_models")
-    return (
-        (then.published, then.code) == (now.published, now.code)
-        and all(then.positions.get(name) == now.positions.get(name) for name in others)
-        and before.snapshot.devices() == after.snapshot.devices()
-    )
+    others = [
+        table
+        for table in ("tuner_retractions", "tuner_models")
+        if then.positions.get(table) != now.positions.get(table)
+    ]
+    if others or (then.published, then.code) != (now.published, now.code):
+        return None
+    if before.snapshot.devices() != after.snapshot.devices():
+        return None
+    return manifests.changed_problems(after.store, then.positions)

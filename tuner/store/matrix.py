@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey, latest_hash
+from tuner.results.record import ProblemKey, Subject, latest_hash
 from tuner.store import rows, tables
 
 if TYPE_CHECKING:
@@ -63,24 +63,6 @@ class Crowned(NamedTuple):
     crowned_at: str
 
 
-class MatrixQuery(NamedTuple):
-    """Selects problems and devices.
-
-    Attributes:
-        operation: Name.
-        dtype: Element type, and the precision behind it if it is not the usual one (`ProblemKey.arithmetic`).
-        kind: Of the devices: ``cuda`` or ``cpu``.
-        regime: How time was taken.
-        device: Only devices of this name; all when empty.
-    """
-
-    operation: str
-    dtype: str
-    kind: str
-    regime: str
-    device: str = ""
-
-
 def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
     """The problems that were stored after the one of this number, with their own numbers; all for 0."""
     of = tables.problems.c
@@ -96,7 +78,7 @@ def stamp(store: Reader) -> tuple[int, ...]:
     return tuple(number for name, number in last.items() if name != tables.surveys.name)
 
 
-def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[ConfigTime]]:
+def fastest(store: Reader, query: Subject, rows_at_most: int) -> list[list[ConfigTime]]:
     """The fastest times of every problem of an operation on every device of a kind.
 
     Args:
@@ -132,7 +114,7 @@ def fastest(store: Reader, query: MatrixQuery, rows_at_most: int) -> list[list[C
         ]
 
 
-def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
+def crowned(store: Reader, query: Subject) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
     barred = store.rulings.now().barred
     champion, record = tables.champions.c, tables.records
@@ -161,7 +143,7 @@ def crowned(store: Reader, query: MatrixQuery) -> list[Crowned]:
         return [Crowned(names.row(*row[:8]), row.speedup, row.crowned_at) for row in connection.execute(wanted)]
 
 
-def _these(query: MatrixQuery) -> tuple[Any, ...]:
+def _these(query: Subject) -> tuple[Any, ...]:
     problem, device = tables.problems.c, tables.devices.c
     named = (device.name == query.device,) if query.device else ()
     return problem.operation == query.operation, problem.dtype == query.dtype, device.kind == query.kind, *named
@@ -170,7 +152,7 @@ def _these(query: MatrixQuery) -> tuple[Any, ...]:
 class _Names:
     """Resolves the numbers in records."""
 
-    def __init__(self, connection: sa.Connection, query: MatrixQuery) -> None:
+    def __init__(self, connection: sa.Connection, query: Subject) -> None:
         problem, kernel = tables.problems.c, tables.kernels.c
         fits = problem.operation == query.operation, problem.dtype == query.dtype
         self._problems, self._devices = rows.problems_and_devices(connection, *fits)

@@ -13,13 +13,13 @@ from fixtures.records import BOARD, CPU, champion, record, square
 from tuner.cli.main import run
 from tuner.errors import NothingFound
 from tuner.lookup.snapshot import Snapshot
-from tuner.results.record import Champion, Record, Retraction, Role
+from tuner.results.record import Champion, Record, Retraction, Role, Subject
 from tuner.store import Store, exchange, listing, matrix, published, publishing, retracting
 from tuner.store.retracting import Chosen, give_back, take_back
 
 BOGUS, HONEST = {"BM": 7, "VECTOR": 1}, {"BM": 64, "VECTOR": 4}
 DAYS = [f"2026-01-0{day}T00:00:00.000000+00:00" for day in (1, 2, 3)]
-GEMM = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
+GEMM = Subject("gemm", "float32", "cuda", "cold")
 
 
 @pytest.fixture

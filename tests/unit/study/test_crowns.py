@@ -15,6 +15,7 @@ from fixtures.records import BOARD, champion, record, square
 from tuner.cli.champions import champions as command
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import answer
+from tuner.results.record import Subject
 from tuner.results.verdict import Act, Crown
 from tuner.store import Store, exchange, matrix
 from tuner.store.lines import ledger_file, readable
@@ -51,7 +52,7 @@ def tile_of(store: Store, **asked: bool) -> int:
     assert found is not None
     tile = int(found.record.config["BM"])
     if not asked:
-        query = matrix.MatrixQuery("gemm", "float32", "cuda", "cold")
+        query = Subject("gemm", "float32", "cuda", "cold")
         (row,) = matrix.crowned(store, query)
         assert json.loads(row.record.config) == {"BM": tile}
         (listed,) = store.champions("gemm")
