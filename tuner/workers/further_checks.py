@@ -6,6 +6,7 @@ widely, positive or not finite, by an element's error over the sum of its terms'
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -22,84 +23,60 @@ from tuner.workers.workload import Workload, outputs_of
 
 #: An error so many times the library's is within the promise, and so is one of a unit in the last place.
 FACTOR, LEAST = 2.0, 2.0**-23
-#: Changes normal numbers in place, of all inputs; or of each input in turn.
-Change = Callable[[Any, Any], None]
+#: Makes other numbers of normal ones, for all inputs; or one such change for each input in turn.
+Change = Callable[[Any, Any], Any]
 Changes = Change | tuple[Change, ...]
 
 
-def _uniform(xp: Any, x: Any) -> None:
-    x[...] = xp.abs(x) % 1
-
-
-def _positive(xp: Any, x: Any) -> None:
-    xp.abs(x, out=x)
-
-
-def _lognormal(xp: Any, x: Any) -> None:
-    sign = 1 - 2 * (x.view("uint32") & 1).astype(x.dtype)
-    xp.exp(2 * x, out=x)
-    x *= sign
-
-
 def _outliers(size: float) -> Change:
-    def change(xp: Any, x: Any) -> None:
-        x.reshape(-1)[::97] *= x.dtype.type(size)
+    def change(xp: Any, x: Any) -> Any:
+        x.reshape(-1)[::97] *= size
+        return x
 
     return change
-
-
-def _times(factor: float) -> Change:
-    def change(xp: Any, x: Any) -> None:
-        x *= x.dtype.type(factor)
-
-    return change
-
-
-def _subnormal(xp: Any, x: Any) -> None:
-    """Numbers below the least normal one, by their bits: a GPU's libraries make zeros of them."""
-    cells = x.view("uint32")
-    cells &= 0x807FFFFF
-
-
-def _empty_lines(xp: Any, x: Any) -> None:
-    x[::3] = 0
-    x[..., ::5] = 0
-
-
-def _integers(xp: Any, x: Any) -> None:
-    x *= 16
-    xp.rint(x, out=x)
 
 
 def _one(value: float) -> Change:
-    def change(xp: Any, x: Any) -> None:
+    def change(xp: Any, x: Any) -> Any:
         x.reshape(-1)[x.size // 2 : x.size // 2 + 1] = value
+        return x
 
     return change
+
+
+def _lognormal(xp: Any, x: Any) -> Any:
+    return xp.exp(2 * x) * (1 - 2 * (x.view("uint32") & 1).astype(x.dtype))
+
+
+def _subnormal(xp: Any, x: Any) -> Any:
+    """Numbers below the least normal one, by their bits: a GPU's libraries make zeros of them."""
+    return (x.view("uint32") & 0x807FFFFF).view(x.dtype)
+
+
+def _empty_lines(xp: Any, x: Any) -> Any:
+    x[::3] = x[..., ::5] = 0
+    return x
 
 
 #: In words -> how normal inputs become such.
 KINDS: Mapping[str, Changes] = {
-    "uniform from 0 to 1": _uniform,
-    "positive": _positive,
+    "uniform from 0 to 1": lambda xp, x: xp.abs(x) % 1,
+    "positive": lambda xp, x: xp.abs(x),
     "lognormal with sigma 2": _lognormal,
     "normal with outliers of 1e4": _outliers(1e4),
     "normal with outliers of 1e8": _outliers(1e8),
-    "normal, whole and small": _integers,
+    "normal, whole and small": lambda xp, x: xp.rint(16 * x),
     "normal with rows and columns of zeros": _empty_lines,
-    "normal, and so large that their products are near the end of the range": _times(2.0**56),
-    "normal, and so small that their products are subnormal": _times(2.0**-68),
-    "subnormal against large": (_subnormal, _times(2.0**30)),
+    "normal, and so large that their products are near the end of the range": lambda xp, x: x * 2.0**56,
+    "normal, and so small that their products are subnormal": lambda xp, x: x * 2.0**-68,
+    "subnormal against large": (_subnormal, lambda xp, x: x * 2.0**30),
     "normal with an infinity": _one(math.inf),
     "normal with a NaN": _one(math.nan),
 }
 #: Those of problems whose float64 references take long, and from how many flops on.
 FEW_KINDS = (
-    "uniform from 0 to 1",
-    "lognormal with sigma 2",
-    "normal with outliers of 1e4",
-    "normal with a NaN",
-)
+    "uniform from 0 to 1", "lognormal with sigma 2", "normal with outliers of 1e4", "normal with a NaN",
+)  # fmt: skip
 LONG_FLOPS = 2e12
 
 
@@ -135,7 +112,7 @@ def changed(xp: Any, change: Changes, arrays: Mapping[str, Any]) -> None:
     """Changes the inputs to those of a kind, in place."""
     for number, array in enumerate(arrays.values()):
         own = change[number % len(change)] if isinstance(change, tuple) else change
-        own(xp, array)
+        array[...] = own(xp, array)
 
 
 def compared(device: Device, workload: Workload, run: Run, library: Run) -> str:
@@ -207,13 +184,10 @@ def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: Devi
     """
     cases: dict[Problem, None] = {}
     for sizes in _sizes(len(problem.shape), _tile(config)):
-        shape = {name: size for (name, _), size in zip(problem.shape, sizes, strict=True)}
-        try:
-            case = problem.at(shape)
+        with contextlib.suppress(InputError, ArithmeticError):
+            case = problem.at({name: size for (name, _), size in zip(problem.shape, sizes, strict=True)})
             if kernel.allows(case, device, config) and case.memory_bytes <= LIMIT_BYTES:
                 cases[case] = None
-        except (InputError, ArithmeticError):
-            continue
     return tuple(cases)[:CASES]
 
 
