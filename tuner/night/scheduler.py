@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.night.claims import patiently
 from tuner.night.plan import Plan, PlanItem, asks_for
-from tuner.night.slices import LEAST_SLICE_S, Slices
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.search import Budget
 from tuner.store import Store
+from tuner.study.progress import finals_share_s
 from tuner.study.session import check_fits
 
 #: Reason for finishing a problem whose search could go on.
@@ -59,14 +61,12 @@ class Night:
     warned: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
     lanes: dict[str, Lane] = field(default_factory=dict, init=False)
-    _enlisted: set[int] = field(default_factory=set, init=False)
 
     def run(self, runner: Runner, before: Callable[[], None] = lambda: None) -> Iterator[NightItem]:
         """Hands out work until nothing is left, and yields each problem's result as soon as it is known.
 
         Problems with a stale champion come first, then the others in the plan's order. A problem that fails for
-        a reason of its own does not end the night. If a champion is provisional, its finals are repeated after
-        all others, if time allows, and again in later nights.
+        a reason of its own does not end the night.
 
         Args:
             runner: Where work runs; it is stopped at the end.
@@ -82,7 +82,7 @@ class Night:
             before()
             while True:
                 for place in runner.gone():
-                    self._lane_of(place, runner).gone(place)
+                    self._lane_of(place, runner).close(place)
                 for place in runner.free():
                     work = self._lane_of(place, runner).next(place)
                     if work is not None:
@@ -92,22 +92,22 @@ class Night:
                     yield from lane.results()
                 if all(lane.over for lane in self.lanes.values()):
                     break
-                for place, _, done in runner.wait(POLL_S):
+                for place, work, done in runner.wait(POLL_S):
                     lane = self._lane_of(place, runner)
-                    lane.take(place, done)
+                    lane.take(place, work, done)
                     yield from lane.results()
             yield from self._without_device(TOO_LATE if self.left_s() <= 0 else "")
         finally:
-            for place, _, done in runner.stop("the night was stopped"):
-                self._lane_of(place, runner).count(place, done)
+            for place, work, done in runner.stop("the night was stopped"):
+                self._lane_of(place, runner).count(place, work, done)
 
     def preview(self, place: Place) -> Iterator[NightItem]:
         """What the night would do with each problem, without a device: it is done, to be tuned, or stale."""
-        lane, standing = Lane(self), Standing(self.store, place.info, place.versions)
+        lane = Lane(self, place)
         for number, item in enumerate(self.plan.items):
-            problem = NightItem(item, "not reached", why=self._no_device(item))
+            problem = NightItem(item, "not reached", why=_no_device(item))
             if asks_for(item.devices, place.info):
-                problem = lane.enlist(f"{number}: {item.problem}", item, place.info, standing)
+                problem = lane.enlist(number, item)
             if problem.state == "waiting":
                 problem.ended("stale" if problem.stale else "to tune", problem.stale)
             yield problem
@@ -130,15 +130,12 @@ class Night:
         """True if some problem asks for a device."""
         return any(asks_for(item.devices, device) for item in self.plan.items)
 
-    @staticmethod
-    def _no_device(item: PlanItem) -> str:
-        return f"it asks for {', '.join(item.devices) or 'a device'}, and none is in this night"
-
     def _without_device(self, why: str) -> Iterator[NightItem]:
         """Problems for which no place came."""
-        for number, item in enumerate(self.plan.items):
-            if number not in self._enlisted:
-                yield NightItem(item, "not reached", why=why or self._no_device(item))
+        models = [lane.device for lane in self.lanes.values()]
+        for item in self.plan.items:
+            if not any(asks_for(item.devices, device) for device in models):
+                yield NightItem(item, "not reached", why=why or _no_device(item))
 
     def _lane_of(self, place: Place, runner: Runner) -> Lane:
         """The lane of a place's model; the first place of a model opens it."""
@@ -149,63 +146,68 @@ class Night:
 
     def _new_lane(self, place: Place, places: Callable[[], int]) -> Lane:
         """A lane with the plan's problems for the model of a place, and what is stored of them."""
-        lane, standing = Lane(self, places), Standing(self.store, place.info, place.versions)
+        lane = Lane(self, place, places)
         for number, item in enumerate(self.plan.items):
             if asks_for(item.devices, place.info):
-                self._enlisted.add(number)
-                lane.enlist(f"{number}: {item.problem}", item, place.info, standing)
-        lane.begin(standing)
+                lane.enlist(number, item)
+        lane.begin()
         return lane
 
 
-class Lane:
-    """The problems of a plan on one model of device."""
+def _no_device(item: PlanItem) -> str:
+    return f"it asks for {', '.join(item.devices) or 'a device'}, and none is in this night"
 
-    def __init__(self, night: Night, places: Callable[[], int] = lambda: 1) -> None:
+
+class Lane:
+    """The problems of a plan on one model of device.
+
+    Attributes:
+        device: A device of the model.
+    """
+
+    def __init__(self, night: Night, place: Place, places: Callable[[], int] = lambda: 1) -> None:
         """Begins without problems: `enlist` adds them, then `begin` orders them.
 
         Args:
             night: Its settings hold for all problems.
+            place: A place of this model.
             places: Number of places of this model now.
         """
+        self.device = place.info
         self._night, self._places = night, places
+        self._standing = Standing(night.store, place.info, place.versions)
         # A plan may have many thousand problems, and no step may look at each of them.
+        self._problems: dict[str, NightItem] = {}
         self._unfinished: dict[str, NightItem] = {}
         self._open_at: dict[str, NightItem] = {}
-        self._at_work: dict[str, NightItem] = {}
-        self._in_doubt: dict[str, NightItem] = {}
         self._ended: list[NightItem] = []
 
-    def enlist(self, name: str, item: PlanItem, device: DeviceInfo, standing: Standing) -> NightItem:
-        """Adds a problem; its state is not ``waiting`` if there is nothing to do for it.
+    def enlist(self, number: int, item: PlanItem) -> NightItem:
+        """Adds a problem of the plan; its state is not ``waiting`` if there is nothing to do for it.
 
         Looking up finished work takes milliseconds, and a plan may have many thousand problems.
-
-        Args:
-            name: Unique in the night.
-            item: The plan's item.
-            device: A device of this model.
-            standing: What is stored of the plan on this model.
         """
+        name = f"{number}: {item.problem}"
         problem = NightItem(item, name=name, limit_s=math.inf if item.seconds is None else item.seconds)
         if self._night.left_s() <= 0:
             problem.ended("not reached", TOO_LATE)
         else:
-            problem.before = standing.champion(item)
-            self._look_up(problem, device, standing)
+            self._look_up(problem)
+        self._problems[name] = problem
         if problem.state == "waiting":
             self._unfinished[name] = problem
         else:
             self._ended.append(problem)
         return problem
 
-    def _look_up(self, problem: NightItem, device: DeviceInfo, standing: Standing) -> None:
-        item = problem.item
+    def _look_up(self, problem: NightItem) -> None:
+        item, standing = problem.item, self._standing
+        problem.before = standing.champion(item)
         try:
-            problem.kernels = kernels_of(item, device.kind)
+            problem.kernels = kernels_of(item, self.device.kind)
             # Opening the device may find further ones that do not fit.
-            if device.memory_bytes:
-                check_fits(item.problem, device.memory_bytes, device)
+            if self.device.memory_bytes:
+                check_fits(item.problem, self.device.memory_bytes, self.device)
         except InputError as error:
             problem.ended("failed", str(error))
             return
@@ -214,32 +216,32 @@ class Lane:
         else:
             problem.stale = standing.why_stale(item, problem.before)
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
-        problems, left_s = self._unfinished, self._night.left_s()
-        urgency = {
-            name: (not problem.stale, -standing.uses(problem.item) if problem.stale else 0.0)
-            for name, problem in problems.items()
+        uses = self._standing.uses
+        ranks = {
+            name: (not problem.stale, -uses(problem.item) if problem.stale else 0.0)
+            for name, problem in self._unfinished.items()
         }
-        self._budget = Budget(sorted(problems, key=lambda name: urgency[name]))
-        self._slices = Slices(self._night.left_s, problems.values(), self._places)
-        count, holds = len(problems), self._slices.holds
+        self._budget = Budget(sorted(ranks, key=lambda name: ranks[name]))
+        self._slices = Slices(self._night.left_s, self._unfinished.values(), self._places)
+        count, holds = len(ranks), self._slices.holds
         if holds < count:
             self._night.warned(
-                f"{count} problems are to be tuned, and {max(left_s, 0.0):.0f} s hold about {holds} of "
-                f"them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
+                f"{count} problems are to be tuned, and {max(self._night.left_s(), 0.0):.0f} s hold about {holds} "
+                f"of them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
                 f"are reported as not reached; give more time, or a shorter plan"
             )
 
     @property
     def over(self) -> bool:
         """True if nothing is left to do, and all results were taken."""
-        return not (self._unfinished or self._in_doubt or self._at_work or self._ended)
+        return not (self._unfinished or self._ended)
 
     @property
     def left(self) -> int:
         """Number of problems that have no result yet."""
-        return len(self._unfinished) + len(self._in_doubt)
+        return len(self._unfinished)
 
     def results(self) -> list[NightItem]:
         """Returns the results that became known since the last call."""
@@ -248,8 +250,9 @@ class Lane:
 
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
-        begun = [problem.ended("not reached", why) for problem in self._unfinished.values()]
-        return [*self.results(), *begun, *self._in_doubt.values()]
+        for problem in self._unfinished.values():
+            problem.ended("not reached", why)
+        return [*self.results(), *self._unfinished.values()]
 
     def next(self, place: Place) -> Assignment | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
@@ -257,8 +260,8 @@ class Lane:
         step = self._due(here) or self._slice(here) or self._time_is_up(here)
         if step is None:
             self._leave_all()
-        step = step or self._again()
-        return None if step is None else self._work(place, *step)
+            return None
+        return self._work(place, *step)
 
     def _due(self, here: NightItem | None) -> _Step | None:
         """Finals whose search has ended: of the problem open here, or of one whose place was lost."""
@@ -291,11 +294,8 @@ class Lane:
         return None if problem is None else (problem, (), TIME_IS_UP)
 
     def _leave_all(self) -> None:
-        """Leaves all, unless some place is at work: the remaining time only shrinks.
-
-        A study that is open on another free place goes on there.
-        """
-        if not self._at_work and not self._open_at:
+        """Leaves all, unless some place is at work or holds a study open: the remaining time only shrinks."""
+        if all(problem.idle for problem in self._slices.begun.values()):
             for problem in list(self._unfinished.values()):
                 self._end(problem.ended("not reached", TOO_LATE))
 
@@ -303,24 +303,14 @@ class Lane:
         """Ends what no place is left to end, once the time is up."""
         if self._night.left_s() <= 0 and not self._places():
             self._leave_all()
-            self._again()
-
-    def _again(self) -> _Step | None:
-        """Repeats finals with a provisional champion after all others, if there is time."""
-        for name, problem in list(self._in_doubt.items()):
-            if not problem.idle:
-                continue
-            if self._night.left_s() >= problem.finals_s + problem.opening_s:
-                return problem, (), problem.why
-            self._ended.append(self._in_doubt.pop(name))
-        return None
 
     def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Assignment:
         night, left_s, turn = self._night, self._night.left_s(), problem.turn
         if not problem.begun:
             self._slices.begin(problem)
-        self.gone(place, but=problem)
-        self._open_at[place.name] = self._at_work[place.name] = problem
+        if self._open_at.get(place.name) is not problem:
+            self.close(place)
+        self._open_at[place.name] = problem
         problem.place, problem.at_work, problem.turn = place.name, True, turn + 1
         seconds = min(problem.rest_s, left_s)
         return Assignment(
@@ -330,16 +320,15 @@ class Lane:
             seed=night.seed, sampler=night.plan.defaults.sampler,
         )  # fmt: skip
 
-    def gone(self, place: Place, but: NightItem | None = None) -> None:
-        """The study that was open on a place is closed, unless it is this one."""
-        problem = self._open_at.get(place.name)
-        if problem is not None and problem is not but:
-            del self._open_at[place.name]
+    def close(self, place: Place) -> None:
+        """The study that was open on a place is closed."""
+        problem = self._open_at.pop(place.name, None)
+        if problem is not None:
             problem.place = ""
 
-    def count(self, place: Place, done: Done) -> NightItem:
+    def count(self, place: Place, work: Assignment, done: Done) -> NightItem:
         """Counts what was done for a problem on a place, which is free then; the study may be open."""
-        problem = self._at_work.pop(place.name)
+        problem = self._problems[work.name]
         problem.at_work = False
         if done.opening_s is not None:
             self._slices.opened(problem, done.opening_s)
@@ -352,15 +341,15 @@ class Lane:
         problem.worked(place, len(done.parts), done.spent_s)
         return problem
 
-    def take(self, place: Place, done: Done) -> None:
+    def take(self, place: Place, work: Assignment, done: Done) -> None:
         """Takes what came of the work of a place."""
-        problem = self.count(place, done)
+        problem = self.count(place, work, done)
+        if done.lost or done.failed or done.finished is not None:
+            self.close(place)
         if done.lost:
-            self.gone(place)
             if not done.cut:
                 self._lost(problem, done.lost)
         elif done.failed or done.finished is not None:
-            self.gone(place)
             self._finish(problem, done)
         else:
             problem.lost = 0
@@ -382,25 +371,191 @@ class Lane:
             self._end(problem.ended("failed", all_lost))
 
     def _finish(self, problem: NightItem, done: Done) -> None:
-        """A problem has failed, or had its finals; if its champion is provisional, they are repeated once."""
-        finished, repeated = done.finished, self._in_doubt.pop(problem.name, None) is not None
+        """A problem has failed, or had its finals."""
+        finished, why = done.finished, problem.due or TIME_IS_UP
         if finished is not None and finished.champion is not None:
-            problem.ended("tuned", problem.due or TIME_IS_UP)
+            problem.ended("tuned", why)
             problem.after, problem.front = finished.champion, finished.front
-        elif not repeated:
-            reasons = finished.reasons if finished is not None else {}
-            failures = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            nothing = f"nothing measured: {failures or problem.due or TIME_IS_UP}"
-            problem.ended("failed", nothing if finished is not None else done.failed)
-        is_doubted = problem.state == "tuned" and problem.after is not None and bool(problem.after.doubts)
-        self._end(problem, later=is_doubted and not repeated)
+        elif finished is not None:
+            failures = "; ".join(f"{name}: {reason}" for name, reason in finished.reasons.items())
+            problem.ended("failed", f"nothing measured: {failures or why}")
+        else:
+            problem.ended("failed", done.failed)
+        self._end(problem)
 
-    def _end(self, problem: NightItem, later: bool = False) -> None:
-        """A problem has its result, or will have it once its finals are repeated."""
+    def _end(self, problem: NightItem) -> None:
+        """A problem has its result."""
         if self._unfinished.pop(problem.name, None) is not None:
             self._budget.stop(problem.name)
             self._slices.leave(problem)
-        if later:
-            self._in_doubt[problem.name] = problem
-        else:
             self._ended.append(problem)
+
+
+# --- slices --------------------------------------------
+
+#: Number of slices into which a problem's seconds are divided, and the bounds of a slice in seconds.
+SLICES, LEAST_SLICE_S, MOST_SLICE_S = 6, 10.0, 120.0
+#: A slice is longer than opening a device by at least this factor.
+OPENINGS = 4
+#: Seconds assumed for opening a device before it was measured.
+OPENING_S = 4.0
+#: Problems compete for a night if the plan allows them more than this multiple of the remaining time.
+CONTENDED = 1.1
+#: The median of so many latest durations is what is usual.
+LATEST = 99
+
+
+class Slices:
+    """Divides a night's seconds into slices, and decides when time is up. Numbers in, numbers out.
+
+    From the remaining seconds, those for the finals of every begun problem are kept; the rest is for slices. If
+    there is enough time for everything in the plan, problems need not compete: each has its slices in a row,
+    which saves opening the device again. With several places, each of which works on one problem at a time, the
+    night has its seconds once for each of them.
+
+    A plan may have many thousand problems, and no step may spend time on each of them. So problems not begun
+    are counted by their limit, and only begun ones are summed one by one.
+
+    Attributes:
+        begun: Name -> problem, of those that have begun and are not finished.
+    """
+
+    def __init__(
+        self, left_s: Callable[[], float], problems: Iterable[NightItem], places: Callable[[], int] = lambda: 1
+    ) -> None:
+        """Begins with no problem begun.
+
+        Args:
+            left_s: Seconds left of the night; infinite without an end.
+            problems: The unfinished problems.
+            places: Number of places that work on them now.
+        """
+        self.left_s = left_s
+        self.begun: dict[str, NightItem] = {}
+        self._places = places
+        #: Limit in seconds -> number of problems with it that were not begun.
+        self._waiting = Counter(problem.limit_s for problem in problems)
+        self._openings_s, self._beyonds_s = deque[float](maxlen=LATEST), deque[float](maxlen=LATEST)
+        self._usual_opening_s, self._usual_beyond_s = OPENING_S, 0.0
+
+    @property
+    def contended(self) -> bool:
+        """True if the plan allows more than the remaining time."""
+        allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
+        return allowed_s + sum(problem.rest_s for problem in self.begun.values()) > CONTENDED * self._all_s()
+
+    @property
+    def holds(self) -> int:
+        """Returns for how many of the problems not begun there is time: opening, a slice and finals."""
+        free_s, holds = self._all_s(), 0
+        for limit_s, count in sorted(self._waiting.items()):
+            finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
+            least_s = self._usual_opening_s + min(LEAST_SLICE_S, limit_s) + finals_s
+            taken = count if math.isinf(free_s) else min(count, int(free_s / least_s))
+            holds, free_s = holds + taken, free_s - taken * least_s
+        return holds
+
+    @property
+    def spare(self) -> bool:
+        """True if there is time for more of a problem after a first slice for all that were not begun."""
+        opening_s = self._usual_opening_s
+        first_s = sum(
+            count * (opening_s + self._wanted_s(limit_s, opening_s) + self._finals_s(limit_s))
+            for limit_s, count in self._waiting.items()
+        )
+        return self._room_s() - first_s / self._count >= LEAST_SLICE_S
+
+    def opened(self, problem: NightItem, seconds: float) -> None:
+        """Records how long opening the device for a problem took."""
+        problem.opening_s = max(seconds, problem.opening_s)
+        self._openings_s.append(seconds)
+        self._usual_opening_s = statistics.median(self._openings_s)
+
+    def worked(self, beyond_s: float) -> None:
+        """Records how many seconds a piece of work took beyond its opening and what it was given."""
+        self._beyonds_s.append(max(beyond_s, 0.0))
+        self._usual_beyond_s = statistics.median(self._beyonds_s)
+
+    def begin(self, problem: NightItem) -> None:
+        """Reserves time for the finals of a problem."""
+        problem.finals_s, problem.begun = self._finals_s(problem.limit_s), True
+        self._waiting -= Counter([problem.limit_s])
+        self.begun[problem.name] = problem
+
+    def leave(self, problem: NightItem) -> None:
+        """Removes a finished problem."""
+        if self.begun.pop(problem.name, None) is None:
+            self._waiting -= Counter([problem.limit_s])
+
+    def next_of(self, ranked: Iterable[NightItem], here: NightItem | None) -> tuple[NightItem, float] | None:
+        """Returns the first of some problems for which there is time, and the seconds of its slice; or None.
+
+        Args:
+            ranked: The problems.
+            here: The one whose study is open where the slice would run; None if there is none.
+        """
+        room_s = self._room_s()
+        # Problems with equal limits that were not begun are alike.
+        hopeless: set[float] = set()
+        for problem in ranked:
+            if not problem.begun and problem.limit_s in hopeless:
+                continue
+            seconds = self._next_s(problem, room_s, problem is here)
+            if seconds > 0:
+                return problem, seconds
+            if not problem.begun:
+                hopeless.add(problem.limit_s)
+        return None
+
+    def _next_s(self, problem: NightItem, room_s: float, is_open: bool) -> float:
+        """Returns the seconds of the next slice of a problem; 0 if there is no time for one.
+
+        If the device is not open, opening it comes first.
+        """
+        opening_s = self._opening_s(problem)
+        room_s -= 0.0 if is_open else opening_s
+        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self._usual_beyond_s
+        if room_s < min(LEAST_SLICE_S, problem.rest_s):
+            return 0.0
+        wanted_s = self._wanted_s(problem.limit_s, opening_s)
+        if problem.rest_s - problem.finals_s - wanted_s < LEAST_SLICE_S:
+            # The rest would be too short for a slice of its own.
+            wanted_s = problem.rest_s
+        return min(wanted_s, room_s)
+
+    @property
+    def _count(self) -> int:
+        return max(self._places(), 1)
+
+    def _all_s(self) -> float:
+        """Seconds left of all places."""
+        return self.left_s() * self._count
+
+    def _room_s(self) -> float:
+        """Seconds for slices of each place, without those kept for the finals of begun problems.
+
+        Finals handed out one by one to `n` places end by their sum / n and (1 - 1/n) of the longest, whatever
+        their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
+        """
+        kept_s = [
+            problem.finals_s + self._usual_beyond_s + (0.0 if problem.place else self._opening_s(problem))
+            for problem in self.begun.values()
+        ]
+        share = 1 / self._count
+        return self.left_s() - sum(kept_s) * share - max(kept_s, default=0.0) * (1 - share)
+
+    def _opening_s(self, problem: NightItem) -> float:
+        """Returns its earlier duration for this problem, or else the usual one."""
+        return problem.opening_s or self._usual_opening_s
+
+    def _fair_s(self, limit_s: float) -> float:
+        problems = max(self._waiting.total() + len(self.begun), 1)
+        return min(limit_s, self.left_s(), self._all_s() / problems)
+
+    def _wanted_s(self, limit_s: float, opening_s: float) -> float:
+        least_s = max(LEAST_SLICE_S, OPENINGS * opening_s)
+        return min(max(self._fair_s(limit_s) / SLICES, least_s), max(MOST_SLICE_S, least_s))
+
+    def _finals_s(self, limit_s: float) -> float:
+        budget_s = self._fair_s(limit_s)
+        return finals_share_s(None if math.isinf(budget_s) else max(budget_s, 1.0))

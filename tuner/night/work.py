@@ -315,7 +315,7 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
 
 # --- what is stored ------------------------------------
 
-#: Largest number of finals of a problem while its champion stays provisional: two in each of three nights.
+#: Largest number of finals of a problem while its champion stays provisional: one in each night.
 FINALS_IN_DOUBT = 6
 
 
