@@ -38,8 +38,8 @@ class Extra:
 
     Attributes:
         commands: Name -> command.
-        provides: Extension point -> its implementation, as "module:name". Whoever has the extension point says
-            in its docstring what an implementation must be.
+        provides: Extension point -> its implementation, as "module:name" or "module". Whoever has the
+            extension point says in its docstring what an implementation must be.
     """
 
     commands: Mapping[str, Command] = field(default_factory=dict)
@@ -47,9 +47,10 @@ class Extra:
 
 
 def load(at: str) -> Any:
-    """Loads what "module:name" names."""
+    """Loads what "module:name" names, or "module"."""
     module, _, name = at.partition(":")
-    return getattr(import_module(module), name)
+    loaded = import_module(module)
+    return getattr(loaded, name) if name else loaded
 
 
 @cache

@@ -199,7 +199,7 @@ class Tuned:
         return figures
 
     def show(self, folder: str | Path) -> list[Path]:
-        """Writes the study as one page that can be hovered and zoomed, and its figures as PNG."""
+        """Writes the study as one page, ``study.html``, that can be hovered and zoomed."""
         paths: list[Path] = required("figures").write_study(self, Path(folder))
         return paths
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import functools
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import click
 from tuner.cli.formatting import print_json, table
 from tuner.cli.options import OPERATION, database_option, folder_option, json_option, writable_folder
 from tuner.errors import InputError, NothingFound
-from tuner.results import measurement as judging
-from tuner.results.measurement import Comparison, Outcome
+from tuner.results.measurement import Outcome, compare_apart
+from tuner.results.measurement import compare as compare_in_turn
 from tuner.results.record import Record, Role
 from tuner.results.units import config_text, duration
 from tuner.store import Store, listing
@@ -38,109 +38,43 @@ KINDS: Mapping[str, Callable[[Record], str]] = {
 }
 #: A day, or from one to another.
 _DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?")
+#: Problem in words, and regime.
+_Key = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of the two that are compared.
+def read_side(text: str, known: Callable[[], Sequence[Record]]) -> tuple[str, str]:
+    """Reads ``KIND:VALUE``, a date, a database's file, or a value that some known record has.
 
-    Attributes:
-        kind: One of `KINDS`, or ``db``.
-        value: What a record has to have; the URL of a database.
+    Returns:
+        One of `KINDS`, or ``db``; and what a record has to have, or the URL of a database.
+
+    Raises:
+        InputError: The text says none of these.
     """
-
-    kind: str
-    value: str
-
-    @classmethod
-    def of(cls, text: str, known: Iterable[Record] = ()) -> Side:
-        """Reads ``KIND:VALUE``, a date, a database's file, or a value that some record has.
-
-        Raises:
-            InputError: The text says none of these.
-        """
-        kind, colon, value = text.partition(":")
-        if colon and kind in (*KINDS, "night", "db"):
-            return cls({"night": "date"}.get(kind, kind), value)
-        if _DATES.fullmatch(text):
-            return cls("date", text)
-        if "://" in text or (text.endswith(".db") and Path(text).is_file()):
-            return cls("db", text if "://" in text else f"sqlite:///{text}")
-        for name, value_of in KINDS.items():
-            if any(value_of(record) == text for record in known):
-                return cls(name, text)
-        raise InputError(
-            f"a side is a device, a driver, a version, a date, a study or a database that records know, got "
-            f"{text!r}; write KIND:VALUE, with KIND one of {', '.join([*KINDS, 'night', 'db'])}"
-        )
-
-    def has(self, record: Record) -> bool:
-        """Whether a record is of this side."""
-        if self.kind == "db":
-            return True
-        value = KINDS[self.kind](record)
-        if self.kind == "date" and (dates := _DATES.fullmatch(self.value)):
-            return dates[1] <= value <= (dates[2] or dates[1])
-        return value == self.value or (
-            self.kind in ("driver", "compiler", "library") and self.value in value.split()
-        )
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.value}"
+    kind, colon, value = text.partition(":")
+    if colon and kind in (*KINDS, "night", "db"):
+        return ("date" if kind == "night" else kind), value
+    if _DATES.fullmatch(text):
+        return "date", text
+    if "://" in text or (text.endswith(".db") and Path(text).is_file()):
+        return "db", text if "://" in text else f"sqlite:///{text}"
+    for name, value_of in KINDS.items():
+        if any(value_of(record) == text for record in known()):
+            return name, text
+    raise InputError(
+        f"a side is a device, a driver, a version, a date, a study or a database that records know, got "
+        f"{text!r}; write KIND:VALUE, with KIND one of {', '.join([*KINDS, 'night', 'db'])}"
+    )
 
 
-@dataclass(frozen=True)
-class ComparedProblem:
-    """A problem on both sides.
-
-    Attributes:
-        problem: In words.
-        regime: How times were taken.
-        one: The best record of the first side.
-        other: Of the second.
-        comparison: How the second compares with the first: a ratio above 1 says that the second is faster.
-        library: The library's time on the first side over that on the second; None where one has none.
-        together: True if both were timed in turn, in one session.
-    """
-
-    problem: str
-    regime: str
-    one: Record
-    other: Record
-    comparison: Comparison
-    library: float | None
-    together: bool
-
-    @property
-    def configs(self) -> tuple[str, str]:
-        """Kernel and config of both sides, in words."""
-        one, other = (
-            " ".join([record.kernel, *([config_text(record.config)] if record.config else [])])
-            for record in (self.one, self.other)
-        )
-        return one, other
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values by column."""
-        one, other = self.configs
-        return {
-            "problem": self.problem, "regime": self.regime, "ratio": self.comparison.ratio,
-            "low": self.comparison.low, "high": self.comparison.high, "verdict": self.comparison.verdict,
-            "one_s": self.one.measurement.time_s, "other_s": self.other.measurement.time_s,
-            "library_ratio": self.library, "one": one, "other": other, "same_config": one == other,
-            "timed_in_turn": self.together,
-        }  # fmt: skip
-
-    def cells(self) -> list[str]:
-        """The row as people read it; see `Compared.columns`."""
-        times = [duration(record.measurement.time_s or 0.0) for record in (self.one, self.other)]
-        how = "" if self.together else ", apart"
-        interval = f"{self.comparison.low:.3f} to {self.comparison.high:.3f}{how}"
-        return [
-            f"{self.problem}, {self.regime}", *times, f"{self.comparison.ratio:.3f}", interval,
-            self.comparison.verdict, f"{self.library:.3f}" if self.library else "",
-            "same" if self.configs[0] == self.configs[1] else "another",
-        ]  # fmt: skip
+def is_of(record: Record, kind: str, value: str) -> bool:
+    """Whether a record is of a side. Of versions, such as the library's, a word is enough."""
+    if kind == "db":
+        return True
+    own = KINDS[kind](record)
+    if kind == "date" and (dates := _DATES.fullmatch(value)):
+        return dates[1] <= own <= (dates[2] or dates[1])
+    return own == value or (kind in ("driver", "compiler", "library") and value in own.split())
 
 
 @dataclass(frozen=True)
@@ -150,16 +84,19 @@ class Compared:
     Attributes:
         one: The first side.
         other: The second.
-        rows: The problems that both have.
+        problems: A JSON object for each problem that both have: ``problem``, ``regime``; the ``ratio`` of times
+            with its interval from ``low`` to ``high``, above 1 if the second side is faster; its ``verdict``;
+            ``one_s``, ``other_s`` and the configs, ``one`` and ``other``; ``library_ratio``, the library's;
+            ``timed_in_turn``, true if both were timed in turn, in one session.
         only_one: Problems of the first side alone.
         only_other: Problems of the second alone.
     """
 
     one: str
     other: str
-    rows: Sequence[ComparedProblem]
-    only_one: Sequence[str] = field(default=())
-    only_other: Sequence[str] = field(default=())
+    problems: Sequence[dict[str, Any]]
+    only_one: Sequence[str] = ()
+    only_other: Sequence[str] = ()
 
     def __str__(self) -> str:
         return self.markdown()
@@ -167,29 +104,27 @@ class Compared:
     @property
     def mean(self) -> float:
         """Geometric mean of the ratios."""
-        return math.exp(sum(math.log(row.comparison.ratio) for row in self.rows) / len(self.rows))
+        return math.exp(sum(math.log(row["ratio"]) for row in self.problems) / len(self.problems))
 
     def counts(self) -> dict[str, int]:
         """Verdict -> problems; that of the second side against the first."""
-        verdicts = [row.comparison.verdict for row in self.rows]
+        verdicts = [row["verdict"] for row in self.problems]
         return {name: verdicts.count(name) for name in ("faster", "same", "slower", "ambiguous")}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
-        return {
-            "one": self.one, "other": self.other, "mean_ratio": self.mean, "counts": self.counts(),
-            "problems": [row.to_json() for row in self.rows], "only_one": list(self.only_one),
-            "only_other": list(self.only_other),
-        }  # fmt: skip
+        return {**vars(self), "mean_ratio": self.mean, "counts": self.counts()}
 
     @property
-    def columns(self) -> list[str]:
-        """What `ComparedProblem.cells` are."""
-        return ["problem", self.one, self.other, "ratio", "interval", "verdict", "library", "config"]
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Columns and rows as people read them."""
+        columns = ["problem", self.one, self.other, "ratio", "interval", "verdict", "library", "config"]
+        return columns, [_cells(row) for row in self.problems]
 
     def markdown(self) -> str:
         """The rows as a table of Markdown."""
-        lines = [self.columns, ["---"] * len(self.columns), *(row.cells() for row in self.rows)]
+        columns, rows = self.table
+        lines = [columns, ["---"] * len(columns), *rows]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
     _repr_markdown_ = markdown
@@ -197,12 +132,17 @@ class Compared:
     def summary(self) -> str:
         """The mean and the verdicts of all problems, in a sentence."""
         counts = ", ".join(f"{count} {name}" for name, count in self.counts().items() if count)
-        return f"geometric mean {self.mean:.3f} over {len(self.rows)} problems: {counts}"
+        return f"geometric mean {self.mean:.3f} over {len(self.problems)} problems: {counts}"
 
-    def alone(self) -> list[tuple[str, Sequence[str]]]:
-        """The sides that have problems which the other lacks, with these."""
-        both = ((self.one, self.only_one), (self.other, self.only_other))
-        return [(side, problems) for side, problems in both if problems]
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    interval = f"{row['low']:.3f} to {row['high']:.3f}" + ("" if row["timed_in_turn"] else ", apart")
+    return [
+        f"{row['problem']}, {row['regime']}", duration(row["one_s"]), duration(row["other_s"]),
+        f"{row['ratio']:.3f}", interval, row["verdict"],
+        f"{row['library_ratio']:.3f}" if row["library_ratio"] else "",
+        "same" if row["same_config"] else "another",
+    ]  # fmt: skip
 
 
 def compare_sides(one: str, other: str, *, operation: str = "", db: str = "") -> Compared:
@@ -224,34 +164,26 @@ def compare_sides(one: str, other: str, *, operation: str = "", db: str = "") ->
         InputError: A side cannot be read.
         NothingFound: The sides have no problem in common.
     """
-    texts, selection = (one, other), Selection(operation)
-    known = [] if all(map(_is_database, texts)) else _read(database_url(db), selection)
-    sides = [Side.of(text, known) for text in texts]
-    records = [
-        [
-            record
-            for record in (_read(side.value, selection) if side.kind == "db" else known)
-            if side.has(record)
-        ]
-        for side in sides
-    ]
-    best, libraries = [_best(own) for own in records], [_libraries(own) for own in records]
+    selection = Selection(operation)
+    known = functools.cache(lambda: _read(database_url(db), selection))
+    names, best, libraries = [], [], []
+    for text in (one, other):
+        kind, value = read_side(text, known)
+        own = _read(value, selection) if kind == "db" else known()
+        own = [record for record in own if is_of(record, kind, value)]
+        names.append(f"{kind} {value}")
+        best.append(_best(own))
+        libraries.append(_libraries(own))
     common = [key for key in best[0] if key in best[1]]
     if not common:
         raise NothingFound(
-            f"{sides[0]} has {len(best[0])} problems and {sides[1]} has {len(best[1])}, none in common; "
+            f"{names[0]} has {len(best[0])} problems and {names[1]} has {len(best[1])}, none in common; "
             "`tuner records stats` shows what there is"
         )
-    rows = [_row(key, best, libraries) for key in common]
-    rows.sort(key=lambda row: -abs(math.log(row.comparison.ratio)))
-    only = [tuple(sorted(", ".join(key) for key in own if key not in common)) for own in best]
-    return Compared(str(sides[0]), str(sides[1]), rows, *only)
-
-
-def _is_database(text: str) -> bool:
-    with contextlib.suppress(InputError):
-        return Side.of(text).kind == "db"
-    return False
+    rows = [_row(key, best[0][key], best[1][key], [own.get(key) for own in libraries]) for key in common]
+    rows.sort(key=lambda row: -abs(math.log(row["ratio"])))
+    only = [sorted(", ".join(key) for key in own if key not in common) for own in best]
+    return Compared(names[0], names[1], rows, *only)
 
 
 def _read(url: str, selection: Selection) -> list[Record]:
@@ -262,10 +194,6 @@ def _read(url: str, selection: Selection) -> list[Record]:
             for record in listing.stream(store, Record, selection)
             if record.measurement.outcome is Outcome.MEASURED and record.measurement.samples_s
         ]
-
-
-#: Problem in words, and regime.
-_Key = tuple[str, str]
 
 
 def _best(records: Iterable[Record]) -> dict[_Key, Record]:
@@ -290,16 +218,23 @@ def _libraries(records: Iterable[Record]) -> dict[_Key, Record]:
     return {(str(record.problem), record.regime): record for record in own}
 
 
-def _row(
-    key: _Key, best: Sequence[Mapping[_Key, Record]], libraries: Sequence[Mapping[_Key, Record]]
-) -> ComparedProblem:
-    one, other = best[0][key], best[1][key]
+def _row(key: _Key, one: Record, other: Record, libraries: Sequence[Record | None]) -> dict[str, Any]:
     ours, theirs = other.measurement.samples_s, one.measurement.samples_s
-    together = bool(one.session) and one.session == other.session and len(ours) == len(theirs)
-    comparison = (judging.compare if together else judging.compare_apart)(ours, theirs)
-    times = [own[key].measurement.time_s if key in own else None for own in libraries]
-    library = times[0] / times[1] if times[0] and times[1] else None
-    return ComparedProblem(*key, one, other, comparison, library, together)
+    in_turn = bool(one.session) and one.session == other.session and len(ours) == len(theirs)
+    comparison = (compare_in_turn if in_turn else compare_apart)(ours, theirs)
+    times = [library.measurement.time_s if library else None for library in libraries]
+    configs = [
+        f"{record.kernel} {config_text(record.config) if record.config else ''}".strip()
+        for record in (one, other)
+    ]
+    return {
+        "problem": key[0], "regime": key[1], "ratio": comparison.ratio, "low": comparison.low,
+        "high": comparison.high, "verdict": comparison.verdict, "one_s": one.measurement.time_s,
+        "other_s": other.measurement.time_s,
+        "library_ratio": times[0] / times[1] if times[0] and times[1] else None,
+        "one": configs[0], "other": configs[1], "same_config": configs[0] == configs[1],
+        "timed_in_turn": in_turn,
+    }  # fmt: skip
 
 
 @click.command()
@@ -325,41 +260,23 @@ def compare(
         writable_folder(folder)
     compared = compare_sides(one, other, operation=operation, db=db)
     if folder is not None:
-        click.echo(str(_write_page(compared, folder)), err=True)
+        from tuner.report.figures import comparison
+        from tuner.report.pages import write_page
+
+        figures = {"ratios": comparison(compared.to_json())}
+        path = write_page(folder / "compare.html", "compare", figures=figures, compared=compared)
+        click.echo(str(path), err=True)
     if as_json:
         print_json(compared.to_json())
     elif as_csv:
-        rows = [row.to_json() for row in compared.rows]
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, list(compared.problems[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(compared.problems)
     elif markdown:
         click.echo(compared.markdown())
     else:
-        table(f"{compared.other} against {compared.one}", compared.columns, [r.cells() for r in compared.rows])
+        table(f"{compared.other} against {compared.one}", *compared.table)
         click.echo(compared.summary())
-        for side, problems in compared.alone():
-            click.echo(f"only {side}: {len(problems)} problems", err=True)
-
-
-def _write_page(compared: Compared, folder: Path) -> Path:
-    """Writes ``compare.html``."""
-    from tuner.report.pages import figure_block, page, written
-
-    with written(folder):
-        from tuner.report.figures import comparison
-
-        title = f"{compared.other} against {compared.one}"
-        about = "A ratio above 1 says that the second is faster; intervals are of 95 %."
-        blocks = [
-            {"lines": [about, compared.summary()]},
-            figure_block(comparison(compared.to_json()), "ratios"),
-            {
-                "columns": [*compared.columns, "A", "B"],
-                "rows": [[*row.cells(), *row.configs] for row in compared.rows],
-            },
-            *({"lines": [f"Only {side}: {'; '.join(problems)}"]} for side, problems in compared.alone()),
-        ]
-        path = folder / "compare.html"
-        path.write_text(page(title, blocks), encoding="utf-8")
-    return path
+        for side, problems in ((compared.one, compared.only_one), (compared.other, compared.only_other)):
+            if problems:
+                click.echo(f"only {side}: {len(problems)} problems", err=True)

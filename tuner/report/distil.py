@@ -1,4 +1,8 @@
-"""Distils the data on a subject to a few configs and a decision tree that chooses among them."""
+"""``tuner distil``: chooses few configs for many shapes, times what they lack, and writes the choice down.
+
+It is written as a Python module that imports nothing: a decision tree, and for each config the conditions under
+which it is legal.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,42 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.cli.formatting import config_text, print_json, table
+from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.errors import NothingFound
+from tuner.devices.detect import DetectedDevice, find, gpus, is_spec
+from tuner.devices.protocol import REGIMES
+from tuner.errors import DeviceTrouble, NothingFound
+from tuner.export.symbolic import in_python, traced
+from tuner.export.templates import filled
+from tuner.lookup.asking import completed_device, opened, parse_device
 from tuner.lookup.legality import Flags, Points
-from tuner.lookup.snapshot import Column, Subject, TunedProblem
+from tuner.lookup.snapshot import Column, Snapshot, TunedProblem
+from tuner.lookup.stale import builtin_now
 from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
-from tuner.study.first_use import MissingTime
+from tuner.results.record import ELSEWHERE, Subject
+from tuner.store import Store
+from tuner.study.first_use import MissingTime, remeasure
+from tuner.study.locks import occupied
+from tuner.version import __version__
+from tuner.workers.device_worker import Crew
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.intp]
@@ -32,13 +56,15 @@ AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
 DEPTH = 7
 #: Least gain of a question in mean loss over all rows: one that gains less is not asked.
 LEAST_GAIN = 0.001
+#: Length of lines of the written function.
+WIDTH = 110
 
 
 # ---- the cover: few columns, one of which is fast in each row
 
 
 def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
-    """Returns the columns whose best, row by row, is fastest on average.
+    """The columns whose best, row by row, is fastest on average.
 
     Greedy: the column that gains most comes next. Then one column at a time is taken out and replaced, as long
     as that gains. Greedy alone reaches at least 63 % of the gain that is possible, because a column never gains
@@ -52,14 +78,14 @@ def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
     Returns:
         Columns in the order chosen; fewer than `count` if more would gain nothing.
     """
-    chosen = _filled(speeds, given, count)
-    while True:
-        kept = ([column for column in chosen if column != gone] for gone in chosen[len(given) :])
+    chosen, gains = list(given), True
+    while gains:
+        kept = [chosen, *([column for column in chosen if column != gone] for gone in chosen[len(given) :])]
         others = [_filled(speeds, columns, count) for columns in kept]
-        best = max(others, key=lambda columns: _worth(speeds, columns), default=chosen)
-        if _worth(speeds, best) <= _worth(speeds, chosen) + 1e-9:
-            return chosen
-        chosen = best
+        best = max(others, key=lambda columns: _worth(speeds, columns))
+        gains = _worth(speeds, best) > _worth(speeds, chosen) + 1e-9
+        chosen = best if gains else chosen
+    return chosen
 
 
 def _filled(speeds: Floats, chosen: Sequence[int], count: int) -> list[int]:
@@ -82,96 +108,74 @@ def _worth(speeds: Floats, columns: Sequence[int]) -> float:
 # ---- the tree: which of a few columns to prefer at a shape
 
 
-@dataclass(frozen=True)
-class Fork:
-    """A question about a shape and its two branches.
+class Tree:
+    """Ranks columns by a shape, by questions whose answers cost least.
 
     Attributes:
-        question: A Python expression in the dims and ``layout``.
-        yes: The branch where it is true.
-        no: The branch where it is false.
+        text: The body of a Python function of the dims and ``layout``, which returns the ranking.
     """
 
-    question: str
-    yes: Tree
-    no: Tree
+    def __init__(self, shapes: Sequence[Mapping[str, Any]], losses: Floats) -> None:
+        """Grows it.
 
+        Args:
+            shapes: Per row: the dims, and ``layout``.
+            losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be
+                used.
+        """
+        self._losses = np.where(np.isinf(losses), 1.0, losses)
+        self._usual = self._losses.mean(axis=0)
+        self._questions = list(_questions(shapes))
+        asked = [compile(question, "<question>", "eval") for question in self._questions]
+        self._answers = np.array([[eval(code, {}, dict(shape)) for shape in shapes] for code in asked], bool)
+        self.text = self._grown(np.arange(len(losses)), DEPTH, "    ")
+        names: dict[str, Any] = {}
+        exec(f"def ranked({', '.join(shapes[0])}):\n{self.text}", names)
+        self._ranked: Callable[..., tuple[int, ...]] = names["ranked"]
 
-#: A leaf ranks the columns, the one to prefer first.
-Tree = Fork | tuple[int, ...]
+    def ranking(self, shape: Mapping[str, Any]) -> tuple[int, ...]:
+        """The columns for a shape, the one to prefer first."""
+        return self._ranked(**shape)
 
-
-def _holds(question: str, dims: Mapping[str, int], layout: str) -> bool:
-    return bool(eval(_compiled(question), {"min": min, "max": max}, {**dims, "layout": layout}))  # type: ignore[arg-type]
-
-
-@functools.cache
-def _compiled(question: str) -> object:
-    return compile(question, "<question>", "eval")
-
-
-def ranking(tree: Tree, dims: Mapping[str, int], layout: str) -> tuple[int, ...]:
-    """Returns the columns for a shape, the one to prefer first."""
-    while isinstance(tree, Fork):
-        tree = tree.yes if _holds(tree.question, dims, layout) else tree.no
-    return tree
-
-
-def grow(dims: Sequence[Mapping[str, int]], layouts: Sequence[str], losses: Floats) -> Tree:
-    """Grows the tree whose leaves' first choices cost least.
-
-    Args:
-        dims: Per row: the shape.
-        layouts: Per row: the layout.
-        losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be used.
-    """
-    losses = np.where(np.isinf(losses), 1.0, losses)
-    questions = list(_questions(dims, layouts))
-    shapes = list(zip(dims, layouts, strict=True))
-    answers = np.array([[_holds(question, *shape) for shape in shapes] for question in questions], bool)
-    usual = losses.mean(axis=0)
-
-    def grown(rows: Numbers, depth: int) -> Tree:
-        """Grows the part of the tree that these rows reach."""
-        sums = losses[rows].sum(axis=0)
-        leaf = tuple(np.lexsort((usual, sums)).tolist())
-        yes = answers[:, rows].astype(float)
+    def _grown(self, rows: Numbers, depth: int, indent: str) -> str:
+        """The part of the tree that these rows reach."""
+        losses = self._losses[rows]
+        sums = losses.sum(axis=0)
+        leaf = f"{indent}return ({', '.join(map(str, np.lexsort((self._usual, sums))))},)"
+        if not depth or not self._questions:
+            return leaf
+        yes = self._answers[:, rows].astype(float)
         # Per question: the total loss of rows after it; infinite if it does not separate them.
-        costs = (yes @ losses[rows]).min(axis=1) + ((1 - yes) @ losses[rows]).min(axis=1)
+        costs = (yes @ losses).min(axis=1) + ((1 - yes) @ losses).min(axis=1)
         costs[yes.min(axis=1) == yes.max(axis=1)] = np.inf
         best = int(np.argmin(np.round(costs, 9)))
-        if not depth or sums.min() - costs[best] < LEAST_GAIN * len(losses):
+        if sums.min() - costs[best] < LEAST_GAIN * len(self._losses):
             return leaf
-        branches = (grown(rows[answers[best, rows] == answer], depth - 1) for answer in (True, False))
-        return Fork(questions[best], *branches)
+        holds = self._answers[best, rows]
+        one = self._grown(rows[holds], depth - 1, indent + "    ")
+        other = self._grown(rows[~holds], depth - 1, indent)
+        return f"{indent}if {self._questions[best]}:\n{one}\n{other}"
 
-    return grown(np.arange(len(losses)), DEPTH) if questions else tuple(np.argsort(usual).tolist())
 
-
-def _questions(dims: Sequence[Mapping[str, int]], layouts: Sequence[str]) -> Iterator[str]:
+def _questions(shapes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields all possible questions: sizes of dims and their products, their divisors, the layout."""
-    names = list(dims[0])
-
-    def at_most(text: str) -> Iterator[str]:
-        sizes = {eval(text, {"min": min, "max": max}, dict(shape)) for shape in dims}
-        return (f"{text} <= {_between(*pair):_}" for pair in itertools.pairwise(sorted(sizes)))
-
-    for count in range(1, len(names) + 1):
-        for some in itertools.combinations(names, count):
-            yield from at_most(" * ".join(some))
-    for name, divisor in itertools.product(names, (2, 4)):
-        yield f"{name} % {divisor} == 0"
-    for left, right in itertools.combinations(names, 2):
-        yield f"{left} <= {right}"
-        yield from at_most(f"min({left}, {right})")
-        yield from at_most(f"max({left}, {right})")
-    for place in range(len(layouts[0])):
-        for letter in sorted({layout[place] for layout in layouts})[1:]:
-            yield f'layout[{place}] == "{letter}"'
+    names = [name for name in shapes[0] if name != "layout"]
+    pairs = list(itertools.combinations(names, 2))
+    products = [
+        " * ".join(some) for count in range(len(names)) for some in itertools.combinations(names, count + 1)
+    ]
+    ends = [f"{end}({left}, {right})" for left, right in pairs for end in ("min", "max")]
+    for text in products + ends:
+        sizes = {eval(text, {}, dict(shape)) for shape in shapes}
+        yield from (f"{text} <= {_between(*pair):_}" for pair in itertools.pairwise(sorted(sizes)))
+    yield from (f"{name} % {divisor} == 0" for name in names for divisor in (2, 4))
+    yield from (f"{left} <= {right}" for left, right in pairs)
+    for place, letters in enumerate(zip(*(shape.get("layout", "") for shape in shapes), strict=True)):
+        yield from (f'layout[{place}] == "{letter}"' for letter in sorted(set(letters))[1:])
 
 
 def _between(low: int, high: int) -> int:
-    """Returns a round number from one size on, and below the next: the first power of two, or the middle."""
+    """A round number from one size on, and below the next: the first power of two, or the middle."""
     power = 1 << (low - 1).bit_length()
     return power if power < high else int(math.sqrt(low * high))
 
@@ -202,8 +206,7 @@ class KnownShapes:
     always: Flags
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(NamedTuple):
     """The loss of a choice over the known shapes, as fractions of speed.
 
     Attributes:
@@ -218,17 +221,14 @@ class Losses:
     shapes: int
     unmeasured: int
 
-    @classmethod
-    def of(cls, shapes: KnownShapes, answers: Sequence[int | None]) -> Losses:
-        """The losses of an answer for each row; None is no answer."""
-        pairs = list(enumerate(answers))
-        losses = [1.0 if column is None else 1 - float(shapes.speeds[row, column]) for row, column in pairs]
-        unmeasured = sum(column is None or not shapes.measured[row, column] for row, column in pairs)
-        return cls(statistics.fmean(losses), max(losses), len(losses), unmeasured)
-
     def __str__(self) -> str:
         rest = f", {self.unmeasured} of them not measured" if self.unmeasured else ""
         return f"mean {self.mean:.2%}, worst {self.worst:.2%} over {self.shapes} shapes{rest}"
+
+
+def _shape(problem: Problem) -> dict[str, Any]:
+    """What a tree may ask about."""
+    return dict(problem.dims) | ({"layout": problem.layout} if problem.layout else {})
 
 
 @dataclass(frozen=True)
@@ -269,16 +269,22 @@ class Distilled:
             "best": self.fastest, "decided": [self.decision(row) for row in every],
             "left_out": [choice.decision(row) for row, choice in enumerate(without)],
         }  # fmt: skip
-        return {name: Losses.of(self.shapes, columns) for name, columns in answers.items()}
+        return {name: self._losses_of(columns) for name, columns in answers.items()}
+
+    def _losses_of(self, answers: Sequence[int | None]) -> Losses:
+        """The losses of a column for each row; None is no answer."""
+        speeds, measured = self.shapes.speeds, self.shapes.measured
+        losses = [1.0 if at is None else 1 - float(speeds[row, at]) for row, at in enumerate(answers)]
+        unmeasured = sum(at is None or not measured[row, at] for row, at in enumerate(answers))
+        return Losses(statistics.fmean(losses), max(losses), len(losses), unmeasured)
 
     def decision(self, row: int) -> int | None:
-        """Returns the column that the tree chooses for a row: the first legal one of its ranking."""
-        problem = self.shapes.rows[row].problem
-        order = (self.chosen[place] for place in ranking(self.tree, problem.dims, problem.layout))
+        """The column that the tree chooses for a row: the first legal one of its ranking."""
+        order = (self.chosen[place] for place in self.tree.ranking(_shape(self.shapes.rows[row].problem)))
         return next((column for column in order if self.shapes.speeds[row, column] > 0), None)
 
     def missing(self) -> list[MissingTime]:
-        """Returns the missing times of the chosen configs at known shapes."""
+        """The missing times of the chosen configs at known shapes."""
         shapes = self.shapes
         return [
             MissingTime(place.problem, shapes.kernels[named[0]], named[1], place.best_s)
@@ -287,11 +293,26 @@ class Distilled:
             if named is not None and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
         ]
 
+    def to_json(self) -> dict[str, Any]:
+        """The configs, the shapes, what the choice costs there, and which times are missing."""
+        return {
+            "configs": [
+                {"kernel": kernel, "config": dict(config)}
+                for kernel, config in (named or (None, {}) for named in self.columns)
+            ],
+            "shapes": [place.problem.to_json() for place in self.shapes.rows],
+            "loss": {name: losses._asdict() for name, losses in self.losses.items()},
+            "missing": [
+                {**one.problem.to_json(), "kernel": one.kernel.name, "config": dict(one.config)}
+                for one in self.missing()
+            ],
+        }  # fmt: skip
+
 
 def shapes_of(
     tuned: Sequence[TunedProblem], subject: Subject, catalogue: Catalogue, *, library: bool = False
 ) -> KnownShapes:
-    """Returns the tuned shapes of a subject, with every config known there.
+    """The tuned shapes of a subject, with every config known there.
 
     Args:
         tuned: What was tuned.
@@ -310,10 +331,8 @@ def shapes_of(
         )
     kernels = {kernel.name: kernel for kernel in catalogue.of(subject.operation, subject.kind)}
     known = list(dict.fromkeys(column for place in rows for column in place.times))
-    points = {
-        name: Points(kernel, [config for of, config in known if of == name]) for name, kernel in kernels.items()
-    }
     places = {name: [at for at, (of, _) in enumerate(known) if of == name] for name in kernels}
+    points = {name: Points(kernel, [known[at][1] for at in places[name]]) for name, kernel in kernels.items()}
 
     def legal(problem: Problem, device: DeviceInfo) -> Flags:
         flags = np.zeros(len(known), bool)
@@ -338,23 +357,20 @@ def _awkward(like: Problem) -> Iterator[Problem]:
     """Problems at the edge: every layout at each turn of awkward dims."""
     operation = like.operation
     for layout, turn in itertools.product(operation.layouts, range(len(AWKWARD_DIMS))):
-        dims = {
-            name: AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at, name in enumerate(operation.dims)
-        }
+        sizes = (AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in itertools.count())
+        dims = dict(zip(operation.dims, sizes, strict=False))
         yield operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
 
 
 def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Flags]:
     """Relative speeds, and which of them were measured; the others as at the nearest shape, and less."""
+    nowhere = math.nan
     times_s = np.array(
-        [
-            [place.times[column].time_s if column in place.times else np.nan for column in columns]
-            for place in rows
-        ]
+        [[own.times[at].time_s if at in own.times else nowhere for at in columns] for own in rows]
     )
-    behind = np.maximum(np.log(times_s / np.array([place.best_s for place in rows])[:, None]), 0.0)
+    behind = np.maximum(np.log(times_s / np.array([own.best_s for own in rows])[:, None]), 0.0)
     measured = ~np.isnan(behind)
-    logs = np.array([log_dims(place.problem.shape) for place in rows])
+    logs = np.array([log_dims(own.problem.shape) for own in rows])
     apart = distances(logs[:, None], logs[None])
     # Per row and column the nearest row that knows the column; its own, if that does.
     nearest = np.where(measured[None], apart[:, :, None], np.inf).argmin(axis=1)
@@ -374,11 +390,189 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
     rows = np.arange(len(shapes.rows)) if known is None else np.array(known)
     speeds = shapes.speeds[rows]
     chosen, always = cover(speeds, count), np.flatnonzero(shapes.always).tolist()
-    if set(always).isdisjoint(chosen):
-        promising = sorted(always, key=lambda column: -float(speeds[:, column].mean()))[:8]
-        covers = [cover(speeds, count, [column]) for column in promising]
-        chosen = max(covers, key=lambda columns: _worth(speeds, columns), default=chosen)
-    problems = [shapes.rows[row].problem for row in rows]
+    if always and set(always).isdisjoint(chosen):
+        chosen = cover(speeds, count, [max(always, key=lambda column: float(speeds[:, column].mean()))])
     losses = np.where(speeds[:, chosen] > 0, 1 - speeds[:, chosen], np.inf)
-    tree = grow([problem.dims for problem in problems], [problem.layout for problem in problems], losses)
+    tree = Tree([_shape(shapes.rows[row].problem) for row in rows], losses)
     return Distilled(shapes, tuple(chosen), tree, count)
+
+
+# ---- the command
+
+
+@click.command()
+@click.argument("operation")
+@click.option(
+    "--configs", "count", type=click.IntRange(1), default=12, show_default=True,
+    help="Largest number of configs.",
+)  # fmt: skip
+@click.option("--library", is_flag=True, help="Let the function choose the library, too.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="Write the function to this file.")
+@subject_options
+@click.option(
+    "--measure/--no-measure",
+    default=None,
+    help="Time missing configs; default: if this machine has the device.",
+)
+@click.option("--seconds", type=float, help="Seconds for timing; default: no limit.")
+@database_option
+@json_option
+def distil(
+    operation: str, count: int, library: bool, output: Path | None, measure: bool | None,
+    seconds: float | None, db: str, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
+    """Find few configs for many shapes, and write a Python function that chooses among them."""
+    writable_file(output)
+    catalogue = builtin_now()
+    with ExitStack() as closing:
+        store = opened(db)
+        if store is not None:
+            closing.callback(store.close)
+        info, subject = _subject(Snapshot.open(store), operation, **asked)
+
+        def choose(known: Store | None) -> Distilled:
+            tuned = Snapshot.open(known).tuned(subject, catalogue)
+            return distilled(shapes_of(tuned, subject, catalogue, library=library), count)
+
+        choice = choose(store)
+        if choice.missing() and measure is not False:
+            here = _here(asked["device"], info)
+            if here is not None:
+                choice = _measured(choice, here, subject, db, choose, seconds)
+            elif measure:
+                raise DeviceTrouble(
+                    f"--measure times on {info.name}, which is not on this machine; run the command there"
+                )
+    text = python_text(choice)
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(choice.to_json() | {"file": str(output or ""), "function": text})
+    else:
+        _show(choice)
+        click.echo(str(output) if output is not None else text)
+
+
+def _subject(
+    snapshot: Snapshot, operation: str, device: str, dtype: str, regime: str | None
+) -> tuple[DeviceInfo, Subject]:
+    """The device, complete, and what is asked about: in the first regime with known times, unless one is named.
+
+    Raises:
+        UnknownName: No such operation, dtype, or device.
+    """
+    catalogue = builtin_now()
+    declared = catalogue.operation(operation)
+    info = completed_device(parse_device(device), snapshot.devices())
+    dtype = declared.problem(dict.fromkeys(declared.dims, 1), dtype).dtype
+    regimes = [regime] if regime else REGIMES
+    subjects = [Subject(operation, dtype, info.kind, regime, info.name) for regime in regimes]
+    timed = (subject for subject in subjects if snapshot.tuned(subject, catalogue))
+    return info, next(timed, subjects[0])
+
+
+def _here(device: str, info: DeviceInfo) -> DetectedDevice | None:
+    """The device on this machine; None if it has none of that name."""
+    if is_spec(device):
+        return find(device)
+    return next((own for own in (*gpus(), find("cpu")) if own.info.name == info.name), None)
+
+
+def _measured(
+    choice: Distilled, here: DetectedDevice, subject: Subject, db: str, choose: Callable[[Store], Distilled],
+    seconds: float | None,
+) -> Distilled:  # fmt: skip
+    """Times what is missing, and chooses again, until nothing new is missing or time is up."""
+    deadline_s = math.inf if seconds is None else time.monotonic() + seconds
+    study, tried = f"{ELSEWHERE} {subject.operation}", set[Any]()
+    report = partial(click.echo, err=True)
+    with Store.open(db) as store, occupied(db, (here,), study), Crew([here]) as crew:
+        while time.monotonic() < deadline_s:
+            missing = {(one.problem, one.kernel.name, one.config): one for one in choice.missing()}
+            fresh = [missing[key] for key in missing if key not in tried]
+            if not fresh:
+                break
+            tried |= missing.keys()
+            remeasure(store, crew, fresh, subject.regime, study, deadline_s, report)
+            choice = choose(store)
+    return choice
+
+
+def _show(choice: Distilled) -> None:
+    fastest = choice.fastest
+    rows = [
+        (number, *((kernel, config_text(config)) if kernel else ("the library", "-")), best_for)
+        for number, ((kernel, config), best_for) in enumerate(
+            (named or ("", {}), f"{fastest.count(column)} of {len(fastest)}")
+            for column, named in zip(choice.chosen, choice.columns, strict=True)
+        )
+    ]
+    table("The configs", ("", "kernel", "config", "best for"), rows)
+    names = ("the best of them", "the one that `choose` takes", "at shapes left out of all choices")
+    table(
+        "What they cost, as a fraction of speed", ("", "loss"), zip(names, choice.losses.values(), strict=True)
+    )
+    if missing := choice.missing():
+        click.echo(f"{len(missing)} times are missing; `--measure` takes them, on the device", err=True)
+
+
+# ---- the function
+
+
+def python_text(choice: Distilled) -> str:
+    """A module with ``CONFIGS``, a ``legal_N`` for each that asks something of the shape, and ``choose``.
+
+    ``choose(dims..., layout)`` returns (kernel, config). A kernel of ``None`` stands for the library.
+    """
+    like = choice.shapes.rows[0]
+    names, layouts = list(_shape(like.problem)), like.problem.operation.layouts
+    return filled(
+        Path(__file__).with_name("templates") / "choose.py.jinja", {},
+        choice=choice, like=like, version=__version__, names=", ".join(names),
+        columns=[_written(column) for column in choice.columns],
+        legal=[_conditions(choice, column) for column in choice.columns],
+        parameters=", ".join(f'layout="{layouts[0]}"' if name == "layout" else name for name in names),
+        shown=", ".join(f"{name}={{{name}}}" for name in names), branches=choice.tree.text,
+    )  # fmt: skip
+
+
+def _written(column: Column | None) -> str:
+    if column is None:
+        return "(None, {})"
+    config = textwrap.fill(repr(dict(column[1])), WIDTH - 4, initial_indent=" " * 8, subsequent_indent=" " * 9)
+    return f'("{column[0]}",\n{config})'
+
+
+def _conditions(choice: Distilled, column: Column | None) -> list[tuple[str, str]]:
+    """What a config asks of the layout and then of the dims, as Python; empty where it asks nothing."""
+    if column is None:
+        return []
+    rows, by_rule = choice.shapes.rows, dict[str, list[str]]()
+    layouts = rows[0].problem.operation.layouts
+    for layout in layouts:
+        own = [place for place in rows if place.problem.layout == layout]
+        rule = _rule_of(choice.shapes.kernels[column[0]], column, own or rows, layout)
+        if rule is not None:
+            by_rule.setdefault(rule, []).append(layout)
+    if list(by_rule.values()) == [list(layouts)]:
+        (rule,) = by_rule
+        return [("", rule)] if rule else []
+    rules = [(f"layout in {tuple(where)!r}", rule or "True") for rule, where in by_rule.items()]
+    return [*rules, ("", "False")]
+
+
+def _rule_of(kernel: Kernel, column: Column, rows: Sequence[TunedProblem], layout: str) -> str | None:
+    """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
+    device, binding = rows[0].device, [rule for rule in kernel.constraints if not rule.for_speed]
+    problems = (replace(place.problem, layout=layout) for place in rows)
+    problem = next((own for own in problems if kernel.allows(own, device, column[1])), None)
+    if problem is None:
+        return None
+    dims, trace = traced(problem)
+    try:
+        for constraint in binding:
+            bool(constraint.rule(dims, device, column[1]))
+    except Exception:  # a rule that cannot be followed holds for this one shape, as far as is known
+        return " and ".join(f"{name} == {size}" for name, size in problem.shape)
+    conditions = [in_python(assumption.condition) for assumption in trace.assumptions]
+    return " and ".join(f"({text})" if " or " in text else text for text in conditions)

@@ -4,27 +4,11 @@ from tuner.extras import Command, Extra
 
 EXTRA = Extra(
     commands={
-        "ladder": Command(
-            "tuner.report.ladder:ladder", "Measure each kernel of an operation in order.", "Tune"
-        ),
-        "distil": Command(
-            "tuner.report.distil_command:distil",
-            "Find few configs for many shapes, and how to choose.",
-            "Answer",
-        ),
-        "simulate": Command(
-            "tuner.report.simulate:simulate_command",
-            "Replay a study on a recorded space, without a device.",
-            "Records",
-        ),
-        "show": Command(
-            "tuner.report.pages:show_command",
-            "Show what a study saw, also as a page with figures.",
-            "Look",
-        ),
-        "compare": Command(
-            "tuner.report.comparing:compare", "Compare devices, drivers, versions, days or studies.", "Look"
-        ),
+        "ladder": Command("tuner.report.ladder:ladder", "Measure each kernel of an operation in order.", "Tune"),
+        "distil": Command("tuner.report.distil:distil", "Find few configs for many shapes, and how to choose.", "Answer"),
+        "simulate": Command("tuner.report.simulate:simulate_command", "Replay a study on a recorded space, without a device.", "Records"),
+        "show": Command("tuner.report.pages:show_command", "Show what a study saw, also as a page with figures.", "Look"),
+        "compare": Command("tuner.report.comparing:compare", "Compare devices, drivers, versions, days or studies.", "Look"),
     },
-    provides={"figures": "tuner.report.pages:FigureWriter"},
-)
+    provides={"figures": "tuner.report.pages"},
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from tuner.cli.formatting import duration, print_json, table
+from tuner.cli.formatting import print_json, table
 from tuner.cli.options import (
     KERNEL,
     database_option,
     device_option,
     folder_option,
     json_option,
-    parse_problem,
+    named_problem,
     problem_options,
     writable_folder,
 )
@@ -30,8 +30,8 @@ from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Parameter, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound, TunerError
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, ladder_of, lessons, read_ladder_plan
-from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung, SweepPoint
+from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, lessons, read_ladder_plan
+from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.search import Known, Search, SearchOptions
@@ -46,24 +46,20 @@ from tuner.workers.device_worker import Crew
 
 #: Seconds for tuning each step, unless said otherwise.
 DEFAULT_SECONDS = 10.0
-#: Seconds for the alternation of a problem's rungs beyond the minimum number of rounds.
+#: Seconds for the alternation of a problem's steps beyond the minimum number of rounds.
 FINALS_S = 15.0
 #: Seconds that one config may take, however slow the first steps are.
 LIMIT_S = 560.0
-#: Largest size in bytes of the array that is read or copied on a GPU.
-GPU_BYTES = 1 << 30
-#: On a CPU the size is this multiple of the last-level cache, within these bounds.
-CACHES, CPU_LEAST_BYTES, CPU_MOST_BYTES = 4, 64 << 20, 256 << 20
-#: The array and its checks take this multiple of its bytes.
-ROOM = 16
-#: Multiply-adds for each number, and numbers for each thread that a device can hold.
-STEPS, NUMBERS = 16_384, 8
-#: Number of numbers for each core of a CPU.
-NUMBERS_OF_A_CORE = 1 << 14
+#: Bytes of the array that is read or copied: on a GPU; on a CPU at the least and at the most.
+GPU_BYTES, CPU_LEAST_BYTES, CPU_MOST_BYTES = 1 << 30, 64 << 20, 256 << 20
+#: On a CPU it is this multiple of the last-level cache. The array and its checks take this multiple of it.
+CACHES, ROOM = 4, 16
+#: Multiply-adds for each number, and numbers for each thread that a GPU can hold, or for each core.
+STEPS, NUMBERS, NUMBERS_OF_A_CORE = 16_384, 8, 1 << 14
 
 
 def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:
-    """Returns the legal configs in which the pinned parameters have their values.
+    """The legal configs in which the pinned parameters have their values.
 
     A rule that is for speed alone is dropped if it excludes all of the pinned values, so that a step is shown
     as published. Without pins, a kernel meant for other shapes has no configs left.
@@ -84,7 +80,7 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
 def first_configs(
     kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo
 ) -> list[Config]:
-    """Returns the legal ones of the kernel's declared first configs, with pins applied."""
+    """The legal ones of the kernel's declared first configs, with pins applied."""
     pinned = [Config({**config, **pins}) for config in kernel.first_configs()]
     return [config for config in pinned if kernel.legal(problem, device, config)]
 
@@ -92,7 +88,7 @@ def first_configs(
 def declared_config(
     kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo
 ) -> Config | None:
-    """Returns the first declared config that is legal; else the most similar legal config, None without one."""
+    """The first declared config that is legal; else the most similar legal config, None without one."""
     known = first_configs(kernel, pins, problem, device)
     if known:
         return known[0]
@@ -136,25 +132,25 @@ class Climb:
             NothingFound: No step has a legal config.
             DeviceTrouble: The device cannot be opened or stays unwell.
         """
-        plan, worker = self.plan, self.crew.devices[0]
-        ladder = Ladder(plan, worker.info, worker.versions, self.regime)
-        for problem in plan.problems:
-            by_layout: dict[str, list[LadderStep]] = {}
-            for step in plan.steps:
-                by_layout.setdefault(step.layout or problem.layout, []).append(step)
-            rungs: list[Rung] = []
-            for layout, steps in by_layout.items():
-                rungs += self._climb(ladder, replace(problem, layout=layout), steps)
-            ladder.rungs += sorted(rungs, key=lambda rung: plan.steps.index(rung.step))
-        if plan.steps and not ladder.rungs:
+        worker = self.crew.devices[0]
+        ladder = Ladder(self.plan, worker.info, worker.versions, self.regime)
+        for section in self.plan.sections:
+            ladder.rungs += self._climb(ladder, section)
+        if not ladder.rungs:
             raise NothingFound(
                 f"no step of the ladder has a legal config on {worker.info.name}; choose another shape"
             )
-        for sweep in plan.sweeps:
-            ladder.sweeps += self._sweep(sweep)
+        ladder.rungs.sort(key=self._place)
         self.report("the device's limits")
-        ladder.limits = DeviceLimits(*self._limits(plan.problems[0].dtype))
+        ladder.limits = DeviceLimits(*self._limits(ladder.rungs[0].section.problem.dtype))
         return ladder
+
+    def _place(self, rung: Rung) -> tuple[int, int]:
+        """Steps of one shape come as in the plan, whatever their layouts; sweeps come last."""
+        if rung.section.is_sweep:
+            return len(self.plan.shapes), 0
+        sizes = [size for _, size in rung.section.problem.shape]
+        return self.plan.shapes.index(sizes), self.plan.steps.index(rung.step)
 
     @contextmanager
     def _session(self, problem: Problem, regime: str) -> Iterator[Session]:
@@ -165,51 +161,52 @@ class Climb:
             session.prepare()
             yield session
 
-    def _climb(self, ladder: Ladder, problem: Problem, steps: Sequence[LadderStep]) -> list[Rung]:
-        """Measures steps at a problem, then all of them and the library in alternation."""
+    def _climb(self, ladder: Ladder, section: Section) -> list[Rung]:
+        """Measures the steps of a section; beside those of a ladder the library, and all in alternation."""
+        problem, rungs = section.problem, list[Rung]()
         with self._session(problem, self.regime) as session:
-            self.report(f"{problem}: the library")
             library = session.worker.baseline()
             if library is not None:
                 self.store.add(session.recorder.of_baseline(library))
-            rungs = []
-            for number, step in enumerate(steps, 1):
-                self.report(f"{problem}: step {number} of {len(steps)}, {step.label}")
-                rungs += self._tried(step, session)
-            self.report(f"{problem}: all steps in alternation")
-            times = iter(session.worker.finals([rung.code for rung in rungs if rung.code], FINALS_S))
-            for at, rung in enumerate(rungs):
-                if rung.code is not None:
-                    rungs[at] = replace(rung, measurement=next(times))
-                    session.add(Role.FINAL, rung.step.kernel, rung.config, rungs[at].measurement)
-            library = next(times, library)
+            for number, step in enumerate(section.steps, 1):
+                self.report(f"{section.title}: step {number} of {len(section.steps)}, {step.label}")
+                rungs += self._tried(section, step, session)
+            if not section.is_sweep:
+                self.report(f"{section.title}: all steps in alternation")
+                times = iter(session.worker.finals([rung.code for rung in rungs if rung.code], FINALS_S))
+                rungs = [replace(rung, measurement=next(times)) if rung.code else rung for rung in rungs]
+                for rung in rungs:
+                    if rung.code is not None:
+                        session.add(Role.FINAL, rung.kernel, rung.config, rung.measurement)
+                library = next(times, library)
             if library is not None:
                 name = problem.operation.baselines[ladder.device.kind].named(problem)
                 ladder.libraries.append(Library(name, problem, library))
             if self.end_to_end:
                 ladder.transfers_s[problem] = session.worker.transfers_s()
-        ladder.libraries += self._further_library(problem)
+        if not section.is_sweep:
+            ladder.libraries += self._further_library(problem)
         return rungs
 
-    def _tried(self, step: LadderStep, session: Session) -> list[Rung]:
+    def _tried(self, section: Section, step: LadderStep, session: Session) -> Iterator[Rung]:
         """Tunes a step, or measures its declared config; none if no config is legal."""
-        kernel, pins, problem, info = step.kernel, step.pins, session.problem, session.worker.info
-        if self.seconds is not None:
-            space = pinned_space(kernel, pins, problem, info)
-            tuned = self._tuned(step, space, session) if len(space) > 1 else None
+        kernel, info = self.plan.kernel(step.kernel), session.worker.info
+        if self.seconds is not None and not section.is_sweep:
+            space = pinned_space(kernel, step.config, section.problem, info)
+            tuned = self._tuned(section, step, space, session) if len(space) > 1 else None
             if tuned is not None:
-                return [tuned]
-        config = declared_config(kernel, pins, problem, info)
-        if config is None:
-            return []
-        code, measurement = session.timed(kernel, config, LIMIT_S)
-        session.add(Role.TRIAL, kernel, config, measurement)
-        return [Rung(step, problem, config, measurement, code=code)]
+                yield tuned
+                return
+        config = declared_config(kernel, step.config, section.problem, info)
+        if config is not None:
+            code, measurement = session.timed(kernel, config, LIMIT_S)
+            session.add(Role.TRIAL, kernel, config, measurement)
+            yield Rung(section, step, kernel, config, measurement, code=code)
 
-    def _tuned(self, step: LadderStep, space: Space, session: Session) -> Rung | None:
+    def _tuned(self, section: Section, step: LadderStep, space: Space, session: Session) -> Rung | None:
         """Searches the space of one kernel; None if no config could be measured."""
-        kernel = step.kernel
-        starts = first_configs(kernel, step.pins, session.problem, session.worker.info)
+        kernel = self.plan.kernel(step.kernel)
+        starts = first_configs(kernel, step.config, session.problem, session.worker.info)
         known = Known([(kernel.name, config) for config in starts])
         search = Search({kernel.name: space}, SearchOptions(self.seed), known)
         budget = TimeBudget(self.seconds, finals_s=0.0)
@@ -225,16 +222,8 @@ class Climb:
         if best is None:
             return None
         measurement = Measurement(Outcome.MEASURED, samples_s=(times_s[best],))
-        return Rung(step, session.problem, best[1], measurement, budget.progress.trials, codes[best])
-
-    def _sweep(self, sweep: Sweep) -> Iterator[SweepPoint]:
-        for problem in sweep.problems:
-            self.report(f"{problem}: {sweep.label} over {sweep.parameter}")
-            with self._session(problem, self.regime) as session:
-                for value in sweep.values:
-                    config = declared_config(sweep.kernel, sweep.pinned(value), problem, session.worker.info)
-                    if config is not None:
-                        yield SweepPoint(sweep, problem, value, session.timed(sweep.kernel, config, LIMIT_S)[1])
+        trials = budget.progress.trials
+        return Rung(section, step, kernel, best[1], measurement, trials, codes[best])
 
     # ---- what the steps are compared with
 
@@ -258,16 +247,18 @@ class Climb:
             work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
             yield work / time_s if time_s else 0.0
 
-    def _best_s(self, problem: Problem, kernels: Sequence[Kernel]) -> float | None:
+    def _best_s(self, problem: Problem, kernels: Iterable[Kernel]) -> float | None:
         """The shortest median over the declared configs, on a CPU with one thread and with all cores."""
         times = []
         with self._session(problem, "cold") as session:
             info = session.worker.info
-            counts = (1, 1 << (max(info.cores, 1).bit_length() - 1))
+            counts = {1, 1 << (max(info.cores, 1).bit_length() - 1)}
             for kernel in kernels:
                 pins = [{kernel.threads: count} for count in counts] if kernel.threads else [{}]
-                configs = [config for pin in pins for config in first_configs(kernel, pin, problem, info)]
-                times += [session.timed(kernel, config, LIMIT_S)[1].time_s for config in dict.fromkeys(configs)]
+                for config in [config for pin in pins for config in first_configs(kernel, pin, problem, info)]:
+                    measurement = session.timed(kernel, config, LIMIT_S)[1]
+                    session.add(Role.TRIAL, kernel, config, measurement)
+                    times.append(measurement.time_s)
         return min(filter(None, times), default=None)
 
     def _further_library(self, problem: Problem) -> Iterator[Library]:
@@ -286,7 +277,7 @@ class Climb:
 
 
 def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...]]:
-    """Returns a problem of a file in ``kernels/limits``, and its kernels."""
+    """A problem of a file in ``kernels/limits``, and its kernels."""
     catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
     return catalogue.operation(name).problem(dims, dtype), catalogue.kernels
 
@@ -305,31 +296,31 @@ def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
 @click.command()
 @problem_options
 @click.option(
-    "--kernel",
-    "kernels",
-    shell_complete=KERNEL,
-    multiple=True,
+    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
     help="Measure only this kernel; repeat for several.",
-)
+)  # fmt: skip
 @device_option("cpu or cuda:N; default: the GPU if there is one.")
 @click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
 @click.option(
-    "--sweeps/--no-sweeps",
-    default=None,
+    "--sweeps/--no-sweeps", default=None,
     help="Time block sizes one by one, or do not.  [default: only with -o; those of a plan]",
-)
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
 @folder_option("Write an HTML page and plots to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
 def ladder(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], dtype: str, layout: str, regime: str,
-    kernels: tuple[str, ...], device: str, seconds: float | None, sweeps: bool | None, folder: Path | None,
+    folder: Path | None,
+    seconds: float | None,
+    end_to_end: bool,
+    seed: int,
+    db: str,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Measure every kernel of an operation in order, and show what each step gains.
 
     OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
@@ -339,72 +330,60 @@ def ladder(
         raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
     if folder is not None:
         writable_folder(folder)
-    words = (sets, dtype, layout, options["precision"], options["epilogue"])
-    if target.endswith(".toml"):
-        if dims or kernels or any(words):
-            raise InputError(
-                f"a ladder plan says itself what to measure, got more beside {target}; leave it away"
-            )
-        plan = read_ladder_plan(Path(target), builtin())
-        where = _device_of_plan(target, plan, device)
-    else:
-        catalogue, problem = parse_problem(target, dims, *words)
-        where = find(device)
-        swept = folder is not None if sweeps is None else sweeps
-        plan = ladder_of(catalogue, problem, where.target, kernels, sweeps=swept)
-    if sweeps is False:
-        plan = replace(plan, sweeps=())
+    plan, where = _asked(options, sweeps=folder is not None)
     if seconds is None and not (options["classic"] or plan.classic):
         seconds = DEFAULT_SECONDS
     report = partial(click.echo, err=True) if not options["quiet"] else lambda text: None
     with (
-        Store.open(options["db"]) as store,
-        occupied(options["db"], (where,), f"ladder {plan.title}"),
+        Store.open(db) as store,
+        occupied(db, (where,), f"ladder {plan.title}"),
         Crew([where]) as crew,
     ):
-        end_to_end, seed = options["end_to_end"], options["seed"]
-        climbed = Climb(plan, crew, store, regime, seconds, end_to_end, seed, report).run()
+        climbed = Climb(plan, crew, store, options["regime"], seconds, end_to_end, seed, report).run()
     if folder is not None:
         from tuner.report.pages import write_ladder
 
         for path in write_ladder(climbed, folder):
             click.echo(str(path), err=True)
-    if options["as_json"]:
+    if as_json:
         print_json(climbed.rows())
     else:
         _print_tables(climbed)
 
 
-def _device_of_plan(file: str, plan: LadderPlan, device: str) -> DetectedDevice:
-    where = find(device or kind_of(plan.target).first)
-    if where.target != plan.target:
-        raise InputError(f"{file} is for {plan.target}, got --device {where.spec}; choose another device")
-    return where
+def _asked(options: Mapping[str, Any], sweeps: bool) -> tuple[LadderPlan, DetectedDevice]:
+    """The plan that a user names, or that of an operation's kernels, and the device.
+
+    Raises:
+        InputError: More than a plan is named, or a device that the plan is not for.
+    """
+    target, chosen = options["target"], options["sweeps"]
+    if target.endswith(".toml"):
+        words = ("dims", "kernels", "sets", "dtype", "layout", "precision", "epilogue")
+        if any(options[name] for name in words):
+            raise InputError(
+                f"a ladder plan says itself what to measure, got more beside {target}; leave it away"
+            )
+        plan = read_ladder_plan(Path(target), builtin())
+        where = find(options["device"] or kind_of(plan.target).first)
+        if where.target != plan.target:
+            raise InputError(f"{target} is for {plan.target}, got --device {where.spec}; choose another device")
+        if chosen is False:
+            plan.sweeps = []
+    else:
+        catalogue, problem = named_problem(options)
+        where = find(options["device"])
+        plan = ladder_of(
+            catalogue, problem, where.target, options["kernels"], sweeps=sweeps if chosen is None else chosen
+        )
+    return plan, where
 
 
 def _print_tables(climbed: Ladder) -> None:
-    """Prints the rungs of each shape, libraries, sweeps and limits."""
-    for problem in climbed.problems:
-        table(f"{problem} on {climbed.device.name}, {climbed.regime}", *climbed.table(problem))
-        for text in climbed.slower_texts(problem):
+    """Prints the steps of each shape, libraries, sweeps and limits."""
+    for section in climbed.sections:
+        table(f"{section.title} on {climbed.device.name}, {climbed.regime}", *climbed.table(section))
+        for text in climbed.slower_texts(section):
             click.echo(text)
-    for sweep in climbed.plan.sweeps:
-        _print_sweep(sweep, [point for point in climbed.sweeps if point.sweep is sweep])
     if limits := str(climbed.limits):
         click.echo(limits)
-
-
-def _print_sweep(sweep: Sweep, points: Sequence[SweepPoint]) -> None:
-    """A row for each problem, the report's figure in brackets."""
-    times_s = {(point.problem, point.value): point.measurement.time_s for point in points}
-    values = [value for value in sweep.values if any(point.value == value for point in points)]
-    rows = []
-    for problem in dict.fromkeys(point.problem for point in points):
-        sizes, cells = tuple(size for _, size in problem.shape), []
-        for value in values:
-            time_s, reported = times_s.get((problem, value)), sweep.published_ms.get((sizes, value))
-            ours = duration(time_s) if time_s else "-"
-            cells.append(ours + (f" ({reported:g} ms)" if reported else ""))
-        rows.append((" x ".join(map(str, sizes)), *cells))
-    title = f"{sweep.label} over {sweep.parameter}" + (" (the report's)" if sweep.published_ms else "")
-    table(title, ("shape", *map(str, values)), rows)

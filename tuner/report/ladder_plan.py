@@ -2,101 +2,233 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import configs_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Operation, Problem
-from tuner.declare.space import Value
 from tuner.errors import InputError, PlanError, UnknownName
 
 
-@dataclass(frozen=True)
-class LadderStep:
+class _Table(BaseModel):
+    """A table of a plan: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Published(_Table):
+    """What a public report says of a step.
+
+    Attributes:
+        shape: Sizes in the order of the operation's dims.
+        source: The report; the plan's, unless given.
+        hardware: What it measured on; the plan's, unless given.
+    """
+
+    shape: list[int]
+    ms: float | None = None
+    gflops: float | None = None
+    gbps: float | None = None
+    of_library: float | None = None
+    max_rel: float | None = None
+    mean_rel: float | None = None
+    note: str = ""
+    source: str = ""
+    hardware: str = ""
+
+    def distance(self, shape: Sequence[int]) -> float:
+        """How far a shape is from the report's."""
+        return sum(abs(x - y) / max(x, y) for x, y in zip(self.shape, shape, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """What the report says, as a JSON object."""
+        return self.model_dump(exclude_defaults=True) | {"hardware": self.hardware, "source": self.source}
+
+
+class LadderStep(_Table):
     """One kernel of a ladder.
 
     Attributes:
-        kernel: Which.
-        label: Its name on the page.
-        pins: Parameters that are fixed; the others are tuned, or take their defaults.
+        kernel: Its name.
+        label: Its name on the page; the kernel's, unless given.
+        config: Parameters that are fixed; the others are tuned, or take their defaults.
         layout: Its layout, if not the ladder's.
-        published: Figures of public reports: ``shape`` in the operation's order, the report's ``source`` and
-            ``hardware``, and what it says: ``ms``, ``gflops``, ``gbps``, ``of_library``, ``max_rel``,
-            ``mean_rel``, ``note``.
+        published: Figures of public reports.
     """
 
-    kernel: Kernel
-    label: str
-    pins: Mapping[str, Value] = field(default_factory=dict)
+    kernel: str
+    label: str = ""
+    config: dict[str, Any] = {}
     layout: str = ""
-    published: tuple[Mapping[str, Any], ...] = ()
-
-    def published_near(self, shape: Sequence[int]) -> Mapping[str, Any] | None:
-        """Returns the report's figures for the nearest shape."""
-
-        def distance(report: Mapping[str, Any]) -> float:
-            pairs = zip(report["shape"], shape, strict=True)
-            return float(sum(abs(x - y) / max(x, y) for x, y in pairs))
-
-        return min(self.published, key=distance, default=None)
+    published: list[Published] = []
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(_Table):
     """One parameter of a kernel over its values, for several shapes.
 
     Attributes:
-        kernel: Which.
-        label: Its name on the page.
+        kernel: Its name.
+        label: Its name on the page; the kernel's, unless given.
         parameter: The parameter that varies; several names, separated by spaces, vary together.
         values: Its values.
-        problems: The problems.
-        pins: Fixed parameters; the others take their defaults, or the nearest legal values.
-        published_ms: By (shape, value), a report's time in milliseconds.
+        shapes: Sizes in the order of the operation's dims.
+        config: Fixed parameters; the others take their defaults, or the nearest legal values.
+        published_ms: A report's times: a row for each shape, with a figure for each value.
     """
 
-    kernel: Kernel
-    label: str
+    kernel: str
+    label: str = ""
     parameter: str
-    values: tuple[Value, ...]
-    problems: tuple[Problem, ...]
-    pins: Mapping[str, Value] = field(default_factory=dict)
-    published_ms: Mapping[tuple[tuple[int, ...], Value], float] = field(default_factory=dict)
+    values: list[Any]
+    shapes: list[list[int]]
+    config: dict[str, Any] = {}
+    published_ms: list[list[float]] = []
 
-    def pinned(self, value: Value) -> dict[str, Value]:
-        """Returns the fixed parameters for one value."""
-        return {**self.pins, **dict.fromkeys(self.parameter.split(), value)}
+    def steps(self, shape: Sequence[int]) -> list[LadderStep]:
+        """A step for each value, at a shape."""
+        rows = dict(zip(map(tuple, self.shapes), self.published_ms, strict=False))
+        times_ms = rows.get(tuple(shape), [None] * len(self.values))
+        return [
+            LadderStep(
+                kernel=self.kernel, label=f"{self.parameter}={value}",
+                config={**self.config, **dict.fromkeys(self.parameter.split(), value)},
+                published=[Published(shape=list(shape), ms=ms)] if ms else [],
+            )
+            for value, ms in zip(self.values, times_ms, strict=True)
+        ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LadderPlan:
-    """What to climb.
+class Section(NamedTuple):
+    """Steps that are shown and compared together.
 
     Attributes:
-        title: Title for people.
-        problems: The shapes, each a ladder of its own.
-        steps: Steps in order.
-        sweeps: Sweeps beside them.
-        target: ``cuda`` or ``cpu``.
-        classic: True if steps use their declared configs instead of being tuned.
-        remarks: What a page says of it: the report that it reproduces, and notes, line by line.
+        title: The problem in words; of a sweep, what varies, too.
+        problem: The problem.
+        steps: The steps.
+        is_sweep: True for the values of a sweep, which are not timed in alternation.
     """
 
     title: str
-    problems: tuple[Problem, ...]
-    steps: tuple[LadderStep, ...]
-    sweeps: tuple[Sweep, ...] = ()
-    target: str = ""
+    problem: Problem
+    steps: Sequence[LadderStep]
+    is_sweep: bool = False
+
+
+class LadderPlan(_Table):
+    """What to climb: a table for people's eyes, checked against the kernels that it names.
+
+    Attributes:
+        title: Title for people; the file's name, unless given.
+        source: The public report that it reproduces.
+        hardware: What that report measured on.
+        target: ``cuda`` or ``cpu``.
+        shapes: The problems, each a ladder of its own.
+        classic: True if steps use their declared configs instead of being tuned.
+        notes: More for the page, line by line.
+    """
+
+    title: str = ""
+    source: str = ""
+    hardware: str = ""
+    operation: str
+    target: str
+    dtype: str = ""
+    layout: str = ""
+    precision: str = ""
+    epilogue: str = ""
+    shapes: list[list[int]]
     classic: bool = False
-    remarks: tuple[str, ...] = ()
+    steps: list[LadderStep] = []
+    sweeps: list[Sweep] = []
+    notes: list[str] = []
+    _operation: Operation = PrivateAttr()
+    _kernels: dict[str, Kernel] = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _suits_the_kernels(self, info: ValidationInfo) -> LadderPlan:
+        """Fills in what follows from the declarations of a catalogue, and checks names and values by them."""
+        catalogue = info.context
+        assert isinstance(catalogue, Catalogue), "a plan is read beside a catalogue"
+        self._operation = catalogue.operation(self.operation)
+        kernels = (*catalogue.shown, *catalogue.of(self.operation, self.target))
+        self._kernels = {
+            kernel.name: kernel
+            for kernel in kernels
+            if (kernel.operation, kernel.kind) == (self.operation, self.target)
+        }
+        for sweep in self.sweeps:
+            widths = [len(row) for row in sweep.published_ms]
+            if widths and widths != [len(sweep.values)] * len(sweep.shapes):
+                raise InputError(
+                    f"published_ms of a sweep has a row for each shape, with a figure for each value, got "
+                    f"{widths} for {len(sweep.shapes)} x {len(sweep.values)}"
+                )
+        sections = self.sections
+        if not self.shapes or not sections:
+            raise InputError("a ladder has a shape, and a step or a sweep; add them")
+        for step in (step for section in sections for step in section.steps):
+            self._check(step)
+        return self
+
+    def _check(self, step: LadderStep) -> None:
+        """Its kernel has its values, its operation the layout; fills in what a step leaves to the plan."""
+        known = {parameter.name: parameter.values for parameter in self.kernel(step.kernel).parameters}
+        for parameter, value in step.config.items():
+            if value not in known.get(parameter, ()):
+                raise InputError(
+                    f"step {step.kernel}: a config names a parameter and one of its values, got {parameter} = "
+                    f"{value!r}; choose among {known.get(parameter, tuple(known))}"
+                )
+        step.label = step.label or step.kernel
+        for figures in step.published:
+            self._problem(figures.shape, "")
+            figures.source = figures.source or self.source
+            figures.hardware = figures.hardware or self.hardware
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of a name.
+
+        Raises:
+            UnknownName: The operation has none of that name.
+        """
+        if name not in self._kernels:
+            raise UnknownName("kernel", name, self._kernels)
+        return self._kernels[name]
+
+    def _problem(self, shape: Sequence[int], layout: str) -> Problem:
+        """The problem of a shape, in the plan's layout if none is given.
+
+        Raises:
+            InputError: The shape has not a size for each dim, or there is no such layout.
+        """
+        dims = self._operation.dims
+        if len(shape) != len(dims):
+            raise InputError(f"a shape is a list of {len(dims)} dims, got {shape!r}")
+        options = (self.dtype, layout or self.layout, self.precision, self.epilogue)
+        return self._operation.problem(dict(zip(dims, shape, strict=True)), *options)
+
+    @property
+    def sections(self) -> list[Section]:
+        """For each shape the steps of each layout; then, for each sweep and shape, its values."""
+        sections = []
+        for shape, layout in itertools.product(self.shapes, dict.fromkeys(step.layout for step in self.steps)):
+            problem = self._problem(shape, layout)
+            steps = [step for step in self.steps if step.layout == layout]
+            sections.append(Section(str(problem), problem, steps))
+        for sweep in self.sweeps:
+            for problem in (self._problem(shape, "") for shape in sweep.shapes):
+                title = f"{sweep.label or sweep.kernel} over {sweep.parameter}: {problem}"
+                steps = sweep.steps([size for _, size in problem.shape])
+                sections.append(Section(title, problem, steps, True))
+        return sections
 
 
 @cache
@@ -107,63 +239,8 @@ def lessons() -> dict[str, Any]:
 
 
 def lesson_of(kernel: Kernel, key: str) -> str:
-    """Returns what is said of a kernel under a key of `lessons`; empty if there is nothing."""
+    """What is said of a kernel under a key of `lessons`; empty if there is nothing."""
     return str(lessons().get(kernel.operation, {}).get(kernel.target, {}).get(kernel.name, {}).get(key, ""))
-
-
-# ---- plans in files
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Figures(_Table):
-    shape: list[int]
-    ms: float | None = None
-    gflops: float | None = None
-    gbps: float | None = None
-    of_library: float | None = None
-    max_rel: float | None = None
-    mean_rel: float | None = None
-    note: str = ""
-
-
-class _Step(_Table):
-    kernel: str
-    label: str = ""
-    config: dict[str, Any] = {}
-    layout: str = ""
-    published: list[_Figures] = []
-
-
-class _Sweep(_Table):
-    kernel: str
-    label: str = ""
-    parameter: str
-    values: list[Any]
-    shapes: list[list[int]]
-    config: dict[str, Any] = {}
-    published_ms: list[list[float]] = []
-
-
-class _Plan(_Table):
-    title: str = ""
-    source: str = ""
-    hardware: str = ""
-    operation: str
-    target: str
-    dtype: str = ""
-    layout: str = ""
-    shapes: list[list[int]]
-    classic: bool = False
-    steps: list[_Step] = []
-    sweeps: list[_Sweep] = []
-    notes: list[str] = []
-
-
-#: Key of a list of tables -> their form.
-_FORMS: Mapping[str, type[_Table]] = {"steps": _Step, "sweeps": _Sweep, "published": _Figures}
 
 
 def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
@@ -177,106 +254,26 @@ def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
         PlanError: It cannot be read, or a key or value is wrong; the message names file and key.
     """
     try:
-        table = _Plan.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        return _PlanReader(table, catalogue).read(path.stem)
+        table = {"title": path.stem} | tomllib.loads(path.read_text(encoding="utf-8"))
+        return LadderPlan.model_validate(table, context=catalogue)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PlanError(
             f"{path} cannot be read as a ladder plan: {error}; check the path and the text"
         ) from None
     except ValidationError as error:
-        raise PlanError(f"{path}: {_complaint(error)}") from None
+        mistake = error.errors()[0]
+        where = ".".join(map(str, mistake["loc"]))
+        raise PlanError(
+            f"{path}: {where}: {mistake['msg'].lower()}; docs/ladder.md lists the keys of a plan"
+        ) from None
     except InputError as error:
         raise PlanError(f"{path}: {error}") from error
-
-
-def _complaint(error: ValidationError) -> str:
-    """The first mistake, with the path of its key."""
-    mistake = error.errors()[0]
-    *parents, key = map(str, mistake["loc"])
-    where = ".".join((*parents, key))
-    if mistake["type"] == "missing":
-        return f"{where} is needed; add it"
-    if mistake["type"] == "extra_forbidden":
-        form = next((_FORMS[part] for part in reversed(parents) if part in _FORMS), _Plan)
-        return f"{where}: {UnknownName('key', key, form.model_fields)}"
-    return f"{where} has the wrong type, got {mistake['input']!r}: {mistake['msg'].lower()}"
-
-
-class _PlanReader:
-    """Turns the tables of a plan into what is climbed, by the declarations that they name."""
-
-    def __init__(self, plan: _Plan, catalogue: Catalogue) -> None:
-        self._plan = plan
-        self._operation: Operation = catalogue.operation(plan.operation)
-        self._kernels = {kernel.name: kernel for kernel in catalogue.of(plan.operation, plan.target)}
-
-    def read(self, name: str) -> LadderPlan:
-        """The plan; its file's name is its title if it has none."""
-        plan, problems = self._plan, self._problems(self._plan.shapes)
-        steps, sweeps = tuple(map(self._step, plan.steps)), tuple(map(self._sweep, plan.sweeps))
-        if not problems or not (steps or sweeps):
-            raise InputError("a ladder has a shape, and a step or a sweep; add them")
-        reproduces = [f"Reproduces: {plan.source} ({plan.hardware})"] if plan.source else []
-        remarks = (*reproduces, *plan.notes)
-        return LadderPlan(plan.title or name, problems, steps, sweeps, plan.target, plan.classic, remarks)
-
-    def _problems(self, shapes: Iterable[list[int]]) -> tuple[Problem, ...]:
-        operation, problems = self._operation, []
-        for shape in shapes:
-            if len(shape) != len(operation.dims):
-                raise InputError(f"a shape is a list of {len(operation.dims)} dims, got {shape!r}")
-            dims = dict(zip(operation.dims, shape, strict=True))
-            problems.append(operation.problem(dims, self._plan.dtype, self._plan.layout))
-        return tuple(problems)
-
-    def _kernel(self, name: str, config: Mapping[str, Value]) -> Kernel:
-        """The kernel of a name, which has the values of a config."""
-        if name not in self._kernels:
-            raise UnknownName("kernel", name, self._kernels)
-        known = {parameter.name: parameter.values for parameter in self._kernels[name].parameters}
-        for parameter, value in config.items():
-            if value not in known.get(parameter, ()):
-                raise InputError(
-                    f"step {name}: a config names a parameter and one of its values, got {parameter} = "
-                    f"{value!r}; choose among {known.get(parameter, tuple(known))}"
-                )
-        return self._kernels[name]
-
-    def _step(self, table: _Step) -> LadderStep:
-        kernel, layouts = self._kernel(table.kernel, table.config), self._operation.layouts
-        if table.layout and table.layout not in layouts:
-            raise UnknownName(f"layout of {self._operation.name}", table.layout, layouts)
-        self._problems(figures.shape for figures in table.published)
-        report = {"hardware": self._plan.hardware, "source": self._plan.source}
-        published = tuple(report | figures.model_dump(exclude_unset=True) for figures in table.published)
-        return LadderStep(kernel, table.label or kernel.name, table.config, table.layout, published)
-
-    def _sweep(self, table: _Sweep) -> Sweep:
-        kernel = self._kernel(table.kernel, table.config)
-        for value in table.values:
-            self._kernel(table.kernel, dict.fromkeys(table.parameter.split(), value))
-        widths = [len(row) for row in table.published_ms]
-        if widths and widths != [len(table.values)] * len(table.shapes):
-            raise InputError(
-                f"sweep of {kernel.name}: published_ms has a row for each shape, with a figure for each value, "
-                f"got {widths} for {len(table.shapes)} x {len(table.values)}"
-            )
-        published_ms = {
-            (tuple(shape), value): ms
-            for shape, row in zip(table.shapes, table.published_ms, strict=False)
-            for value, ms in zip(table.values, row, strict=True)
-        }
-        label, problems = table.label or kernel.name, self._problems(table.shapes)
-        return Sweep(kernel, label, table.parameter, tuple(table.values), problems, table.config, published_ms)
-
-
-# ---- the ladder of an operation
 
 
 def ladder_of(
     catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str], *, sweeps: bool = False
 ) -> LadderPlan:
-    """Makes the ladder of an operation's kernels, in order, with the figures of published reports.
+    """The ladder of an operation's kernels, in order, with the figures of published reports.
 
     Args:
         catalogue: The catalogue with the kernels.
@@ -293,16 +290,21 @@ def ladder_of(
     kernels = _kernels(catalogue, problem, target, tuple(only))
     if not kernels:
         raise InputError(f"{operation.name} has no kernel for {target}; choose another --device")
-    published: dict[str, list[Mapping[str, Any]]] = {}
+    published: dict[str, list[dict[str, Any]]] = {}
     for path in [] if operation.origin else sorted(configs_folder().glob("ladder-*.toml")):
-        for step in read_ladder_plan(path, catalogue).steps:
-            if (step.kernel.operation, step.kernel.kind) == (operation.name, target):
-                published.setdefault(step.kernel.name, []).extend(step.published)
-    steps = [
-        LadderStep(kernel, kernel.name, published=tuple(published.get(kernel.name, ()))) for kernel in kernels
-    ]
+        plan = read_ladder_plan(path, catalogue)
+        if (plan.operation, plan.target) == (operation.name, target):
+            for step in plan.steps:
+                published.setdefault(step.kernel, []).extend(map(Published.to_json, step.published))
     swept = [_lesson_sweep(kernel, problem) for kernel in kernels] if sweeps else []
-    return LadderPlan(f"The ladder of {problem}", (problem,), tuple(steps), tuple(filter(None, swept)), target)
+    table = {
+        "title": f"The ladder of {problem}", "operation": operation.name, "target": target,
+        "dtype": problem.dtype, "layout": problem.layout, "precision": problem.precision,
+        "epilogue": str(problem.epilogue), "shapes": [[size for _, size in problem.shape]],
+        "steps": [{"kernel": own.name, "published": published.get(own.name, [])} for own in kernels],
+        "sweeps": list(filter(None, swept)),
+    }  # fmt: skip
+    return LadderPlan.model_validate(table, context=catalogue)
 
 
 def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str, ...]) -> list[Kernel]:
@@ -315,20 +317,22 @@ def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[st
         and kernel.serves(precision)
         and (not only or kernel.name in only)
     ]
-    usual = tuple(kernel for kernel in only if kernel not in {each.name for each in shown})
+    usual = tuple(kernel for kernel in only if kernel not in {own.name for own in shown})
     if only and not usual:
         return shown
     kernels = catalogue.serving(problem, target, usual)
     return [*shown, *(kernel for kernel in kernels if only or precision == IEEE or not kernel.serves(IEEE))]
 
 
-def _lesson_sweep(kernel: Kernel, problem: Problem) -> Sweep | None:
-    """Returns the sweep that a kernel's lesson names, over problems up to this one."""
+def _lesson_sweep(kernel: Kernel, problem: Problem) -> dict[str, Any] | None:
+    """The sweep that a kernel's lesson names, over problems up to this one."""
     names = lesson_of(kernel, "sweep").split()
     values_of = {parameter.name: parameter.values for parameter in kernel.parameters}
     if not names or not values_of.keys() >= set(names):
         return None
-    values = tuple(value for value in values_of[names[0]] if all(value in values_of[name] for name in names))
-    shapes = [{dim: max(1, size >> halvings) for dim, size in problem.shape} for halvings in (3, 2, 1, 0)]
-    problems = tuple(dict.fromkeys(problem.at(shape) for shape in shapes))
-    return Sweep(kernel, kernel.name, " ".join(names), values, problems)
+    values = [value for value in values_of[names[0]] if all(value in values_of[name] for name in names)]
+    shapes = {tuple(max(1, size >> halvings) for _, size in problem.shape) for halvings in range(4)}
+    return {
+        "kernel": kernel.name, "parameter": " ".join(names), "values": values,
+        "shapes": [list(shape) for shape in sorted(shapes)],
+    }  # fmt: skip

@@ -1,15 +1,16 @@
-"""The results of a climb: rungs, libraries, limits, sweeps; their rows, and their tables in words."""
+"""The result of a climb: steps, libraries, limits, sweeps; as rows for programs, and as tables for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Value
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Sweep, lesson_of
+from tuner.declare.space import Config
+from tuner.report.ladder_plan import LadderPlan, LadderStep, Published, Section, lesson_of
 from tuner.results.measurement import Measurement, Outcome, compare, headline
 from tuner.results.record import utc_now
 from tuner.results.units import answer_speed, config_text, duration
@@ -21,12 +22,12 @@ MOSTLY_READ = 0.1
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """The device's limits, as measured here.
+    """The device's limits, as measured here; 0 where one was not measured.
 
     Attributes:
         read_gbps: Reading memory, GB/s.
         copy_gbps: Copying memory, both directions counted, GB/s.
-        tflops: Multiply-adds in registers, in the ladder's dtype, TFLOPS; 0 if not measured.
+        tflops: Multiply-adds in registers, in the ladder's dtype, TFLOPS.
     """
 
     read_gbps: float = 0.0
@@ -34,7 +35,7 @@ class DeviceLimits:
     tflops: float = 0.0
 
     def bandwidth_gbps(self, problem: Problem) -> float:
-        """Returns the limit of memory that applies to a problem, in GB/s."""
+        """The limit of memory that applies to a problem, in GB/s."""
         written = sum(tensor.bytes for tensor in problem.outputs)
         return self.read_gbps if written < MOSTLY_READ * problem.work.bytes else self.copy_gbps
 
@@ -46,12 +47,12 @@ class DeviceLimits:
         return max(moving, computing)
 
     def __str__(self) -> str:
-        parts = [
-            f"reading {self.read_gbps:.0f} GB/s" if self.read_gbps else "",
-            f"copying {self.copy_gbps:.0f} GB/s" if self.copy_gbps else "",
-            f"multiply-adds {self.tflops:.3g} TFLOPS" if self.tflops else "",
-        ]
-        return f"Limits measured here: {', '.join(filter(None, parts))}" if any(parts) else ""
+        if not any(asdict(self).values()):
+            return ""
+        return (
+            f"Limits measured here: reading {self.read_gbps:.0f} GB/s, copying {self.copy_gbps:.0f} GB/s, "
+            f"multiply-adds {self.tflops:.3g} TFLOPS"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,47 +60,37 @@ class Rung:
     """A step that was climbed.
 
     Attributes:
+        section: The section of the plan.
         step: The step.
-        problem: The problem.
+        kernel: Its kernel.
         config: The config.
         measurement: Its measurement.
         trials: Number of configs tried for it.
         code: Its machine code; None if it cannot play the finals.
     """
 
+    section: Section
     step: LadderStep
-    problem: Problem
+    kernel: Kernel
     config: Config
     measurement: Measurement
     trials: int = 1
     code: CompiledConfig | None = None
 
+    @property
+    def published(self) -> Published | None:
+        """The report's figures for the nearest shape."""
+        sizes = [size for _, size in self.section.problem.shape]
+        return min(self.step.published, key=lambda figures: figures.distance(sizes), default=None)
 
-@dataclass(frozen=True)
-class Library:
-    """A library measured beside the rungs.
 
-    Attributes:
-        name: e.g. ``cuBLAS``.
-        problem: The problem.
-        measurement: Its measurement.
-        main: True for the operation's baseline, to which ratios refer.
-    """
+class Library(NamedTuple):
+    """A library measured beside the steps; ratios refer to the operation's baseline, which is `main`."""
 
     name: str
     problem: Problem
     measurement: Measurement
     main: bool = True
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One value of a sweep for one problem."""
-
-    sweep: Sweep
-    problem: Problem
-    value: Value
-    measurement: Measurement
 
 
 @dataclass
@@ -112,9 +103,8 @@ class Ladder:
         versions: Name -> version of everything involved.
         regime: How times were taken.
         limits: The device's limits.
-        rungs: Rungs in order, problem by problem.
+        rungs: Steps in order, section by section.
         libraries: Libraries measured beside them.
-        sweeps: Points of sweeps, in order.
         transfers_s: Problem -> seconds for ``allocate``, ``to_device``, ``to_host``.
         measured_at: Time, ISO 8601.
     """
@@ -126,14 +116,17 @@ class Ladder:
     limits: DeviceLimits = field(default_factory=DeviceLimits)
     rungs: list[Rung] = field(default_factory=list)
     libraries: list[Library] = field(default_factory=list)
-    sweeps: list[SweepPoint] = field(default_factory=list)
     transfers_s: dict[Problem, Mapping[str, float]] = field(default_factory=dict)
     measured_at: str = field(default_factory=utc_now)
 
     @property
-    def problems(self) -> list[Problem]:
-        """The problems of the rungs, in order."""
-        return list(dict.fromkeys(rung.problem for rung in self.rungs))
+    def sections(self) -> list[Section]:
+        """The sections that have a step, in order."""
+        return [section for section in self.plan.sections if self.rungs_of(section)]
+
+    def rungs_of(self, section: Section) -> list[Rung]:
+        """The steps of a section that were climbed."""
+        return [rung for rung in self.rungs if rung.section.title == section.title]
 
     def libraries_of(self, problem: Problem) -> list[tuple[Library, float]]:
         """The libraries that were timed for a problem, with their seconds, the operation's baseline first."""
@@ -144,33 +137,34 @@ class Ladder:
         ]
         return sorted(timed, key=lambda pair: not pair[0].main)
 
-    def rows(self, problem: Problem | None = None) -> list[dict[str, Any]]:
-        """Returns a JSON object for each rung, in order; only those of a problem, if one is named."""
+    def rows(self, section: Section | None = None) -> list[dict[str, Any]]:
+        """A JSON object for each step, in order: those of a section, or of all but sweeps.
+
+        A step is compared with the one before, and with the first, of its shape, whatever its layout.
+        """
         rows: list[dict[str, Any]] = []
-        before: dict[Any, Measurement] = {}
-        first: dict[Any, Measurement] = {}
+        timed: dict[Any, list[Measurement]] = {}
         for rung in self.rungs:
-            shape, measurement = rung.problem.shape, rung.measurement
-            timed = measurement.outcome is Outcome.MEASURED
-            row = self._row(rung, before.get(shape, measurement), first.get(shape, measurement))
-            if problem in (None, rung.problem):
-                rows.append(row)
-            if timed:
-                before[shape] = measurement
-                first.setdefault(shape, measurement)
+            own = rung.section
+            earlier = timed.setdefault((own.problem.shape, own.is_sweep and own.title), [])
+            if rung.measurement.outcome is Outcome.MEASURED:
+                earlier.append(rung.measurement)
+            if own.title == section.title if section else not own.is_sweep:
+                rows.append(self._row(rung, earlier))
         return rows
 
-    def _row(self, rung: Rung, before: Measurement, first: Measurement) -> dict[str, Any]:
-        problem, measurement = rung.problem, rung.measurement
-        main = next((each for each, _ in self.libraries_of(problem) if each.main), None)
-        published = rung.step.published_near([size for _, size in problem.shape])
+    def _row(self, rung: Rung, timed: Sequence[Measurement]) -> dict[str, Any]:
+        """The JSON object of a step; `timed` are those of its shape up to this one, if it has a time."""
+        problem, measurement, published = rung.section.problem, rung.measurement, rung.published
+        main = next((library.measurement for library, _ in self.libraries_of(problem) if library.main), None)
         row = {
-            "kernel": rung.step.kernel.name, "label": rung.step.label, "config": dict(rung.config),
-            "problem": problem.to_json(), **self._figures(problem, measurement),
-            "step_speedup": _speedup(measurement, before), "total_speedup": _speedup(measurement, first),
-            "of_library": _speedup(measurement, main.measurement) if main else None,
-            "outcome": measurement.outcome.value, "reason": measurement.reason, "trials": rung.trials,
-            "published": None if published is None else dict(published),
+            "kernel": rung.kernel.name, "label": rung.step.label, "config": dict(rung.config),
+            "problem": problem.to_json(), **self.figures(problem, measurement),
+            "step_speedup": _speedup(measurement, timed[-2:][0] if timed else None),
+            "total_speedup": _speedup(measurement, timed[0] if timed else None),
+            "of_library": _speedup(measurement, main), "outcome": measurement.outcome.value,
+            "reason": measurement.reason, "trials": rung.trials,
+            "published": published.to_json() if published is not None else None,
         }  # fmt: skip
         transfers = self.transfers_s.get(problem)
         if transfers and row["time_s"]:
@@ -178,7 +172,7 @@ class Ladder:
             row["end_to_end"] = {**transfers, "kernel": row["time_s"], "total": total}
         return row
 
-    def _figures(self, problem: Problem, measurement: Measurement) -> dict[str, Any]:
+    def figures(self, problem: Problem, measurement: Measurement) -> dict[str, Any]:
         """What is known of a time and a result, whoever computed it; None without a time."""
         time_s = measurement.time_s if measurement.outcome is Outcome.MEASURED else None
         error, least_s = measurement.error, self.limits.least_s(problem)
@@ -193,65 +187,60 @@ class Ladder:
 
     # ---- in the words that terminals and pages share
 
-    def table(self, problem: Problem) -> tuple[list[str], list[list[str]]]:
-        """Columns and rows of a problem's steps, then of the libraries."""
-        rows, libraries = self.rows(problem), self.libraries_of(problem)
-        optional = {"end_to_end": _end_to_end, "published": _published}
-        optional = {name: text for name, text in optional.items() if any(row.get(name) for row in rows)}
-        library = libraries[0][0].name if libraries else "library"
-        columns = [
-            "step", "time", "speed", "step x", "total x", f"of {library}", "of limit", "noise",
-            "error: max, mean", *(name.replace("_", " ") for name in optional),
-        ]  # fmt: skip
+    def table(self, section: Section) -> tuple[list[str], list[list[str]]]:
+        """Columns and rows of a section's steps, then of the libraries; a column without a word is left out."""
+        libraries = [library for library, _ in self.libraries_of(section.problem)]
+        rows = self.rows(section)
         rows += [
-            {"label": library.name, **self._figures(problem, library.measurement)} for library, _ in libraries
+            {"label": library.name, **self.figures(section.problem, library.measurement)}
+            for library in libraries
         ]
-        return columns, [
-            [*_cells(row), *(text(row[name]) if row.get(name) else "" for name, text in optional.items())]
-            for row in rows
-        ]
+        cells = [_cells(row, libraries[0].name if libraries else "library") for row in rows]
+        columns = [name for name in cells[0] if any(row[name] for row in cells)]
+        return columns, [[row[name] for name in columns] for row in cells]
 
-    def slower_texts(self, problem: Problem) -> list[str]:
+    def slower_texts(self, section: Section) -> list[str]:
         """A sentence for each step that is slower than the one before beyond noise, with the known reason."""
         texts = []
-        for row in self.rows(problem):
-            if (row["step_speedup"] or 1.0) < 1 - 2 * max(row["noise"] or 0.0, 0.005):
-                step = next(rung.step for rung in self.rungs if rung.step.label == row["label"])
-                why = lesson_of(step.kernel, "slower")
-                texts.append(f"{step.label} is slower than the step before{f': {why}' if why else ''}")
+        for rung, row in zip(self.rungs_of(section), self.rows(section), strict=True):
+            if not section.is_sweep and (row["step_speedup"] or 1.0) < 1 - 2 * max(row["noise"] or 0.0, 0.005):
+                why = lesson_of(rung.kernel, "slower")
+                texts.append(f"{rung.step.label} is slower than the step before{f': {why}' if why else ''}")
         return texts
 
 
-def _speedup(own: Measurement, other: Measurement) -> float | None:
-    """Returns another's time over the own; the median over rounds if they share rounds."""
-    if own.outcome is not Outcome.MEASURED or not own.time_s or not other.time_s:
+def _speedup(own: Measurement, other: Measurement | None) -> float | None:
+    """Another's time over the own; the median over rounds if they share rounds."""
+    if other is None or own.outcome is not Outcome.MEASURED or not own.time_s or not other.time_s:
         return None
     if len(own.samples_s) == len(other.samples_s):
         return compare(own.samples_s, other.samples_s).ratio
     return other.time_s / own.time_s
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    label = f"{row['label']}\n  {config_text(row['config'])}" if "config" in row else row["label"]
-    if row["time_s"] is None:
-        return [label, f"{row['outcome']}: {headline(row['reason'])[:80]}", *[""] * 7]
-    error = row["error"]
-    return [
-        label, duration(row["time_s"]), answer_speed(row),
-        *(f"{row[key]:.2f}" if row.get(key) else "" for key in ("step_speedup", "total_speedup")),
-        *(f"{row[key]:.1%}" if row.get(key) else "" for key in ("of_library", "of_limit")),
-        f"{row['noise']:.1%}", f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else "",
-    ]  # fmt: skip
-
-
-def _end_to_end(whole: Mapping[str, float]) -> str:
-    """Time of a run from the host's memory and back, and its parts."""
+def _cells(row: Mapping[str, Any], library: str) -> dict[str, str]:
+    """Column -> the word of a row."""
+    time_s, error, whole, published = (row.get(name) for name in ("time_s", "error", "end_to_end", "published"))
+    failed = f"{row.get('outcome')}: {headline(row.get('reason', ''))[:80]}"
     parts = [
         f"{name.replace('_', ' ')} {duration(seconds)}"
-        for name, seconds in whole.items()
+        for name, seconds in (whole or {}).items()
         if name not in ("kernel", "total")
     ]
-    return f"{duration(whole['total'])}\n  {', '.join(parts)}"
+
+    def shown(name: str, form: str) -> str:
+        return format(row[name], form) if time_s and row.get(name) else ""
+
+    return {
+        "step": f"{row['label']}\n  {config_text(row['config'])}" if "config" in row else row["label"],
+        "time": duration(time_s) if time_s else failed, "speed": answer_speed(row) if time_s else "",
+        "step x": shown("step_speedup", ".2f"), "total x": shown("total_speedup", ".2f"),
+        f"of {library}": shown("of_library", ".1%"), "of limit": shown("of_limit", ".1%"),
+        "noise": shown("noise", ".1%"),
+        "error: max, mean": f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else "",
+        "end to end": f"{duration(whole['total'])}\n  {', '.join(parts)}" if whole else "",
+        "published": _published(published) if published else "",
+    }  # fmt: skip
 
 
 #: Figure of a report -> how it is written.

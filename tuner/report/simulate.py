@@ -28,9 +28,9 @@ from tuner.cli.formatting import show as show_rows
 from tuner.cli.options import SAMPLER, json_option
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.results.measurement import Measurement, Outcome
+from tuner.results.measurement import Outcome
 from tuner.results.verdict import FINALISTS, shortlist
-from tuner.search import Known, Observation, Search, SearchOptions
+from tuner.search import Candidate, Known, Observation, Search, SearchOptions
 from tuner.study.recordings import Recording, read_recording
 from tuner.workers.sampling import screen_by
 
@@ -39,63 +39,35 @@ CHECKPOINTS = (10, 25, 50, 100, 200)
 
 
 @dataclass(frozen=True)
-class Replay:
-    """One study on a recording.
-
-    Attributes:
-        fraction_at: Trials -> fraction of the optimum reached by then; 0 before any config has a time.
-        trials: Number of trials; fewer than allowed if the study stopped.
-        stopped: Why it stopped; empty if it used all trials.
-        recorded_s: Recorded compile and run time of the trials, in seconds.
-        search_s: Time for asking and telling in this replay, in seconds.
-    """
-
-    fraction_at: Mapping[int, float]
-    trials: int
-    stopped: str
-    recorded_s: float
-    search_s: float
-
-
-@dataclass(frozen=True)
 class SimulationResult:
-    """Replays of one strategy on one recording.
+    """Studies of one strategy on one recording.
 
     Attributes:
         space: Name of the recording.
         strategy: Name of the sampler.
-        replays: One replay for each repeat.
+        fractions: Trials -> the fraction of the optimum that each study had reached after them; 0 before any
+            config has a time.
+        seconds_per_trial: Mean recorded seconds for compiling and running a trial's config.
+        search_seconds_per_trial: Mean seconds for asking and telling, in these replays.
     """
 
     space: str
     strategy: str
-    replays: tuple[Replay, ...]
-
-    def fractions(self) -> dict[int, list[float]]:
-        """Trials -> the fraction of the optimum that each replay had reached after them."""
-        return {
-            trials: [replay.fraction_at[trials] for replay in self.replays]
-            for trials in self.replays[0].fraction_at
-        }
-
-    def per_trial(self, name: str) -> float:
-        """Mean seconds of a trial: ``recorded_s``, for compiling and running it, or ``search_s``."""
-        trials = sum(replay.trials for replay in self.replays)
-        return sum(float(getattr(replay, name)) for replay in self.replays) / trials
+    fractions: Mapping[int, Sequence[float]]
+    seconds_per_trial: float
+    search_seconds_per_trial: float
 
     def to_json(self) -> dict[str, Any]:
-        """Space, strategy, repeats, fractions, and seconds of a trial: recorded, and of the search."""
-        return {
-            "space": self.space,
-            "strategy": self.strategy,
-            "repeats": len(self.replays),
-            "fraction_at": {
-                str(trials): {"mean": statistics.fmean(reached), "min": min(reached), "max": max(reached)}
-                for trials, reached in self.fractions().items()
-            },
-            "seconds_per_trial": self.per_trial("recorded_s"),
-            "search_seconds_per_trial": self.per_trial("search_s"),
+        """Everything as plain values; fractions as their mean, least and most."""
+        fractions = {
+            str(trials): {"mean": fmean(reached), "min": min(reached), "max": max(reached)}
+            for trials, reached in self.fractions.items()
         }
+        return {
+            "space": self.space, "strategy": self.strategy, "repeats": len(next(iter(self.fractions.values()))),
+            "fraction_at": fractions, "seconds_per_trial": self.seconds_per_trial,
+            "search_seconds_per_trial": self.search_seconds_per_trial,
+        }  # fmt: skip
 
 
 def simulate(
@@ -124,13 +96,17 @@ def simulate(
         if value < 1:
             raise InputError(f"{name} is 1 or more, got {value}; choose another")
     elsewhere = _elsewhere(recording, warm_start) if warm_start else ()
+    checkpoints = sorted({count for count in CHECKPOINTS if count < trials} | {trials})
+    seeds = range(seed, seed + repeats)
     # The search's matrices are small: waking more threads takes longer than they save.
     with threadpool_limits(1, "blas"):
-        replays = tuple(
-            _replay(recording, SearchOptions(number, sampler, trials), trials, elsewhere)
-            for number in range(seed, seed + repeats)
-        )
-    return SimulationResult(recording.name, sampler, replays)
+        replays = [_Replay(recording, SearchOptions(number, sampler, trials), elsewhere) for number in seeds]
+        reached = [[replay.fraction_after(count) for count in checkpoints] for replay in replays]
+    made = sum(replay.made for replay in replays)
+    return SimulationResult(
+        recording.name, sampler, dict(zip(checkpoints, zip(*reached, strict=True), strict=True)),
+        sum(replay.recorded_s for replay in replays) / made, sum(replay.search_s for replay in replays) / made,
+    )  # fmt: skip
 
 
 def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
@@ -147,59 +123,47 @@ def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
     ]
 
 
-def _replay(
-    recording: Recording, options: SearchOptions, trials: int, elsewhere: Sequence[Observation]
-) -> Replay:
-    rng = np.random.default_rng([options.seed, trials])
-    begun = time.perf_counter()
-    search = Search(recording.spaces, options, Known(elsewhere=elsewhere))
-    times_s: dict[tuple[str, Config], float] = {}
-    fraction_at: dict[int, float] = {}
-    made, recorded_s = 0, 0.0
-    checkpoints = sorted({count for count in CHECKPOINTS if count < trials} | {trials})
-    while made < trials and (candidates := search.ask()):
-        (candidate,) = candidates
-        measurement = recording.measurement(candidate.kernel, candidate.config)
-        outcome, time_s = _tried(measurement, min(times_s.values(), default=None), rng)
-        if outcome is Outcome.MEASURED and time_s is not None:
-            times_s[candidate.kernel, candidate.config] = time_s
-        search.tell(candidate, outcome, time_s)
-        made += 1
-        recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
-        if made in checkpoints:
-            fraction_at[made] = _fraction(recording, times_s, search.leaderboard())
-    search_s = time.perf_counter() - begun
-    last = _fraction(recording, times_s, search.leaderboard())
-    for count in checkpoints:  # a study that stopped earlier keeps its champion
-        fraction_at.setdefault(count, last)
-    return Replay(fraction_at, made, search.stopped, recorded_s, search_s)
+class _Replay:
+    """One study on a recording, which stops earlier where the search does."""
 
+    def __init__(self, recording: Recording, options: SearchOptions, elsewhere: Sequence[Observation]) -> None:
+        self._recording = recording
+        self._search = Search(recording.spaces, options, Known(elsewhere=elsewhere))
+        self._rng = np.random.default_rng([options.seed, options.budget or 0])
+        self._times_s: dict[tuple[str, Config], float] = {}
+        self.made, self.recorded_s, self.search_s = 0, 0.0, 0.0
 
-def _tried(
-    recorded: Measurement, incumbent_s: float | None, rng: np.random.Generator
-) -> tuple[Outcome, float | None]:
-    """Returns the result of a trial: outcome and median of the drawn samples."""
-    if recorded.outcome is not Outcome.MEASURED:
-        return recorded.outcome, None
-    screened = screen_by(lambda count: rng.choice(recorded.samples_s, count).tolist(), incumbent_s)
-    outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
-    return outcome, statistics.median(screened.samples_s)
+    def fraction_after(self, trials: int) -> float:
+        """Goes on to a number of trials; the fraction of the optimum that the winner of finals then reaches."""
+        begun = time.perf_counter()
+        while self.made < trials and (candidates := self._search.ask()):
+            self._try(candidates[0])
+        self.search_s += time.perf_counter() - begun
+        if not self._times_s:
+            return 0.0
+        by_turns = zip_longest(shortlist(self._search.leaderboard(), None), shortlist(self._times_s, None))
+        finalists = list(dict.fromkeys(config for pair in by_turns for config in pair if config))[:FINALISTS]
+        kernels = self._recording.kernels
+        return self._recording.optimum_s / min(
+            float(kernels[kernel].mean_s[kernels[kernel].space.index_of(config)])
+            for kernel, config in finalists
+        )
 
-
-def _fraction(
-    recording: Recording,
-    observed: Mapping[tuple[str, Config], float],
-    believed: Mapping[tuple[str, Config], float],
-) -> float:
-    """Returns the fraction of the optimum that the winner of finals reaches."""
-    if not observed:
-        return 0.0
-    by_turns = zip_longest(shortlist(believed, None), shortlist(observed, None))
-    finalists = list(dict.fromkeys(config for pair in by_turns for config in pair if config))[:FINALISTS]
-    kernels = recording.kernels
-    return recording.optimum_s / min(
-        float(kernels[kernel].mean_s[kernels[kernel].space.index_of(config)]) for kernel, config in finalists
-    )
+    def _try(self, candidate: Candidate) -> None:
+        """Screens a config by samples that are drawn from the recorded ones."""
+        measurement = self._recording.measurement(candidate.kernel, candidate.config)
+        outcome, time_s = measurement.outcome, None
+        if outcome is Outcome.MEASURED:
+            draw = lambda count: self._rng.choice(measurement.samples_s, count).tolist()
+            screened = screen_by(draw, min(self._times_s.values(), default=None))
+            time_s = statistics.median(screened.samples_s)
+            if screened.pruned:
+                outcome = Outcome.PRUNED
+            else:
+                self._times_s[candidate.kernel, candidate.config] = time_s
+        self._search.tell(candidate, outcome, time_s)
+        self.made += 1
+        self.recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
 
 
 @click.command()
@@ -223,16 +187,18 @@ def simulate_command(
     Prints the fraction of the space's best speed that is reached after given numbers of trials.
     """
     earlier = read_recording(warm_start) if warm_start else None
-    replayed = simulate(
+    result = simulate(
         read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
     )
-    per_trial_s = replayed.per_trial("recorded_s")
     rows = [
-        (count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)), clock(count * per_trial_s))
-        for count, reached in replayed.fractions().items()
-    ]
+        (
+            count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)),
+            clock(count * result.seconds_per_trial),
+        )
+        for count, reached in result.fractions.items()
+    ]  # fmt: skip
     columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
-    title = f"{replayed.space}: {replayed.strategy}, {len(replayed.replays)} studies"
-    show_rows(as_json, replayed.to_json(), title, columns, rows)
+    title = f"{result.space}: {result.strategy}, {repeats} studies"
+    show_rows(as_json, result.to_json(), title, columns, rows)
     if not as_json:
-        click.echo(f"searching takes {duration(replayed.per_trial('search_s'))} a trial", err=True)
+        click.echo(f"searching takes {duration(result.search_seconds_per_trial)} a trial", err=True)

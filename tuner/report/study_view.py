@@ -5,28 +5,30 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup.asking import parse_key
 from tuner.python.tuned import Tuned
 from tuner.results.measurement import Outcome, headline
 from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time
-from tuner.results.units import config_text, duration, is_compute_bound
-from tuner.store import Store
+from tuner.results.units import config_text, duration, speed, speed_unit
+from tuner.store import Store, listing
 from tuner.study.requests import database_url
 
-#: Heatmaps of at most so many pairs: those of the parameters that matter most.
+#: Pairs of parameters that a heatmap offers: those that matter most.
 PAIRS = 6
 #: Fewer measured configs say nothing of importance.
 LEAST = 4
-#: Where the time of a trial goes, in this order.
+#: Where the time of a trial goes, in this order; and what else a running study counts.
 STAGES = ("compile", "load", "verify", "time", "power")
+COUNTED = ("thinking", "storing", "opening", "finals")
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,18 @@ class StudyView:
         ]
 
     @cached_property
+    def _unit(self) -> tuple[str, float]:
+        best_s = min((time_of(trial) for trial in self.timed), default=math.inf)
+        return speed_unit(**_work(self.trials[0]), time_s=best_s) if self.trials else ("runs/s", 1.0)
+
+    @property
     def unit(self) -> str:
         """The unit of `speed`."""
-        work = self.trials[0].work if self.trials else {"flops": 0.0, "bytes": 0.0}
-        if work["flops"] and is_compute_bound(work["flops"], work["bytes"]):
-            best_s = min((time_of(trial) for trial in self.timed), default=math.inf)
-            return "TFLOPS" if work["flops"] / best_s >= 1e12 else "GFLOPS"
-        return "GB/s" if work["bytes"] else "runs/s"
+        return self._unit[0]
 
     def speed(self, record: Record) -> float:
         """The speed of a record's run in `unit`."""
-        work = record.work
-        amounts = {"TFLOPS": work["flops"] / 1e12, "GFLOPS": work["flops"] / 1e9, "GB/s": work["bytes"] / 1e9}
-        return amounts.get(self.unit, 1.0) / time_of(record)
+        return self._unit[1] / time_of(record)
 
     @cached_property
     def kernel(self) -> str:
@@ -108,14 +109,18 @@ class StudyView:
         for name, record in (("champion", self.champion), ("library", self.baseline)):
             if record is not None and record.measurement.time_s:
                 config = f" {config_text(record.config)}" if record.config else ""
-                speed = f"{self.speed(record):.4g} {self.unit}"
-                rows.append((name, f"{record.kernel}{config}: {speed}, {duration(time_of(record))}"))
+                shown = speed(**_work(record), time_s=time_of(record))
+                rows.append((name, f"{record.kernel}{config}: {shown}, {duration(time_of(record))}"))
         return rows
 
 
 def time_of(record: Record) -> float:
     """A record's median time in seconds; infinite without one."""
     return record.measurement.time_s or math.inf
+
+
+def _work(record: Record) -> dict[str, float]:
+    return {"flops": record.work["flops"], "moved_bytes": record.work["bytes"]}
 
 
 def importance(study: StudyView) -> dict[str, float]:
@@ -128,17 +133,15 @@ def importance(study: StudyView) -> dict[str, float]:
     trials = study.of_kernel
     if len(trials) < LEAST:
         return {}
-    logs = [math.log(time_of(trial)) for trial in trials]
-    mean = statistics.fmean(logs)
-    total = sum((log - mean) ** 2 for log in logs)
+    logs = np.log([time_of(trial) for trial in trials])
+    logs -= logs.mean()
+    total = float((logs**2).sum())
     if total == 0:
         return dict.fromkeys(study.parameters, 0.0)
     shares = {}
     for name, values in study.parameters.items():
-        groups: dict[Any, list[float]] = {}
-        for log, trial in zip(logs, trials, strict=True):
-            groups.setdefault(trial.config[name], []).append(log)
-        between = sum(len(group) * (statistics.fmean(group) - mean) ** 2 for group in groups.values())
+        groups = [logs[[trial.config[name] == value for trial in trials]] for value in values]
+        between = sum(len(group) * float(group.mean()) ** 2 for group in groups)
         left = len(trials) - len(values)
         noise = (total - between) / left if left > 0 else total / len(trials)
         shares[name] = max(0.0, (between - (len(values) - 1) * noise) / (total + noise))
@@ -156,22 +159,19 @@ def best_by_pair(study: StudyView, one: str, other: str) -> list[list[float | No
 
 
 def pairs_shown(study: StudyView) -> list[tuple[str, str]]:
-    """The pairs of parameters that matter most."""
+    """The pairs of parameters that matter most, the most telling first."""
     ranked = list(importance(study)) or list(study.parameters)
     return sorted(itertools.combinations(ranked, 2), key=lambda pair: sum(map(ranked.index, pair)))[:PAIRS]
 
 
 def reasons(study: StudyView) -> dict[tuple[str, str], int]:
     """Outcome and first line of its reason -> trials, the most frequent first; pruned trials too."""
-    ends = [
-        (
-            measurement.outcome.value,
-            "" if measurement.outcome is Outcome.PRUNED else headline(measurement.reason),
-        )
-        for measurement in (trial.measurement for trial in study.trials)
-        if measurement.outcome is not Outcome.MEASURED
-    ]
-    return dict(collections.Counter((outcome, why[:160]) for outcome, why in ends).most_common())
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    for measurement in (trial.measurement for trial in study.trials):
+        if measurement.outcome is not Outcome.MEASURED:
+            why = "" if measurement.outcome is Outcome.PRUNED else headline(measurement.reason)[:160]
+            counts[measurement.outcome.value, why] += 1
+    return dict(counts.most_common())
 
 
 def ended(outcome: str, why: str, most: int = 60) -> str:
@@ -186,9 +186,10 @@ def seconds_by_stage(study: StudyView) -> dict[str, float]:
     Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
     records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
     """
-    spent = {stage: sum(t.measurement.stages_s.get(stage, 0.0) for t in study.trials) for stage in STAGES}
+    stages = [trial.measurement.stages_s for trial in study.trials]
+    spent = {name: sum(own.get(name, 0.0) for own in stages) for name in STAGES}
     if study.spent_s:
-        spent |= {name: study.spent_s.get(name, 0.0) for name in ("thinking", "storing", "opening", "finals")}
+        spent |= {name: study.spent_s.get(name, 0.0) for name in COUNTED}
     else:
         spent["between trials"] = sum(itertools.starmap(_idle_s, itertools.pairwise(study.trials)))
     return {name: seconds for name, seconds in spent.items() if seconds > 0}
@@ -220,34 +221,31 @@ def recorded_study(what: object, device: str = "", regime: str = "", db: str = "
         db: URL of the database.
 
     Raises:
-        NothingFound: Nothing is recorded of it; the message lists studies that there are.
+        NothingFound: Nothing is recorded of it.
     """
     with Store.open(database_url(db), read_only=True) as store:
-        named = store.records(study=what) if isinstance(what, str) else []
-        records = named or _latest_study(store, _key(store, what), device, regime)
-        trials = [record for record in records if record.role is Role.TRIAL]
-        last = trials[-1] if trials else None
-        champion = store.champion(last.problem, last.device, last.regime) if last else None
+        records = store.records(study=what) if isinstance(what, str) else []
+        if not records:
+            key = _key(store, what)
+            own = store.records(problem=key, device=device or None)
+            own = [record for record in own if record.study and regime in ("", record.regime)]
+            trials = [record for record in own if record.role is Role.TRIAL]
+            if not trials:
+                raise NothingFound(
+                    f"no trial of {key} is recorded here; tune it first, or name another by --db"
+                )
+            last = max(trials, key=lambda record: rank_in_time(record.measured_at)).study
+            records = [record for record in own if record.study == last]
+        first = records[0]
+        champion = store.champion(first.problem, first.device, first.regime)
     if champion is not None and champion.record.id not in {record.id for record in records}:
         champion = None
     shown = [record for record in records if record.role in (Role.TRIAL, Role.BASELINE)]
-    return StudyView.of(records[0].study, shown, champion)
-
-
-def _latest_study(store: Store, key: ProblemKey, device: str, regime: str) -> list[Record]:
-    """The records of the latest study of a problem that has a trial."""
-    by_name: dict[str, list[Record]] = {}
-    for record in store.records(problem=key, device=device or None):
-        if record.study and regime in ("", record.regime):
-            by_name.setdefault(record.study, []).append(record)
-    with_trials = [own for own in by_name.values() if any(record.role is Role.TRIAL for record in own)]
-    if not with_trials:
-        raise NothingFound(f"no trial of {key} is recorded here; tune it first, or name another by --db")
-    return max(with_trials, key=lambda own: max(rank_in_time(record.measured_at) for record in own))
+    return StudyView.of(first.study, shown, champion)
 
 
 def _key(store: Store, what: object) -> ProblemKey:
-    """The problem that words name: of a built-in operation, or of one that is recorded.
+    """The problem that words name: of a built-in operation, or the last crowned one that begins with them.
 
     Raises:
         NothingFound: It is neither.
@@ -255,12 +253,10 @@ def _key(store: Store, what: object) -> ProblemKey:
     try:
         return parse_key(what)  # type: ignore[arg-type]
     except TunerError as error:
-        words = what.split() if isinstance(what, str) else []
-        for champion in store.champions(words[0]) if words else ():
-            key = champion.record.problem
-            sizes = [str(size) for _, size in key.shape]
-            if words[1 : 1 + len(sizes)] == sizes:
-                return key
+        words = str(what).split()
+        for problem in (measured.problem for measured in listing.problems(store)):
+            if words and str(problem).replace(" x ", " ").split()[: len(words)] == words:
+                return problem
         raise NothingFound(
             f"nothing recorded has the name of {what!r}, neither a study nor a problem ({error}); "
             "`tuner records stats` and `tuner records list` show what there is"

@@ -25,18 +25,25 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d}"
 
 
-def speed(flops: float, moved_bytes: float, time_s: float) -> str:
-    """The speed of a run with three digits: GB/s where memory limits it, else GFLOPS or TFLOPS.
+def speed_unit(flops: float, moved_bytes: float, time_s: float) -> tuple[str, float]:
+    """The unit of a run's speed: GB/s where memory limits it, else GFLOPS or TFLOPS; and its work in that unit.
 
     Args:
         flops: Floating-point operations of the run.
-        moved_bytes: Bytes that it moves at the least.
+        moved_bytes: Bytes that it moves at the least; with neither, its work is one run.
         time_s: Seconds that it takes.
     """
-    if not is_compute_bound(flops, moved_bytes):
-        return f"{three_digits(moved_bytes / time_s / 1e9)} GB/s"
-    tflops = flops / time_s / 1e12
-    return f"{three_digits(tflops)} TFLOPS" if tflops >= 1 else f"{three_digits(tflops * 1e3)} GFLOPS"
+    if not flops and not moved_bytes:
+        return "runs/s", 1.0
+    if flops < COMPUTE_BOUND * moved_bytes:
+        return "GB/s", moved_bytes / 1e9
+    return ("TFLOPS", flops / 1e12) if flops / time_s >= 1e12 else ("GFLOPS", flops / 1e9)
+
+
+def speed(flops: float, moved_bytes: float, time_s: float) -> str:
+    """The speed of a run with three digits, in the unit of `speed_unit`."""
+    unit, work = speed_unit(flops, moved_bytes, time_s)
+    return f"{three_digits(work / time_s)} {unit}"
 
 
 def answer_speed(answer: Mapping[str, Any]) -> str:
@@ -45,11 +52,6 @@ def answer_speed(answer: Mapping[str, Any]) -> str:
     if not time_s:
         return "-"
     return speed(answer["tflops"] * 1e12 * time_s, answer["gbps"] * 1e9 * time_s, time_s)
-
-
-def is_compute_bound(flops: float, moved_bytes: float) -> bool:
-    """True if arithmetic limits a run, and not memory."""
-    return flops >= COMPUTE_BOUND * moved_bytes
 
 
 def three_digits(value: float) -> str:

@@ -15,7 +15,7 @@ import tuner
 from tuner.cli.main import run
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError, NothingFound
-from tuner.report.comparing import Side
+from tuner.report.comparing import read_side
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
 from tuner.store import Store
@@ -54,37 +54,35 @@ def folder(here: Path) -> Path:
 
 def test_what_changed_most_comes_first(folder: Path) -> None:
     found = tuner.compare("device:Old board", "New board")
-    assert [(each.problem, each.comparison.verdict) for each in found.rows] == [
+    assert [(row["problem"], row["verdict"]) for row in found.problems] == [
         ("toy 2 float32", "slower"), ("toy 1 float32", "faster"), ("toy 3 float32", "same"),
     ]  # fmt: skip
-    assert [each.comparison.ratio for each in found.rows] == pytest.approx([0.5, 1 / 0.9, 1 / 1.001])
-    assert [each.library for each in found.rows] == [None, pytest.approx(2), None]
-    assert (found.only_one, found.only_other) == (("toy 4 float32, cold",), ("toy 5 float32, cold",))
+    assert [row["ratio"] for row in found.problems] == pytest.approx([0.5, 1 / 0.9, 1 / 1.001])
+    assert [row["library_ratio"] for row in found.problems] == [None, pytest.approx(2), None]
+    assert (found.only_one, found.only_other) == (["toy 4 float32, cold"], ["toy 5 float32, cold"])
     assert found.counts() == {"faster": 1, "same": 1, "slower": 1, "ambiguous": 0}
     assert found.mean == pytest.approx((0.5 / 0.9 / 1.001) ** (1 / 3))
-    for row in found.rows:
-        assert row.comparison.low <= row.comparison.ratio <= row.comparison.high
+    assert all(row["low"] <= row["ratio"] <= row["high"] for row in found.problems)
 
 
 @pytest.mark.parametrize(
     ("text", "side"),
     [
-        ("driver:2.0", Side("driver", "2.0")), ("2.0", Side("driver", "2.0")), ("3.1", Side("version", "3.1")),
-        ("study Old board", Side("study", "study Old board")), ("NEW-1", Side("uuid", "NEW-1")),
-        ("2026-11-20", Side("date", "2026-11-20")), ("night:2026-11-20", Side("date", "2026-11-20")),
-        ("studies.db", Side("db", "sqlite:///studies.db")),
+        ("driver:2.0", ("driver", "2.0")), ("2.0", ("driver", "2.0")), ("3.1", ("version", "3.1")),
+        ("study Old board", ("study", "study Old board")), ("NEW-1", ("uuid", "NEW-1")),
+        ("2026-11-20", ("date", "2026-11-20")), ("night:2026-11-20", ("date", "2026-11-20")),
+        ("studies.db", ("db", "sqlite:///studies.db")),
     ],
 )  # fmt: skip
-def test_sides_are_read_as_records_know_them(folder: Path, text: str, side: Side) -> None:
-    assert Side.of(text, [record(1, 1.0), record(1, 1.0, NEW)]) == side
+def test_sides_are_read_as_records_know_them(folder: Path, text: str, side: tuple[str, str]) -> None:
+    assert read_side(text, lambda: [record(1, 1.0), record(1, 1.0, NEW)]) == side
 
 
 def test_days_databases_and_what_they_lack(folder: Path) -> None:
     found = tuner.compare("night:2026-11-19", "date:2026-11-20..2026-11-21")
-    assert [each.problem for each in found.rows] == ["toy 1 float32"]
+    assert [row["problem"] for row in found.problems] == ["toy 1 float32"]
     same = tuner.compare("studies.db", "sqlite:///studies.db")
-    assert {each.comparison.ratio for each in same.rows} == {1.0}
-    assert all(each.together for each in same.rows)
+    assert {(row["ratio"], row["timed_in_turn"]) for row in same.problems} == {(1.0, True)}
     with pytest.raises(NothingFound, match=r"night|date 2025-01-01 has 0 problems"):
         tuner.compare("2025-01-01", "New board")
     with pytest.raises(InputError, match=r"a side is a device, .* got 'Newer board'"):

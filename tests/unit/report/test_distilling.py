@@ -22,10 +22,9 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
 from tuner.errors import NothingFound
-from tuner.lookup.snapshot import Subject, TunedProblem, gather
-from tuner.report.distil import Distilled, cover, distilled, grow, ranking, shapes_of
-from tuner.report.distil_command import python_text
-from tuner.results.record import Role
+from tuner.lookup.snapshot import TunedProblem, gather
+from tuner.report.distil import Distilled, Tree, cover, distilled, python_text, shapes_of
+from tuner.results.record import Role, Subject
 from tuner.store import Store
 
 CATALOGUE = builtin()
@@ -62,21 +61,19 @@ def test_a_cover_is_never_worse_than_a_smaller_one(rows: int, columns: int, coun
 
 
 def test_the_tree_asks_what_tells_the_rows_apart() -> None:
-    dims = [{"m": m, "n": 64} for m in (8, 16, 32, 1024, 2048, 4096)]
-    losses = np.array([[0.0, 0.3]] * 3 + [[0.4, 0.0]] * 3)
-    tree = grow(dims, [""] * 6, losses)
-    assert [ranking(tree, each, "")[0] for each in dims] == [0, 0, 0, 1, 1, 1]
-    assert ranking(tree, {"m": 24, "n": 64}, "") == (0, 1)
-    assert grow(dims, [""] * 6, np.zeros((6, 2))) == (0, 1)
+    shapes = [{"m": m, "n": 64} for m in (8, 16, 32, 1024, 2048, 4096)]
+    tree = Tree(shapes, np.array([[0.0, 0.3]] * 3 + [[0.4, 0.0]] * 3))
+    assert [tree.ranking(shape)[0] for shape in shapes] == [0, 0, 0, 1, 1, 1]
+    assert tree.ranking({"m": 24, "n": 64}) == (0, 1)
+    assert Tree(shapes, np.zeros((6, 2))).text == "    return (0, 1,)"
 
 
 def test_the_tree_may_ask_for_the_layout_and_for_divisors() -> None:
-    dims = [{"m": m} for m in (64, 65, 66, 67)]
-    odd = np.array([[0.0, 0.5] if each["m"] % 2 == 0 else [0.5, 0.0] for each in dims])
-    tree = grow(dims, ["n"] * 4, odd)
-    assert [ranking(tree, each, "n")[0] for each in dims] == [0, 1, 0, 1]
-    turned = grow([{"m": 64}] * 4, ["n", "t"] * 2, np.array([[0.0, 0.5], [0.5, 0.0]] * 2))
-    assert (ranking(turned, {"m": 5}, "n")[0], ranking(turned, {"m": 5}, "t")[0]) == (0, 1)
+    shapes = [{"m": m, "layout": "n"} for m in (64, 65, 66, 67)]
+    odd = np.array([[0.0, 0.5], [0.5, 0.0]] * 2)
+    assert [Tree(shapes, odd).ranking(shape)[0] for shape in shapes] == [0, 1, 0, 1]
+    turned = Tree([{"m": 64, "layout": layout} for layout in "ntnt"], odd)
+    assert [turned.ranking({"m": 5, "layout": layout})[0] for layout in "nt"] == [0, 1]
 
 
 def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random) -> None:
@@ -137,8 +134,8 @@ def test_the_function_imports_nothing_and_agrees_with_the_tree(found: Distilled,
     text = python_text(found)
     assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     for row, place in enumerate(found.shapes.rows):
-        order = [found.chosen[at] for at in ranking(found.tree, place.problem.dims, place.problem.layout)]
-        first = next(number for number in order if found.shapes.speeds[row, number] > 0)
+        first = found.decision(row)
+        assert first is not None
         assert choose(**place.problem.dims, layout=place.problem.layout) == found.shapes.columns[first]
     assert all(len(line) <= 120 for line in text.splitlines())
     assert len(found.chosen) == text.count('\n    ("')
@@ -161,7 +158,11 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
 def test_the_library_may_be_among_the_chosen(data: list[TunedProblem]) -> None:
     shapes = shapes_of(data, SUBJECT, CATALOGUE, library=True)
     assert shapes.columns[-1] is None
-    library = replace(distilled(shapes, 3), chosen=(len(shapes.columns) - 1,), tree=(0,))
+    library = replace(
+        distilled(shapes, 3),
+        chosen=(len(shapes.columns) - 1,),
+        tree=Tree([{"m": 1, "n": 1, "k": 1, "layout": "nn"}], np.zeros((1, 1))),
+    )
     assert "(None, {})" in python_text(library)
 
 
@@ -169,7 +170,7 @@ def test_too_few_shapes_are_told() -> None:
     with pytest.raises(
         NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
     ):
-        shapes_of([], replace(SUBJECT, device="Other"), CATALOGUE)
+        shapes_of([], SUBJECT._replace(device="Other"), CATALOGUE)
 
 
 # --- what is missing is timed ---------------------------------------

@@ -12,7 +12,7 @@ from fixtures.fake_device import TOY, rule, study, write_device
 import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound
-from tuner.report.pages import study_figures, study_page, write_study
+from tuner.report.pages import study_figures, write_study
 from tuner.report.study_view import (
     StudyView,
     best_by_pair,
@@ -81,10 +81,9 @@ def test_in_python_it_is_figures(seen: StudyView) -> None:
 @pytest.mark.usefixtures("seen")
 def test_the_page_needs_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", str(TOY), "--set", "n=1000", "-o", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"study.html", *(f"{name}.png" for name in FIGURES)}
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "study.html")]
     page = (tmp_path / "study.html").read_text()
-    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "study.html")
-    assert "Plotly.newPlot" in page
+    assert page.count("Plotly.newPlot") >= len(FIGURES)
     assert "<script src=" not in page
     assert '<link rel="stylesheet"' not in page
     assert "wrong result" in page
@@ -92,7 +91,7 @@ def test_the_page_needs_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.skipif(may_be_missing(), reason="Chromium is missing, and this user cannot install it")
 def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: StudyView, tmp_path: Path) -> None:
-    (tmp_path / "study.html").write_text(study_page(seen, study_figures(seen)))
+    write_study(seen, tmp_path)
     troubles: list[str] = []
     with browser() as opened:
         tab = opened.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
@@ -103,7 +102,7 @@ def test_the_page_can_be_hovered_and_suits_a_narrow_dark_screen(seen: StudyView,
         assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 25, 27)"
         assert tab.evaluate("document.getElementById('history').layout.font.color") == "#dfe7ea"
         tab.locator("#importance").scroll_into_view_if_needed()
-        tab.locator("#importance .bars .point path").last.hover(force=True)
+        tab.locator("#importance .bars .point path").first.hover(force=True)
         tab.wait_for_selector("#importance .hoverlayer .hovertext")
         assert "BLOCK" in tab.locator("#importance .hoverlayer .hovertext").first.text_content()
     assert troubles == []

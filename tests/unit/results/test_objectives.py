@@ -102,7 +102,6 @@ def test_a_study_of_time_and_energy_keeps_a_front_and_crowns_the_fastest(tmp_pat
     assert found.champion == found.points[0]
     assert found.library is not None
     assert found.values(found.library)[1] == pytest.approx(600 * 3.5 * BEST_S, rel=0.01)
-    assert result.progress.front == 2
 
 
 def test_studies_of_other_objectives_share_what_fits_and_do_not_mix(tmp_path: Path, board: str) -> None:
@@ -148,10 +147,9 @@ def test_tune_shows_the_front_as_a_table_as_json_and_as_a_plot(told: Told, here:
     table = out[out.index("The front of time and energy") :]
     for text in ("champion", "500 us", "450 mJ", "900 W", "75 mJ", "50 W", "library", "CuPy"):
         assert text in table
-    assert "2 on the front" in err
     (plot,) = (here / "plots").iterdir()
-    assert plot.name == "front-toy-1000-float32-plain-cold-energy.png"
-    assert plot.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert plot.name == "front-toy-1000-float32-plain-cold-energy.html"
+    assert "Plotly.newPlot" in plot.read_text()
     code, out, _ = told(*asked, "--objective", "time,energy,error", "--json", "--quiet", "-o", "plots")
     assert code == 0
     answer = json.loads(out)
