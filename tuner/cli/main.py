@@ -168,7 +168,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    job_files.announce()
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     job_files.ended(code)
     gc.freeze()  # Python would look through all that was imported twice more; the process's end frees it

@@ -1,30 +1,43 @@
-"""``tuner records``: records to and from files, and results that come with the project."""
+"""``tuner records``: records to and from files, what a database holds, and published results."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import print_json
-from tuner.cli.options import database_option, folder_option, json_option, writable_file, writable_folder
-from tuner.cli.records_inspect import check, forget, list_, selection_options, show, stats, upgrade
+from tuner.cli.formatting import config_text, duration, pairs, print_json, show, table
+from tuner.cli.options import (
+    database_option,
+    folder_option,
+    json_option,
+    parse_problem,
+    together,
+    writable_file,
+    writable_folder,
+)
 from tuner.errors import InputError, NothingFound
 
 if TYPE_CHECKING:
+    from tuner.store import Store
     from tuner.store.exchange import Counts
-    from tuner.study.recordings import CacheFile
+    from tuner.store.health import Health
 
-#: Seconds between two plain lines of progress.
-PLAIN_EVERY_S = 5.0
+#: ``--operation``, ``--shape``, ``--device`` and ``--regime``: which records.
+selection_options = together(
+    click.option("--operation", default="", help="Select this operation."),
+    click.option("--shape", default="", metavar="M,N,...", help="Select problems of this shape."),
+    click.option("--device", default="", help="Select the device of this name or uuid."),
+    click.option("--regime", default="", help="Select this regime."),
+)
 
 
 @click.group()
@@ -34,22 +47,12 @@ def records() -> None:
 
 @contextmanager
 def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows progress on stderr: a bar on a terminal, a line every few seconds elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        shown_s = time.monotonic()
-
-        def tell(done: int, there: int) -> None:
-            nonlocal shown_s
-            if not quiet and time.monotonic() - shown_s > PLAIN_EVERY_S:
-                shown_s = time.monotonic()
-                click.echo(f"{what}: {done / max(there, 1):.0%}", err=True)
-
-        yield tell
-        return
+    """Shows a bar on a terminal's stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    hidden = quiet or not sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
         task = bar.add_task(what)
         yield lambda done, there: bar.update(task, completed=done, total=max(there, 1))
 
@@ -79,26 +82,21 @@ def export_(
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
-    path = None if file == "-" else Path(file)
+    path, wanted = None if file == "-" else Path(file), Selection.parsed(**chosen)
     writable_file(path)
-    wanted = Selection.parsed(**chosen)
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
-    if form != "lines":
-        from tuner.python.record_tables import export_table
-
-        with Store.open(db, read_only=True) as store:
-            rows = export_table(store, path, form, wanted)
-        if not quiet:
-            click.echo(f"{rows} records written to {file}", err=True)
-        return
     with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
-        counts = export(store, path, wanted, progress=progress)
+        if form == "lines":
+            counts = export(store, path, wanted, progress=progress)
+            timings = f", {counts.timings} timings of surveys" if counts.timings else ""
+            written = f"{counts.records} records and {counts.champions} champions{timings}"
+        else:
+            from tuner.python.record_tables import export_table
+
+            written = f"{export_table(store, path, form, wanted)} records"
     if not quiet:
-        timings = f", {counts.timings} timings of surveys" if counts.timings else ""
-        click.echo(
-            f"{counts.records} records and {counts.champions} champions{timings} written to {file}", err=True
-        )
+        click.echo(f"{written} written to {file}", err=True)
 
 
 @records.command("import")
@@ -119,7 +117,7 @@ def export_(
 @database_option
 @json_option
 def import_(
-    files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **told: Any
+    files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **cache: Any
 ) -> None:
     """Add records of files.
 
@@ -132,25 +130,27 @@ def import_(
     with Store.open(db) as store:
         for file in files:
             with _progress(f"importing {file}", quiet) as progress:
-                counts = _imported(store, file, skip_broken, progress, told)
+                counts = _imported(store, file, skip_broken, progress, cache)
             for number, why in counts.broken:
                 click.echo(f"tuner: {file}, line {number}: {why}", err=True)
             if counts.broken_lines > len(counts.broken):
                 click.echo(f"tuner: {file}: {counts.broken_lines} broken lines in all", err=True)
             if as_json:
                 print_json({"file": file, **asdict(counts)})
-            else:
-                surveys = f", {counts.surveys} parts of surveys" if counts.surveys else ""
-                click.echo(
-                    f"{file}: {counts.records} records and {counts.champions} champions{surveys} are new, "
-                    f"{counts.known} were known"
-                )
+                continue
+            surveys = f", {counts.surveys} parts of surveys" if counts.surveys else ""
+            click.echo(
+                f"{file}: {counts.records} records and {counts.champions} champions{surveys} are new, "
+                f"{counts.known} were known"
+            )
 
 
-def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dict[str, Any]) -> Counts:
+def _imported(
+    store: Store, file: str, skip_broken: bool, progress: Callable[[int, int], None], cache: dict[str, Any]
+) -> Counts:
     from tuner.store import Store
     from tuner.store.exchange import Counts, merge, take
-    from tuner.study.recordings import is_cache, records_of
+    from tuner.study.recordings import is_cache
 
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
@@ -163,9 +163,9 @@ def _imported(store: Any, file: str, skip_broken: bool, progress: Any, told: dic
             return merge(store, source, progress)
     if not is_cache(path):
         return take(store, path, skip_broken=skip_broken, progress=progress)
-    found = list(records_of(_cached(path, **told)))
-    new = store.add(found)
-    return Counts(records=new, known=len(found) - new)
+    cached = _cached(path, **cache)
+    new = store.add(cached)
+    return Counts(records=new, known=len(cached) - new)
 
 
 def _is_database(path: Path) -> bool:
@@ -177,25 +177,17 @@ def _is_database(path: Path) -> bool:
 
 
 def _cached(
-    path: Path, *, device: str, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str,
-    layout: str, regime: str,
-) -> CacheFile:  # fmt: skip
-    from tuner.study.recordings import CacheFile
+    path: Path, *, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str, layout: str,
+    **recorded: Any,
+) -> list[Any]:  # fmt: skip
+    """The records of a Kernel Tuner cache, of the kernel and problem that a file declares, if there is one."""
+    from tuner.study.recordings import records_of
 
     if kernel_file is None:
-        return CacheFile(path, device, kernel=kernel, regime=regime)
-    from tuner.cli.options import parse_problem
-    from tuner.results.record import ProblemKey
-
+        return list(records_of(path, kernel=kernel, **recorded))
     catalogue, problem = parse_problem(str(kernel_file), (), sets, dtype, layout)
-    known = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())
-    declared = known[-1]
-    work = problem.work
-    return CacheFile(
-        path, device, ProblemKey.of(problem), declared.name, declared.source_hash,
-        str(problem.operation.origin or ""),
-        {"flops": work.flops, "bytes": work.bytes}, regime,
-    )  # fmt: skip
+    declared = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())[-1]
+    return list(records_of(path, declared=(declared, problem), **recorded))
 
 
 @records.command()
@@ -229,5 +221,188 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
         click.echo(str(path))
 
 
-for each in (check, forget, list_, show, stats, upgrade):
-    records.add_command(each)
+# --- what a database holds ----------------------------
+
+
+@records.command()
+@click.option(
+    "--rescue", type=click.Path(path_type=Path), metavar="NEW.db",
+    help="Save everything readable to a new database.",
+)  # fmt: skip
+@click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
+@database_option
+@json_option
+def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
+    """Find damage in a database. Reports what is readable, and rescues it into a new file."""
+    from tuner.store import health
+
+    if complete:
+        click.echo(f"{health.complete(db)} records and champions added to the second copy", err=True)
+    state = health.check(db)
+    saved = health.rescue(db, rescue) if rescue else None
+    if as_json:
+        print_json({**asdict(state), "sound": state.sound, "rescued": asdict(saved) if saved else None})
+    else:
+        pairs(state.where, _health_rows(state))
+    if saved:
+        click.echo(
+            f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
+            f"second copy, {saved.from_pages} more from the file's pages",
+            err=True,
+        )
+    elif not state.sound:
+        click.echo("run `tuner records check --rescue NEW.db` to save what is readable", err=True)
+    if not state.sound:
+        raise click.exceptions.Exit(3)
+
+
+def _health_rows(state: Health) -> list[tuple[str, object]]:
+    readable = (
+        f"{state.records} records, {state.champions} champions, {state.retractions} retractions, "
+        f"{state.surveys} parts of surveys"
+    )
+    rows: list[tuple[str, object]] = [
+        ("sound", "yes" if state.sound else "NO"), ("readable", readable), ("damaged rows", state.damaged),
+        *(("structure", complaint) for complaint in state.complaints),
+    ]  # fmt: skip
+    if state.copied is not None:
+        copied = f"{state.copied} records and champions, {state.copy_damaged} damaged stretches"
+        rows += [("second copy", copied), ("in the copy only", state.only_copied)]
+        rows += [("not in the copy", state.only_stored)]
+    return rows
+
+
+@records.command("list")
+@selection_options
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Number of records.")
+@database_option
+@json_option
+def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
+    """List the records stored last, newest first. Records taken back are marked."""
+    from tuner.store import Store, listing, retracting
+    from tuner.store.listing import Selection
+
+    with Store.open(db, read_only=True) as store:
+        latest = [record for _, record in listing.latest(store, Selection.parsed(**selected), limit)]
+        retracted = retracting.retracted(store, [record.id for record in latest])
+    rows = (
+        (
+            record.measured_at[:19], record.problem, record.device.name,
+            f"{record.role} {record.kernel} {config_text(record.config)}",
+            record.measurement.outcome.value + (", taken back" if record.id in retracted else ""),
+            duration(record.measurement.time_s) if record.measurement.time_s else "", record.id,
+        )
+        for record in latest
+    )  # fmt: skip
+    columns = ("measured", "problem", "device", "kernel and config", "outcome", "time", "record")
+    keys = [listing.record_json(record, retracted.get(record.id)) for record in latest]
+    show(as_json, keys, "", columns, rows)
+
+
+@records.command("show")
+@click.argument("text", metavar="ID")
+@database_option
+@json_option
+def show_(text: str, db: str, as_json: bool) -> None:
+    """Show everything stored about one record."""
+    from tuner.results.record import checked_id
+    from tuner.store import Store, listing
+
+    text = checked_id(text)
+    with Store.open(db, read_only=True) as store:
+        record, gone = listing.record_named(store, text, db)
+    keys = listing.record_json(record, gone)
+    if as_json:
+        print_json(keys)
+        return
+    keys["device"] = {name: value for name, value in keys["device"].items() if value}
+    keys |= {name: value for name, value in keys.pop("measurement").items() if value not in (None, {})}
+    texts = {
+        name: config_text(value) if isinstance(value, dict) else str(value) for name, value in keys.items()
+    }
+    pairs(str(record.problem), [(name, text) for name, text in texts.items() if text])
+
+
+@records.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option(
+    "--before", metavar="DATE", default="", help="Select measurements before this date (UTC), e.g. 2026-05-31."
+)
+@click.option("--after", metavar="DATE", default="", help="Select measurements after this date (UTC).")
+@click.option("--device", default="", help="Select measurements on the device of this name or uuid.")
+@click.option(
+    "--alone", is_flag=True, help="Take back the record of an ID only, not all records of its config."
+)
+@click.option("--reason", default="", help="Reason to store with the retraction.")
+@click.option("--undo", is_flag=True, help="Undo: these records count again.")
+@database_option
+@json_option
+def forget(
+    ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Take records back. Nothing is deleted; --undo undoes it.
+
+    Records taken back no longer answer lookups or guide searches, and they are not exported.
+
+    The ID of a record or champion stands for all measurements of its config for that problem.
+    """
+    from tuner.results.record import checked_id
+    from tuner.store import Store, retracting
+
+    if bool(ids) == bool(before or after or device) or (alone and not ids):
+        raise InputError(
+            "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
+            "the one or the other"
+        )
+    named = tuple(checked_id(text) for text in ids)
+    chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
+    with Store.open(db) as store:
+        count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
+    if as_json:
+        print_json({"undone" if undo else "taken_back": count})
+    else:
+        taken = "taken back; the same command with --undo lets them count again"
+        click.echo(f"{count} records {'count again' if undo else taken}")
+
+
+def _moment(option: str, text: str) -> str:
+    """A date, with an optional time of day, in the form that records use."""
+    if not text:
+        return ""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(
+            f"{option} takes a date such as 2026-05-31 or 2026-05-31T18:00, got {text!r}"
+        ) from None
+    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    return utc.isoformat(timespec="microseconds")
+
+
+@records.command()
+@database_option
+@json_option
+def stats(db: str, as_json: bool) -> None:
+    """Count records by operation and device."""
+    from tuner.store import Store, listing
+
+    with Store.open(db, read_only=True) as store:
+        tallies, surveyed = listing.tallies(store), listing.survey_tallies(store)
+        keys = listing.tallies_json(store)
+    counts = ("problems", "trials", "failed", "finals", "champions", "taken back")
+    rows = [(*tally[:7], tally.retracted, f"{tally.first[:10]} to {tally.last[:10]}") for tally in tallies]
+    show(as_json, keys, "", ("operation", "device", *counts, "measured"), rows)
+    if surveyed and not as_json:
+        parts = [(*tally[:4], f"{tally.first[:10]} to {tally.last[:10]}") for tally in surveyed]
+        table("surveys", ("operation", "device", "regime", "timings", "measured"), parts)
+
+
+@records.command()
+@database_option
+def upgrade(db: str) -> None:
+    """Upgrade a database of an older version. Every command that writes does so, too."""
+    from tuner.store import Store
+
+    Store.open(db).close()
+    click.echo(f"{db} has the schema of this version", err=True)

@@ -77,7 +77,7 @@ def _measure_best_blas(session: Session, request: StudyRequest, budget: TimeBudg
         worker.prepare(session.named(session.problem), recorder.regime)
         measurement, versions = worker.baseline(), worker.versions
     if measurement is not None and measurement.time_s is not None:
-        budget.progress.best_blas = versions.get("blas_core_type", ""), measurement.time_s
+        budget.progress.baseline_s = min(budget.progress.baseline_s or math.inf, measurement.time_s)
         session.store.add(replace(recorder, versions=versions).of_baseline(measurement))
 
 

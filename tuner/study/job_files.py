@@ -17,21 +17,16 @@ from typing import Any
 VARIABLE, SPENT = "TUNER_JOB", "TUNER_JOB_SPENT_S"
 #: Seconds between two notes of progress.
 EVERY_S = 0.3
+#: `time.monotonic` when the job began in this process.
+BEGUN_S = time.monotonic()
 
 
 class _LastProgress:
-    """What was told last, in this process."""
+    """The last note of this process."""
 
     stage = ""
     at_s = 0.0
     done, of = 0, 1
-    begun_s = 0.0
-    is_night = False
-
-
-def announce() -> None:
-    """Notes when the job began in this process."""
-    _LastProgress.begun_s = time.monotonic()
 
 
 def ended(code: int) -> None:
@@ -42,14 +37,7 @@ def ended(code: int) -> None:
 
 def count(done: int, of: int) -> None:
     """Sets how many problems of a plan are done, for the next note of progress."""
-    _LastProgress.done, _LastProgress.of, _LastProgress.is_night = done, of, True
-
-
-def _spent_s(of_study_s: float = 0.0) -> float:
-    """Seconds that the job has run: those of its study, or of its night, and of processes before this one."""
-    before_s = float(os.environ.get(SPENT) or 0.0)
-    own_s = time.monotonic() - _LastProgress.begun_s if _LastProgress.is_night else of_study_s
-    return round(before_s + own_s, 1)
+    _LastProgress.done, _LastProgress.of = done, of
 
 
 def tell(stage: str, note: Callable[[], Mapping[str, Any]]) -> None:
@@ -57,24 +45,19 @@ def tell(stage: str, note: Callable[[], Mapping[str, Any]]) -> None:
 
     Args:
         stage: What it does; a new stage is told at once.
-        note: What is told.
+        note: Makes the note.
     """
-    if not os.environ.get(VARIABLE):
-        return
     now_s = time.monotonic()
-    if now_s - _LastProgress.at_s < EVERY_S and stage == _LastProgress.stage:
-        return
-    _LastProgress.at_s, _LastProgress.stage = now_s, stage
-    write("progress", note())
+    new = stage != _LastProgress.stage or now_s - _LastProgress.at_s >= EVERY_S
+    if new and os.environ.get(VARIABLE):
+        _LastProgress.at_s, _LastProgress.stage = now_s, stage
+        write("progress", note())
 
 
-def counts(of_study_s: float) -> dict[str, Any]:
-    """Problems that are done, of how many, and seconds that the job has run.
-
-    Args:
-        of_study_s: Those of its study.
-    """
-    return {"spent_s": _spent_s(of_study_s), "done": _LastProgress.done, "of": _LastProgress.of}
+def counts() -> dict[str, Any]:
+    """Problems that are done, of how many, and seconds that the job has run, earlier processes included."""
+    spent_s = float(os.environ.get(SPENT) or 0.0) + time.monotonic() - BEGUN_S
+    return {"spent_s": round(spent_s, 1), "done": _LastProgress.done, "of": _LastProgress.of}
 
 
 def write(name: str, what: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
@@ -18,7 +18,6 @@ from tuner.results.objectives import TIME, Front, Point, resolved, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import front, front_value
 from tuner.store import Store
-from tuner.store.published import Published
 from tuner.study.progress import Progress
 from tuner.study.requests import StudyRequest
 from tuner.study.session import past_records
@@ -34,16 +33,21 @@ HOPELESS = 20.0
 FIRST = 3
 
 
+def named(record: Record) -> Named:
+    """The kernel and config of a record."""
+    return record.kernel, Config(record.config)
+
+
 class Leaderboard:
     """The measured configs of a study, and the machine code of the best.
 
     Attributes:
+        objectives: What the study minimises.
+        progress: Counts the trials.
         times_s: (kernel, config) -> median in seconds.
         stopped_s: (kernel, config) -> fastest sample of a config that was stopped early, in seconds.
         compiled_configs: Compiled configs of the best.
         best_s: The shortest of the times; None if there is none yet.
-        objectives: What the study minimises.
-        progress: Counts the trials.
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
     """
 
@@ -56,66 +60,45 @@ class Leaderboard:
         """
         self.objectives = objectives
         self.progress = progress or Progress()
-        self.with_objectives: dict[Named, Measurement] = {}
         self.times_s: dict[Named, float] = {}
         self.stopped_s: dict[Named, float] = {}
         self.compiled_configs: dict[Named, CompiledConfig] = {}
         self.best_s: float | None = None
+        self.with_objectives: dict[Named, Measurement] = {}
 
     def add_trial(
         self, kernel: str, config: Config, measurement: Measurement, code: CompiledConfig | None = None
     ) -> None:
         """Counts a trial, and ranks it if it was measured."""
         self.progress.count(measurement)
-        named, time_s = (kernel, config), measurement.time_s
+        place, time_s = (kernel, config), measurement.time_s
         if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
-            self.stopped_s[named] = min(measurement.samples_s)
+            self.stopped_s[place] = min(measurement.samples_s)
         if measurement.outcome is not Outcome.MEASURED or time_s is None:
             return
-        self.times_s[named] = time_s
+        self.times_s[place] = time_s
         if code is not None:
-            self._keep(named, code)
+            self._keep(place, code)
         if self.best_s is None or time_s < self.best_s:
             self.best_s = self.progress.best_s = time_s
             self.progress.best = f"{kernel} {config}"
-        self.add_objectives(kernel, config, measurement)
-        if self.with_objectives:
-            self.progress.front = len(self.front)
-
-    def _keep(self, named: Named, code: CompiledConfig) -> None:
-        """Keeps machine code, of half as many configs once there are too many."""
-        self.compiled_configs[named] = code
-        if len(self.compiled_configs) > KEPT:
-            ranked = sorted(self.compiled_configs, key=lambda one: self.times_s[one])
-            self.compiled_configs = {one: self.compiled_configs[one] for one in ranked[: KEPT // 2]}
-
-    def add_objectives(self, kernel: str, config: Config, measurement: Measurement) -> None:
-        """Adds all objectives of a measured config, if there are several."""
-        named = kernel, config
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
-            self.with_objectives[named] = measurement
+            self.with_objectives[place] = measurement
 
-    @property
-    def front(self) -> list[Named]:
-        """The configs on the Pareto front, the fastest first."""
-        return self.front_of(self.with_objectives)
-
-    def front_of(self, configs: Iterable[Named]) -> list[Named]:
-        """Returns the Pareto front of these configs, the fastest first."""
-        ranked = sorted(configs, key=self.values)
-        return [ranked[at] for at in front([resolved(self.values(one)) for one in ranked])]
-
-    def values(self, of: Named) -> tuple[float, ...]:
-        """Returns the objectives of a ranked config."""
-        return values_of(self.with_objectives[of], self.objectives) or ()
+    def _keep(self, place: Named, code: CompiledConfig) -> None:
+        """Keeps machine code, of half as many configs once there are too many."""
+        self.compiled_configs[place] = code
+        if len(self.compiled_configs) > KEPT:
+            ranked = sorted(self.compiled_configs, key=self.times_s.__getitem__)
+            self.compiled_configs = {one: self.compiled_configs[one] for one in ranked[: KEPT // 2]}
 
     @property
     def objective_value(self) -> float | None:
         """A number that falls as the search progresses: the best time, or a rating of the front."""
         if len(self.objectives) == 1:
             return self.best_s
-        values = [self.values(one) for one in self.front]
-        return front_value(values) if values else None
+        on_it = front_of(self.with_objectives, self.objectives)
+        return front_value([on_it.values(point) for point in on_it.points]) if on_it.points else None
 
 
 class Elimination:
@@ -157,15 +140,10 @@ class Elimination:
         Args:
             best_s: Median of the best config so far, in seconds; None if there is none yet.
         """
-        if best_s is None:
-            return {}
-        hopeless = [
-            kernel
-            for kernel, left in self._left.items()
-            if left <= 0 and self._best_s[kernel] > HOPELESS * best_s
-        ]
-        reasons = {}
-        for kernel in hopeless:
+        reasons: dict[str, str] = {}
+        for kernel, left in list(self._left.items()):
+            if best_s is None or left > 0 or self._best_s[kernel] <= HOPELESS * best_s:
+                continue
             del self._left[kernel]
             ratio = self._best_s[kernel] / best_s
             reasons[kernel] = (
@@ -197,47 +175,43 @@ def elimination_of(
     return elimination
 
 
+# --- fronts --------------------------------------------
+
+
 def front_of(
-    leaderboard: Leaderboard,
-    wrong: Collection[Named],
-    champion: Champion | None,
-    library: tuple[str, Measurement] | None,
-    work: Mapping[str, float],
+    measured: Mapping[Named, Measurement],
+    objectives: tuple[str, ...],
+    champion: Record | None = None,
+    library: tuple[str, Measurement] | None = None,
+    work: Mapping[str, float] | None = None,
 ) -> Front:
-    """Returns the front of a study's measured configs.
+    """Returns the front of measured configs; a library that lacks an objective is left out.
 
     Args:
-        leaderboard: Leaderboard of several objectives.
-        wrong: Configs to leave out, because finals found them wrong.
-        champion: The study's champion.
-        library: Its name and measurement; left out if it lacks an objective.
+        measured: (kernel, config) -> its measurement, which has all objectives.
+        objectives: Two or more objectives.
+        champion: The champion's record.
+        library: Its name and measurement.
         work: ``flops`` and ``bytes`` of a run.
     """
-    points = {
-        named: Point(*named, measurement)
-        for named, measurement in leaderboard.with_objectives.items()
-        if named not in wrong
-    }
-    on_it = leaderboard.front_of(points)
-    winner = (champion.record.kernel, Config(champion.record.config)) if champion else None
-    has_all = library is not None and values_of(library[1], leaderboard.objectives) is not None
+    values = {place: values_of(measurement, objectives) or () for place, measurement in measured.items()}
+    ranked = sorted(values, key=values.__getitem__)
+    on_it = {ranked[at] for at in front([resolved(values[place]) for place in ranked])}
+    points = {place: Point(*place, measured[place]) for place in ranked}
+    has_all = library is not None and values_of(library[1], objectives) is not None
     return Front(
-        objectives=leaderboard.objectives,
-        points=tuple(points[named] for named in on_it),
-        beaten=tuple(leaderboard.values(named) for named in points if named not in on_it),
-        champion=points.get(winner) if winner else None,
+        objectives=objectives,
+        points=tuple(points[place] for place in ranked if place in on_it),
+        beaten=tuple(values[place] for place in ranked if place not in on_it),
+        champion=points.get(named(champion)) if champion else None,
         library=Point(library[0], Config({}), library[1]) if library and has_all else None,
-        work=work,
+        work=work or {},
     )
 
 
-def found_wrong(finals: Sequence[Record]) -> set[Named]:
+def found_wrong(finals: Iterable[Record]) -> set[Named]:
     """Returns configs that finals found wrong, for example at other shapes."""
-    return {
-        (record.kernel, Config(record.config))
-        for record in finals
-        if record.measurement.outcome is Outcome.WRONG_RESULT
-    }
+    return {named(record) for record in finals if record.measurement.outcome is Outcome.WRONG_RESULT}
 
 
 def known_front(
@@ -264,18 +238,22 @@ def known_front(
     """
     snapshot = Snapshot.open(store, published)
     where = known_device(device, snapshot.devices()) if isinstance(device, str) else device
-    champion = store.champion(problem, where, regime) if store is not None else None
-    if store is not None and champion is not None:
-        front = _stored_front(store, champion, objectives)
-        if front.points:
-            return front, champion
+    sources: list[tuple[Champion, Sequence[Record], Record | None]] = []
+    if store is not None and (champion := store.champion(problem, where, regime)) is not None:
+        sources.append((champion, *_stored(store, champion.record, objectives)))
     for result in snapshot.standing(problem.operation, (where.kind, where.name)):
         record = result.champion.record
         if (record.problem, record.regime) == (problem, regime):
-            champion, front = result.champion, _published_front(result, objectives)
-            if front.points:
-                return front, champion
-    if champion is None:
+            latest = _of_latest_sources([*reversed(result.runners_up), record])
+            sources.append((result.champion, latest, result.champion.baseline))
+    for champion, trials, baseline in sources:
+        complete = [trial for trial in trials if values_of(trial.measurement, objectives) is not None]
+        measured = {named(trial): trial.measurement for trial in complete}
+        library = (baseline.kernel, baseline.measurement) if baseline else None
+        front = front_of(measured, objectives, champion.record, library, champion.record.work)
+        if front.points:
+            return front, champion
+    if not sources:
         raise NothingFound(f"nothing is known of {problem} on {where.name} ({regime}); run `tuner tune` first")
     raise NothingFound(
         f"no trial of {problem} on {where.name} ({regime}) was measured to the end for "
@@ -283,41 +261,20 @@ def known_front(
     )
 
 
-def _stored_front(store: Store, champion: Champion, objectives: tuple[str, ...]) -> Front:
-    """The front of measurements with the champion's driver and compiler, of latest sources."""
-    record = champion.record
+def _stored(store: Store, champion: Record, objectives: tuple[str, ...]) -> tuple[list[Record], Record | None]:
+    """The trials with the champion's driver and compiler that finals did not find wrong, and the library."""
     trials, finals, libraries = (
-        past_records(store, record.problem, record.device, record.regime, record.versions, role)
+        past_records(store, champion.problem, champion.device, champion.regime, champion.versions, role)
         for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
     )
+    trials = _of_latest_sources(trials)
+    sources = {trial.source_hash for trial in trials}
+    wrong = found_wrong(final for final in finals if final.source_hash in sources)
+    complete = [one for one in libraries if values_of(one.measurement, objectives) is not None]
+    return [trial for trial in trials if named(trial) not in wrong], complete[-1] if complete else None
+
+
+def _of_latest_sources(trials: Sequence[Record]) -> list[Record]:
+    """The trials, the oldest first, whose source is the latest of their kernel."""
     latest = {trial.kernel: trial.source_hash for trial in trials}
-    finals = [final for final in finals if final.source_hash == latest.get(final.kernel)]
-    library = next(
-        (one for one in reversed(libraries) if values_of(one.measurement, objectives) is not None), None
-    )
-    return _front(champion, trials, latest, found_wrong(finals), library, objectives)
-
-
-def _published_front(result: Published, objectives: tuple[str, ...]) -> Front:
-    """The front of a published champion and the configs published beside it."""
-    record = result.champion.record
-    trials = [record, *result.runners_up]
-    latest = {trial.kernel: trial.source_hash for trial in reversed(trials)}
-    return _front(result.champion, trials, latest, (), result.champion.baseline, objectives)
-
-
-def _front(
-    champion: Champion,
-    trials: Sequence[Record],
-    latest: Mapping[str, str],
-    wrong: Collection[Named],
-    library: Record | None,
-    objectives: tuple[str, ...],
-) -> Front:
-    """The front of trials whose source hash is the latest of their kernel."""
-    leaderboard = Leaderboard(objectives)
-    for trial in trials:
-        if trial.source_hash == latest[trial.kernel]:
-            leaderboard.add_objectives(trial.kernel, Config(trial.config), trial.measurement)
-    beside = (library.kernel, library.measurement) if library else None
-    return front_of(leaderboard, wrong, champion, beside, champion.record.work)
+    return [trial for trial in trials if trial.source_hash == latest[trial.kernel]]

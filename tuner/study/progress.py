@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Protocol
@@ -40,10 +39,7 @@ class Progress:
         dropped: Dropped kernel -> reason.
         best_s: Best median so far in seconds.
         best: Kernel and config with that median.
-        front: Configs on the Pareto front; 0 with one objective.
-        baseline_s: The library's median in seconds; None without a library, or before it is measured.
-        best_blas: Core type and median in seconds of the library set to the best core type of this CPU, if it
-            chose another by itself.
+        baseline_s: The library's best median in seconds; None without a library, or before it is measured.
         busy: What is wrong with the machine, observed while opening devices or searching; empty if it is quiet.
         spent_s: Seconds by stage. Wall time: ``opening`` (with ``baseline``), ``measuring``, ``compiling``
             (no config was ready to measure), ``searching`` (none was ready to compile), ``bookkeeping``
@@ -60,9 +56,7 @@ class Progress:
     dropped: dict[str, str] = field(default_factory=dict)
     best_s: float | None = None
     best: str = ""
-    front: int = 0
     baseline_s: float | None = None
-    best_blas: tuple[str, float] | None = None
     busy: tuple[str, ...] = ()
     spent_s: dict[str, float] = field(default_factory=dict)
     left_s: float | None = None
@@ -91,7 +85,8 @@ class Progress:
         """How far the study is, as plain values."""
         return {
             "stage": self.stage, "trials": self.trials, "outcomes": dict(self.outcomes), "best_s": self.best_s,
-            "library_s": self.baseline_s, "left_s": self.left_s, "elapsed_s": self.elapsed_s,
+            "library_s": self.baseline_s, "elapsed_s": round(self.elapsed_s, 1),
+            "left_s": None if self.left_s is None else round(self.left_s, 1),
         }  # fmt: skip
 
 
@@ -242,8 +237,8 @@ class Interruption:
 
 #: Seconds between two events that only say how far a study is.
 PROGRESS_EVERY_S = 10.0
-#: Events that people are shown with ``--verbose``.
-SHOWN = ("best", "outcome", "dropped", "busy")
+#: Events that people are shown with ``--verbose``, and what they are not shown of them.
+SHOWN, UNSHOWN = ("best", "outcome", "dropped", "busy"), ("problem", "elapsed_s")
 
 
 class Events:
@@ -293,19 +288,19 @@ class Events:
             line = {"time": utc_now(), "event": event} | what
             print(json.dumps(line, default=str), file=self._file, flush=True)
         if self._verbose and event in SHOWN:
-            words = " ".join(f"{name}={value}" for name, value in what.items() if name != "problem")
+            words = " ".join(f"{name}={value}" for name, value in what.items() if name not in UNSHOWN)
             print(f"{event}: {words}", file=sys.stderr)
 
     def follow(self, problem: object, report: Callable[[Progress], None]) -> Callable[[Progress], None]:
         """A report that also writes what has changed since the last one."""
-        about, written, progress_at_s = str(problem), dict[tuple[str, ...], object](), -math.inf
+        about, written, progress_at_s = str(problem), set[tuple[str, str]](), -math.inf
 
         def followed(now: Progress) -> None:
             nonlocal progress_at_s
-            for key, value, what in _news(now):
-                if written.get(key) != value:
-                    written[key] = value
-                    self.tell(key[0], problem=about, **what)
+            for event, what in _news(now):
+                if (event, str(what)) not in written:
+                    written.add((event, str(what)))
+                    self.tell(event, problem=about, **what, trials=now.trials, elapsed_s=now.elapsed_s)
             if time.monotonic() - progress_at_s > PROGRESS_EVERY_S or now.stage == "done":
                 progress_at_s = time.monotonic()
                 self.tell("progress", problem=about, **now.to_json(), spent_s=dict(now.spent_s))
@@ -314,18 +309,17 @@ class Events:
         return followed
 
 
-def _news(now: Progress) -> Iterator[tuple[tuple[str, ...], object, dict[str, Any]]]:
-    """What is told when it changes: the event and its subject, the value that changes, and what is told."""
-    trials = now.trials
-    yield ("stage",), now.stage, {"stage": now.stage, "trials": trials, "elapsed_s": now.elapsed_s}
+def _news(now: Progress) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Events with what they tell; each is written once."""
+    yield "stage", {"stage": now.stage}
     if now.best_s is not None:
-        yield ("best",), now.best_s, {"time_s": now.best_s, "config": now.best, "trials": trials}
+        yield "best", {"time_s": now.best_s, "config": now.best}
     for outcome, reason in now.reasons.items():
-        yield ("outcome", outcome), reason, {"outcome": outcome, "reason": reason}
+        yield "outcome", {"outcome": outcome, "reason": reason}
     for kernel, why in now.dropped.items():
-        yield ("dropped", kernel), why, {"kernel": kernel, "why": why}
+        yield "dropped", {"kernel": kernel, "why": why}
     if now.busy:
-        yield ("busy",), now.busy, {"what": list(now.busy)}
+        yield "busy", {"what": list(now.busy)}
 
 
 def failures(reasons: Mapping[str, str]) -> list[str]:
@@ -369,19 +363,18 @@ def notebook_line() -> Callable[[str], None]:
     return lambda line: shown.update({"text/plain": line}, raw=True)
 
 
-def job_note(subject: str, progress: Progress, of_study_s: float = 0.0) -> dict[str, Any]:
+def job_note(subject: str, progress: Progress, flops: float = 0.0) -> dict[str, Any]:
     """Progress as the server is told of it that started this command as a job.
 
     Args:
         subject: The problem; empty for a night on a fleet.
         progress: Of the study or night.
-        of_study_s: Seconds of the study.
+        flops: Of a run; 0 for a night on a fleet.
     """
-    left_s = progress.left_s
-    return progress.to_json() | {
-        "problem": subject, "best": progress.best, "busy": list(progress.busy), "tflops": None,
-        "elapsed_s": round(progress.elapsed_s, 1), "left_s": None if left_s is None else round(left_s, 1),
-        **job_files.counts(of_study_s),
+    best_s = progress.best_s
+    return progress.to_json() | job_files.counts() | {
+        "problem": subject, "best": progress.best, "busy": list(progress.busy),
+        "tflops": flops / best_s / 1e12 if best_s and flops else None,
     }  # fmt: skip
 
 
@@ -397,10 +390,9 @@ class ProgressView:
             trials: Trials after which the study ends; None without such a limit.
         """
         self._problem, self._quiet, self._limit = problem, quiet, trials
-        self._live: Any = None
         self._redraw: Callable[[str], None] | None = None
-        self._shown_s = 0.0
-        self._stage = ""
+        self._shown = ExitStack()
+        self._told_s, self._stage = 0.0, ""
         self._busy: tuple[str, ...] = ()
 
     def __enter__(self) -> ProgressView:
@@ -412,37 +404,31 @@ class ProgressView:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
-            self._live.start()
-            self._redraw = self._live.update
+            live = Live(console=Console(stderr=True), refresh_per_second=5, transient=True)
+            self._redraw = self._shown.enter_context(live).update
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._shown.close()
 
     def __call__(self, progress: Progress) -> None:
         """Shows a report; a study calls this a few times a second."""
-        job_files.tell(progress.stage, partial(self._note, progress))
+        problem = self._problem
+        job_files.tell(progress.stage, lambda: job_note(str(problem), progress, problem.work.flops))
         if self._quiet:
             return
-        if progress.busy and progress.busy != self._busy:
+        if progress.busy not in ((), self._busy):
             # It is told once for each way in which the machine is busy.
             self._busy = progress.busy
             print(f"the machine is busy, times may be wrong: {'; '.join(progress.busy)}", file=sys.stderr)
         now = time.monotonic()
         if self._redraw is not None:
             self._redraw(self._line(progress))
-        elif now - self._shown_s >= PLAIN_EVERY_S or progress.stage != self._stage:
-            self._shown_s, self._stage = now, progress.stage
+        elif now - self._told_s >= PLAIN_EVERY_S or progress.stage != self._stage:
+            self._told_s, self._stage = now, progress.stage
             print(self._line(progress), file=sys.stderr)
-
-    def _note(self, progress: Progress) -> dict[str, Any]:
-        work, best_s = self._problem.work, progress.best_s
-        tflops = work.flops / best_s / 1e12 if best_s else None
-        return job_note(str(self._problem), progress, progress.elapsed_s) | {"tflops": tflops}
 
     def _line(self, progress: Progress) -> str:
         of = f" of {self._limit}" if self._limit else ""
@@ -451,11 +437,8 @@ class ProgressView:
             work = self._problem.work
             parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")
             if progress.baseline_s is not None:
-                library_s = min(progress.baseline_s, progress.best_blas[1] if progress.best_blas else math.inf)
-                parts.append(f"{library_s / progress.best_s:.1%} of the library")
+                parts.append(f"{progress.baseline_s / progress.best_s:.1%} of the library")
             parts.append(progress.best)
-        if progress.front:
-            parts.append(f"{progress.front} on the front")
         if progress.dropped:
             parts.append(f"dropped {', '.join(progress.dropped)}")
         failed = [

@@ -12,7 +12,7 @@ import json
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
@@ -141,23 +143,24 @@ def _parsed(path: Path) -> Any:
         raise InputError(f"a recording must exist, found none at {path}; check the path") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"a recording is JSON or gzipped JSON, {path} cannot be read: {error}") from error
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        # It may have a line for each record. While Kernel Tuner runs, its cache is unfinished and ends in a
-        # comma: it is completed as Kernel Tuner would.
-        for read in (_lines, lambda unfinished: json.loads(unfinished.rstrip().removesuffix(",") + "}}")):
-            try:
-                return read(text)
-            except json.JSONDecodeError:
-                continue
-        raise InputError(f"a recording is JSON, {path} is not: {error}") from error
+    errors = []
+    for read in (json.loads, _lines, _unfinished):
+        try:
+            return read(text)
+        except json.JSONDecodeError as error:
+            errors.append(error)
+    raise InputError(f"a recording is JSON, {path} is not: {errors[0]}") from errors[0]
 
 
 def _lines(text: str) -> list[Any]:
-    """The records of an export."""
+    """The records of an export, which has a line for each."""
     lines = [json.loads(line) for line in text.splitlines()]
     return [line["record"] for line in lines if isinstance(line, dict) and "record" in line]
+
+
+def _unfinished(text: str) -> Any:
+    """A cache to which Kernel Tuner still adds: it ends in a comma, and is completed as Kernel Tuner would."""
+    return json.loads(text.rstrip().removesuffix(",") + "}}")
 
 
 def _is_cache(data: Any) -> bool:
@@ -226,57 +229,46 @@ def _our_rows(data: Any, path: Path) -> tuple[str, list[Row]]:
     return device, rows
 
 
-@dataclass(frozen=True)
-class CacheFile:
-    """A cache file, with further facts that it lacks.
-
-    Attributes:
-        path: The file.
-        device: Name of the device; the file's if empty.
-        problem: The problem; if None, named by the file's kernel and problem size.
-        kernel: Name of the kernel; the file's if empty.
-        source_hash: `tuner.declare.kernel.Kernel.source_hash`, if it is declared.
-        origin: File that declares it.
-        work: ``flops`` and ``bytes`` of one run; 0 if unknown.
-        regime: How times were taken; Kernel Tuner flushes no cache between launches.
-    """
-
-    path: Path
-    device: str = ""
-    problem: ProblemKey | None = None
-    kernel: str = ""
-    source_hash: str = ""
-    origin: str = ""
-    work: Mapping[str, float] = field(default_factory=lambda: {"flops": 0.0, "bytes": 0.0})
-    regime: str = "hot"
-
-
 def is_cache(path: Path) -> bool:
     """True if a file has the name of a Kernel Tuner cache: ``.json``, gzipped or not."""
     return path.name.removesuffix(".gz").endswith(".json")
 
 
-def records_of(cached: CacheFile) -> Iterator[Record]:
+def records_of(
+    path: Path, *, device: str = "", regime: str = "hot", kernel: str = "",
+    declared: tuple[Kernel, Problem] | None = None,
+) -> Iterator[Record]:  # fmt: skip
     """Returns the records of a cache file.
+
+    Args:
+        path: The file.
+        device: Name of the device; the file's if empty.
+        regime: How times were taken; Kernel Tuner flushes no cache between launches.
+        kernel: Name of the kernel; the file's if empty.
+        declared: The kernel and the problem, if they are declared; by default both are named by the file.
 
     Raises:
         InputError: There is no such file, it has another form, or neither file nor caller names the device.
     """
-    data, path = _parsed(cached.path), cached.path
+    data = _parsed(path)
     if not _is_cache(data):
         raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
-    device, rows = _cache_rows(data, path)
-    device = cached.device or device
+    recorded_device, rows = _cache_rows(data, path)
+    device = device or recorded_device
     if not device:
         raise InputError(f"a record needs its device, and {path} names none; name it with --device")
-    problem = cached.problem or _problem(data, rows)
+    problem, work = _problem(data, rows), {"flops": 0.0, "bytes": 0.0}
+    source_hash = origin = ""
+    if declared is not None:
+        problem, work = ProblemKey.of(declared[1]), asdict(declared[1].work)
+        kernel, source_hash = declared[0].name, declared[0].source_hash
+        origin = str(declared[1].operation.origin or "")
     for row in rows:
-        kernel = cached.kernel or row.kernel
+        name = kernel or row.kernel
         yield Record(
-            problem, DeviceInfo(device, "cuda"), cached.regime, Role.TRIAL, kernel, dict(row.config),
-            cached.source_hash, row.measurement, cached.work, {"measured_by": "Kernel Tuner"},
-            f"Kernel Tuner {problem}", origin=cached.origin,
-            id=_id(problem, device, cached.regime, kernel, row), measured_at=_when(row.measured_at),
+            problem, DeviceInfo(device, "cuda"), regime, Role.TRIAL, name, dict(row.config), source_hash,
+            row.measurement, work, {"measured_by": "Kernel Tuner"}, f"Kernel Tuner {problem}", origin=origin,
+            id=_id(problem, device, regime, name, row), measured_at=_when(row.measured_at),
         )  # fmt: skip
 
 

@@ -262,7 +262,9 @@ class Study:
         if self.library is not None:
             library = recorder.of_baseline(self.library).kernel, self.library
         wrong = found_wrong(self.session.records(Role.FINAL, self.policy.kernels))
-        return front_of(self.leaderboard, wrong, champion, library, recorder.work)
+        measured = {place: one for place, one in self.leaderboard.with_objectives.items() if place not in wrong}
+        record = champion.record if champion is not None else None
+        return front_of(measured, self.request.objectives, record, library, recorder.work)
 
 
 def run_study(

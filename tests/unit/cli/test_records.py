@@ -180,15 +180,6 @@ def test_no_database(told: Told, command: list[str]) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_progress_is_told_of_large_files(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.cli.records.PLAIN_EVERY_S", 0.0)
-    with Store.open(URL) as store:
-        store.add([record(square(64)) for _ in range(600)])
-    assert "exporting: 83%" in told("export", "a.jsonl.gz")[2]
-    assert "importing a.jsonl.gz: " in told("import", "a.jsonl.gz", "--db", "sqlite:///b.db")[2]
-    assert told("import", "a.jsonl.gz", "--quiet", "--db", "sqlite:///b.db")[2] == ""
-
-
 def test_an_export_names_its_file_as_other_commands_do(told: Told, stored: Path, here: Path) -> None:
     assert told("export", "-o", "all.jsonl", "--quiet") == (0, "", "")
     code, out, _ = told("export", "--quiet")

@@ -10,13 +10,14 @@ from fixtures.records import BOARD, CPU, champion, full_record, record, square
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuner.declare.catalogue import builtin
 from tuner.errors import InputError
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Record
 from tuner.store import Store, lines
 from tuner.store.exchange import Counts, export, take
 from tuner.store.listing import Selection
-from tuner.study.recordings import CacheFile, records_of
+from tuner.study.recordings import records_of
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,7 @@ def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
 ) -> None:
     path = tmp_path / "cache.json"
     path.write_text(json.dumps(CACHE))
-    first, second = found = list(records_of(CacheFile(path)))
+    first, second = found = list(records_of(path))
     assert first.problem.dims == {"x": 4096, "y": 512}
     named = first.device.name, first.device.kind, first.kernel, first.regime
     assert named == ("NVIDIA A100", "cuda", "stencil", "hot")
@@ -255,11 +256,14 @@ def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
     assert (second.measurement.outcome, second.measured_at[:4]) == (Outcome.COMPILE_FAILED, "1970")
     store = fresh()
     assert store.add(found) == 2
-    assert store.add(records_of(CacheFile(path))) == 0, "read again it brings nothing new"
-    own = CacheFile(path, "NVIDIA H200", square(64), "own", "aaaa", "/home/me/own.py", {"flops": 8.0}, "cold")
-    given = next(records_of(own))
-    assert (given.problem, given.device.name, given.kernel) == (square(64), "NVIDIA H200", "own")
-    assert (given.source_hash, given.origin, given.regime) == ("aaaa", "/home/me/own.py", "cold")
+    assert store.add(records_of(path)) == 0, "read again it brings nothing new"
+    tiled, problem = (
+        builtin().of("gemm", "cuda", ("tiled",))[0],
+        builtin().operation("gemm").problem(square(64).dims),
+    )
+    given = next(records_of(path, device="NVIDIA H200", regime="cold", declared=(tiled, problem)))
+    assert (given.problem, given.device.name, given.regime) == (square(64), "NVIDIA H200", "cold")
+    assert (given.kernel, given.source_hash, given.work["flops"]) == ("tiled", tiled.source_hash, 2 * 64**3)
     path.write_text(json.dumps(CACHE | {"device_name": ""}))
     with pytest.raises(InputError, match="names none; name it with --device"):
-        next(records_of(CacheFile(path)))
+        next(records_of(path))
