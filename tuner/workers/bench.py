@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from tuner.declare.kernel import Rendered
@@ -139,33 +140,25 @@ class _Refused(Exception):
 FAILURES = (LaunchFailed, MemoryError, _Refused)
 
 
+def _not_loaded() -> None:
+    raise RuntimeError("it is loaded first")
+
+
 @dataclass
-class _Player:
+class _Player(CheckedSamples):
     """A config or the library: loaded, verified, ready to be timed.
 
     Attributes:
         config: The config; None for the library.
-        allowance: So many times the usual tolerance is allowed.
         stages_s: Seconds spent in each stage.
         error: Its error when it was verified.
         first_s: Seconds of its first run, including waiting for the device.
-        wrong: What is wrong with the library; a config would have been refused.
     """
 
-    config: CompiledConfig | None
-    allowance: float
+    config: CompiledConfig | None = None
     stages_s: dict[str, float] = field(default_factory=dict)
     error: Error | None = None
     first_s: float = 0.0
-    wrong: str = ""
-    run: Run = field(init=False)
-    samples: CheckedSamples = field(init=False)
-
-    @classmethod
-    def of(cls, compiled_config: CompiledConfig) -> _Player:
-        """A config, not yet loaded."""
-        stages_s = {"compile": compiled_config.compile_s}
-        return cls(compiled_config, compiled_config.rendered.allowance, stages_s)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -177,17 +170,13 @@ class _Player:
             self.stages_s[name] = time.perf_counter() - start
 
     def measurement(
-        self,
-        outcome: Outcome,
-        reason: str = "",
-        samples_s: Sequence[float] = (),
-        circumstances: Mapping[str, float] | None = None,
-    ) -> Measurement:
+        self, outcome: Outcome, reason: str = "", samples_s: Sequence[float] = (),
+        circumstances: Mapping[str, float] = MappingProxyType({}),
+    ) -> Measurement:  # fmt: skip
         """What came of it."""
         compiled = self.config.compiled if self.config is not None else None
-        return Measurement(
-            outcome, reason, tuple(samples_s), self.error, compiled, dict(self.stages_s), circumstances or {}
-        )
+        stages_s, samples_s = dict(self.stages_s), tuple(samples_s)
+        return Measurement(outcome, reason, samples_s, self.error, compiled, stages_s, dict(circumstances))
 
 
 @dataclass
@@ -213,6 +202,17 @@ class Bench:
     limit: ErrorLimit | None = field(default=None, init=False)
     best_s: float | None = None
 
+    def _player(
+        self, run: Run = _not_loaded, config: CompiledConfig | None = None, allowance: float = 1.0
+    ) -> _Player:
+        """A run of the library's or, not yet loaded, a config."""
+        if config is None:
+            return _Player(self.device, run, self.regime, self.workload, allowance)
+        stages_s, allowance = {"compile": config.compile_s}, config.rendered.allowance
+        return _Player(
+            self.device, run, self.regime, self.workload, allowance, config=config, stages_s=stages_s
+        )
+
     def limit_error(self, factor: float) -> None:
         """Sets a limit: configs whose error exceeds this multiple of the library's are INACCURATE."""
         run = self.device.library(self.workload)
@@ -234,12 +234,12 @@ class Bench:
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
             brief: True for a survey: few samples, and no readings of the board.
         """
-        player = _Player.of(compiled_config)
+        player = self._player(config=compiled_config)
         try:
             self._admit(player, first_limit_s)
             lost = lost_at_first(player.first_s, incumbent_s, brief)
             screened = lost or self._screened(player, incumbent_s, brief)
-            self._refuse(player, player.samples.wrong)
+            self._refuse(player, player.wrong)
             circumstances = {} if brief else self._circumstances(player)
             if not screened.pruned:
                 circumstances |= self._energy(player, screened)
@@ -261,7 +261,7 @@ class Bench:
         """
         assert player.config is not None
         with player.stage("load"):
-            self._ready(player, self.device.load(player.config.rendered, player.config.code, self.workload))
+            player.run = self.device.load(player.config.rendered, player.config.code, self.workload)
         broken = ""
         with player.stage("verify"):
             player.error, wrong = self.verify_run(self._first_run(player, first_limit_s), player.allowance)
@@ -273,11 +273,6 @@ class Bench:
         self._refuse(player, wrong, finals)
         if broken:
             raise _Refused(Outcome.INACCURATE, broken)
-
-    def _ready(self, player: _Player, run: Run) -> None:
-        """Gives a player its run."""
-        player.run = run
-        player.samples = CheckedSamples(self.device, run, self.regime, self.workload, player.allowance)
 
     def _first_run(self, player: _Player, limit_s: float | None) -> Run:
         """The first run, with a time limit: SIGALRM ends this process if it takes too long.
@@ -304,13 +299,12 @@ class Bench:
 
     def _screened(self, player: _Player, incumbent_s: float | None, brief: bool = False) -> Screened:
         """Times a run until enough is known, and checks one that was timed."""
-        samples = player.samples
         with player.stage("time"):
-            screened = (briefly if brief else screen_by)(samples.take_s, incumbent_s)
+            screened = (briefly if brief else screen_by)(player.take_s, incumbent_s)
             if not screened.pruned:
-                samples.finish(brief)
-        player.stages_s["time"] -= samples.check_s
-        player.stages_s["verify"] += samples.check_s
+                player.finish(brief)
+        player.stages_s["time"] -= player.check_s
+        player.stages_s["verify"] += player.check_s
         return screened
 
     def verify_run(
@@ -371,7 +365,7 @@ class Bench:
             run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
             return self.verify_run(run)[1]
         except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, _Player.of(compiled_config)).reason
+            return self._failed(failure, self._player(config=compiled_config)).reason
 
     def _libraries(self, threads: Collection[int] = ()) -> list[_Player]:
         """The library, if there is one, with its default number of threads, then with each other number."""
@@ -384,8 +378,8 @@ class Bench:
 
     def _library(self, run: Run) -> _Player:
         problem = self.workload.problem
-        player = _Player(None, problem.operation.baselines[self.device.info.kind].allowance(problem))
-        self._ready(player, run)
+        allowance = problem.operation.baselines[self.device.info.kind].allowance(problem)
+        player = self._player(run, allowance=allowance)
         with player.stage("verify"):
             player.error, player.wrong = self.verify_run(run, player.allowance)
         return player
@@ -395,8 +389,7 @@ class Bench:
         for player in self._libraries():
             screened = self._screened(player, None)
             circumstances = {**self.device.circumstances(player.run)} | self._energy(player, screened)
-            wrong = player.wrong or player.samples.wrong
-            return player.measurement(Outcome.MEASURED, wrong, screened.samples_s, circumstances)
+            return player.measurement(Outcome.MEASURED, player.wrong, screened.samples_s, circumstances)
         return None
 
     def finals(
@@ -420,7 +413,7 @@ class Bench:
         if not admitted:
             return list(lost.values())
         players = [*admitted.values(), *self._libraries(threads)]
-        times = interleave([player.samples.turn_s for player in players], budget_s)
+        times = interleave([player.turn_s for player in players], budget_s)
         self.workload.draw_anew()
         timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
@@ -433,7 +426,7 @@ class Bench:
         players: dict[int, _Player] = {}
         lost: dict[int, Measurement] = {}
         for number, compiled_config in enumerate(compiled_configs):
-            player = _Player.of(compiled_config)
+            player = self._player(config=compiled_config)
             try:
                 self._admit(player, finals=finals)
                 players[number] = player
@@ -446,8 +439,7 @@ class Bench:
         player.stages_s.clear()
         try:
             if player.config is not None:
-                wrong = player.samples.wrong
-                wrong = wrong or self.verify_run(player.run, player.allowance, self.workload.second)[1]
+                wrong = player.wrong or self.verify_run(player.run, player.allowance, self.workload.second)[1]
                 self._refuse(player, wrong, finals=True)
         except _Refused as refused:
             return self._failed(refused, player)
@@ -471,9 +463,9 @@ class Bench:
         try:
             self._take_turns(players, terms, turns)
             for name, player in players.items():
-                player.samples.finish()
-                if player.samples.wrong and name != LIBRARY:
-                    turns.wrong[name] = player.samples.wrong
+                player.finish()
+                if player.wrong and name != LIBRARY:
+                    turns.wrong[name] = player.wrong
                     del turns.rounds_s[name]
         except (LaunchFailed, MemoryError) as failure:
             turns.rounds_s.clear()
@@ -495,7 +487,7 @@ class Bench:
             # Each begins in turn, so that none always follows the same one.
             forth = [names[(block + place) % len(names)] for place in range(len(names))]
             for name in (*forth, *reversed(forth)):
-                turns.rounds_s[name].append(statistics.median(players[name].samples.take_s(count)))
+                turns.rounds_s[name].append(statistics.median(players[name].take_s(count)))
             readings = self.device.circumstances(players[CHAMPION].run)
             for name in READ:
                 if name in readings:
@@ -537,7 +529,7 @@ class Bench:
         return measurement
 
     def _library_briefly(self) -> Measurement | None:
-        player = _Player(None, 1.0)
+        player = self._player()
         try:
             run = self.device.library(self.workload)
             if run is None:
