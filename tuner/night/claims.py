@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC
 from typing import Any, TypeVar
 
@@ -30,43 +30,8 @@ PATIENCE_S, FIRST_PAUSE_S, LONGEST_PAUSE_S = 1800.0, 0.2, 5.0
 #: States of a claim: at work; ended well; its worker was declared dead; stopped from outside; the study or the
 #: device failed.
 RUNNING, DONE, LOST, STOPPED, FAILED = "running", "done", "lost", "stopped", "failed"
-#: Name of the lock that a coordinator holds; PostgreSQL requires a number.
-_COORDINATOR = 0x666C656574
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A worker's claim on a study.
-
-    Attributes:
-        number: Grows with each claim, and is never used again.
-        night: Id of the run of the plan.
-        study: Name of the study.
-        what: ``slice`` or ``finals``.
-        worker: Name of the worker.
-        device: Model of its device.
-        board: UUID of its device.
-        state: ``running``, ``done``, ``lost``, ``stopped`` or ``failed``.
-        why: Reason of the state, in words.
-        trials: Trials of the study so far.
-        started_at: ISO 8601, UTC, by the coordinator's clock, as all times here.
-        progressed_at: When its worker last got further.
-        ended_at: When it ended; empty before that.
-    """
-
-    number: int
-    night: str
-    study: str
-    what: str
-    worker: str
-    device: str
-    board: str
-    state: str = RUNNING
-    why: str = ""
-    trials: int = 0
-    started_at: str = ""
-    progressed_at: str = ""
-    ended_at: str = ""
+#: Takes the lock of coordinators, whose name is a number: it lives as long as the connection that took it.
+_LOCK = sa.text(f"SELECT pg_try_advisory_lock({0x666C656574})")
 
 
 class Claims:
@@ -105,13 +70,13 @@ class Claims:
         with self._writing() as connection:
             return self._end(connection, sa.true() if night is None else claims.c.night == night, LOST, why)
 
-    def of(self, night: str | None = None) -> list[Claim]:
-        """Returns the claims of a night, or all, in order of their numbers."""
+    def of(self, night: str | None = None) -> Sequence[sa.Row[Any]]:
+        """Returns the claims of a night, or all, as rows of the table, in order of their numbers."""
         wanted = sa.select(*claims.c).order_by(claims.c.number)
         if night is not None:
             wanted = wanted.where(claims.c.night == night)
         with self._store.reading() as connection:
-            return [Claim(**row) for row in connection.execute(wanted).mappings()]
+            return connection.execute(wanted).all()
 
     @contextlib.contextmanager
     def coordinating(self) -> Iterator[Callable[[], None]]:
@@ -129,12 +94,38 @@ class Claims:
         if self._store._engine.dialect.name != "postgresql":
             yield lambda: None
             return
-        lock = _CoordinatorLock(self._store)
-        lock.hold()
+        where = self._store._where
+        with opening.explained(where):
+            connection = self._store._engine.connect()
+
+        def is_held() -> bool:
+            """Takes the lock, which this connection may have; one that broke is made anew."""
+            connection.rollback()
+            return bool(connection.execute(_LOCK).scalar_one())
+
+        def hold() -> None:
+            with opening.explained(where):
+                try:
+                    held = is_held()
+                except sa.exc.DBAPIError:
+                    held = is_held()
+                connection.commit()
+            if not held:
+                raise LockedByAnother(
+                    f"one coordinator at a time works with a database, and another works with {where}; wait "
+                    f"for it or stop it, or give it this plan as a job"
+                )
+
         try:
-            yield lock.hold
+            hold()
+            yield hold
         finally:
-            lock.release()
+            # A server takes a moment to see that a connection was closed, and the pool must not keep this one.
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                connection.rollback()
+                connection.execute(sa.text("SELECT pg_advisory_unlock_all()"))
+            connection.invalidate()
+            connection.close()
 
     def _writing(self) -> AbstractContextManager[sa.Connection]:
         return self._store.writing(opening.SOON)  # a power cut ends the workers' claims, too
@@ -150,50 +141,6 @@ class Claims:
             values |= {"trials": trials, "progressed_at": now}
         running = claims.update().where(which, claims.c.state == RUNNING)
         return int(connection.execute(running.values(**values)).rowcount)
-
-
-class _CoordinatorLock:
-    """An advisory lock of PostgreSQL: it lives as long as the connection that took it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._connection: sa.Connection | None = None
-
-    def hold(self) -> None:
-        """Takes the lock, unless the connection that has it still answers."""
-        with opening.explained(self._store._where):
-            if self._connection is not None:
-                try:
-                    self._connection.execute(sa.text("SELECT 1"))
-                    self._connection.rollback()
-                    return
-                except sa.exc.DBAPIError:
-                    self._give_up()
-            connection = self._store._engine.connect()
-            wanted = sa.text("SELECT pg_try_advisory_lock(:number)")
-            if not connection.execute(wanted, {"number": _COORDINATOR}).scalar_one():
-                connection.close()
-                raise LockedByAnother(
-                    f"one coordinator at a time works with a database, and another works with "
-                    f"{self._store._where}; wait for it or stop it, or give it this plan as a job"
-                )
-            connection.commit()
-            self._connection = connection
-
-    def release(self) -> None:
-        """Gives the lock back: a server takes a moment to see that a connection was closed."""
-        if self._connection is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                unlock = sa.text("SELECT pg_advisory_unlock(:number)")
-                self._connection.execute(unlock, {"number": _COORDINATOR})
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Ends the connection: the pool must not hand one on that may hold the lock."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.invalidate()
-            connection.close()
 
 
 class FencedStore(Store):

@@ -228,9 +228,9 @@ class Lane:
         count, holds = len(ranks), self._slices.holds
         if holds < count:
             self._night.warned(
-                f"{count} problems are to be tuned, and {max(self._night.left_s(), 0.0):.0f} s hold about {holds} "
-                f"of them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others "
-                f"are reported as not reached; give more time, or a shorter plan"
+                f"{count} problems are to be tuned, and {max(self._night.left_s(), 0.0):.0f} s hold about "
+                f"{holds} of them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its "
+                f"finals. Others are reported as not reached; give more time, or a shorter plan"
             )
 
     @property
