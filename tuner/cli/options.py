@@ -229,7 +229,7 @@ def parse_problem(
     is_file = target.endswith(".py") or os.sep in target
     catalogue = from_file(Path(target)) if is_file else builtin()
     operation = catalogue.operation(catalogue.kernels[-1].operation if is_file else target)
-    return catalogue, operation.problem(_shape(operation, dims, sets), *words)
+    return catalogue, operation.problem(read_shape(operation, dims, sets), *words)
 
 
 def named_problem(options: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
@@ -242,11 +242,16 @@ def named_problem(options: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
     return parse_problem(*(options[name] for name in names))
 
 
-def _shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -> dict[str, int]:
+def read_shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -> dict[str, int]:
+    """The size of each dim that is given by its place or as ``name=size``.
+
+    Raises:
+        InputError: There are more or fewer than the operation has, one is given twice, or is no whole number.
+    """
     if dims and len(dims) != len(operation.dims):
         names = " ".join(operation.dims).upper()
         raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(dims)}")
-    shape = {name: _whole(name, text) for name, text in zip(operation.dims, dims, strict=False)}
+    shape = {name: whole(name, text) for name, text in zip(operation.dims, dims, strict=False)}
     for pair in sets:
         name, equals, text = pair.partition("=")
         if not equals:
@@ -256,12 +261,17 @@ def _shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -> di
             raise InputError(
                 f"a dim has one size, {name} is given {where}: {shape[name]} and {text}; keep one of them"
             )
-        shape[name] = _whole(name, text)
+        shape[name] = whole(name, text)
     return shape
 
 
-def _whole(name: str, text: str) -> int:
+def whole(name: str, text: str) -> int:
+    """The size of a dim.
+
+    Raises:
+        InputError: It is no whole number.
+    """
     try:
         return int(text.replace("_", ""))
     except ValueError:
-        raise InputError(f"a dim is a whole number of 1 or more, got {name}={text!r}") from None
+        raise InputError(f"a dim is a whole number of 1 or more, got {name}={text[:40]!r}") from None

@@ -6,17 +6,19 @@ import base64
 import functools
 import hashlib
 import io
+import re
 import zipfile
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from tuner.cli.options import read_shape, whole
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import Epilogue
-from tuner.declare.problem import IEEE, PRECISIONS, Operation
+from tuner.declare.problem import IEEE, PRECISIONS
 from tuner.devices.protocol import REGIMES
 from tuner.errors import InputError, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
@@ -25,7 +27,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
 from tuner.service.responses import Reads, answered, error_json, in_thread, service_of, tagged, working
 from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
-from tuner.service.state import Service
+from tuner.service.state import ANSWERS, Service
 
 router = APIRouter(prefix="/v1", tags=["answers"])
 #: Largest size of a dim in a request; kernels count elements in 32 bits.
@@ -87,17 +89,20 @@ class RequestedProblem(BaseModel):
             raise InputError(f"{rule}, got no operation; add one, e.g. gemm")
         elif declared := catalogue.operations.get(self.operation):
             words = self.dtype, self.layout, self.precision, self.epilogue
-            key = ProblemKey.of(declared.problem(named_dims(self.dims, declared), *words))
+            key = ProblemKey.of(declared.problem(read_shape(declared, *_sizes(self.dims)), *words))
         else:
-            dims = self.dims if isinstance(self.dims, dict) else _by_name(self.dims)
-            if not dims or not self.dtype or self.precision not in ("", *PRECISIONS):
-                raise UnknownName("operation", self.operation, catalogue.operations)
-            epilogue, precision = Epilogue.read(self.epilogue).text, self.precision or IEEE
-            shape = tuple((name, _whole(size)) for name, size in dims.items())
-            key = ProblemKey(self.operation, shape, self.dtype, self.layout, precision, epilogue)
+            key = self._undeclared(catalogue)
         if not all(1 <= size <= LARGEST_DIM for size in key.dims.values()):
             raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {key}; correct it")
         return key
+
+    def _undeclared(self, catalogue: Catalogue) -> ProblemKey:
+        places, sets = _sizes(self.dims)
+        if places or not sets or not self.dtype or self.precision not in ("", *PRECISIONS):
+            raise UnknownName("operation", self.operation, catalogue.operations)
+        epilogue, precision = Epilogue.read(self.epilogue).text, self.precision or IEEE
+        shape = tuple((name, whole(name, size)) for name, _, size in (pair.partition("=") for pair in sets))
+        return ProblemKey(self.operation, shape, self.dtype, self.layout, precision, epilogue)
 
     def checked_regime(self, default: str = "") -> str:
         """How time is taken.
@@ -169,34 +174,13 @@ class Questions(BaseModel):
 AsQuery = Annotated[QuestionOfQuery, Query()]
 
 
-def named_dims(dims: Dims, operation: Operation) -> dict[str, int]:
-    """Dims by name, from a list, a mapping, or a text: ``4096,4096,4096`` or ``m=4096,n=4096,k=4096``.
-
-    Raises:
-        InputError: There are more or fewer than the operation has, or one is no number.
-    """
-    named = dims if isinstance(dims, dict) else _by_name(dims)
-    if not named:
-        text = dims if not isinstance(dims, str) or "," in dims else dims.replace("x", ",")
-        sizes = [size for size in text.split(",") if size.strip()] if isinstance(text, str) else text
-        if len(sizes) != len(operation.dims):
-            names = " ".join(map(str.upper, operation.dims))
-            raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(sizes)}")
-        named = dict(zip(operation.dims, sizes, strict=True))
-    return {name: _whole(size) for name, size in named.items()}
-
-
-def _by_name(dims: Any) -> dict[str, Any]:
-    """Dims of a text such as ``m=4096,n=4096,k=4096``; empty if it is no such text."""
-    parts = [part.strip() for part in dims.split(",") if part.strip()] if isinstance(dims, str) else []
-    return dict(part.split("=", 1) for part in parts) if all("=" in part for part in parts) else {}
-
-
-def _whole(size: Any) -> int:
-    text = str(size).strip()
-    if len(text) > 10 or not text.removeprefix("-").isdecimal():
-        raise InputError(f"a dim is a whole number of 1 to {LARGEST_DIM}, got {text[:40]!r}; correct it")
-    return int(text)
+def _sizes(dims: Dims) -> tuple[list[str], list[str]]:
+    """Dims by their places, and those by name as ``name=size``; a text has them with commas, or x, between."""
+    if isinstance(dims, dict):
+        return [], [f"{name}={size}" for name, size in dims.items()]
+    parts = re.split(r",|(?<=\d)x(?=\d)", dims) if isinstance(dims, str) else map(str, dims)
+    sizes = [size.strip() for size in parts if size.strip()]
+    return [size for size in sizes if "=" not in size], [size for size in sizes if "=" in size]
 
 
 # --- answers -------------------------------------------
@@ -208,10 +192,13 @@ async def view_of(request: Request, number: int | None) -> OpenSnapshot:
     return cache.present if number is None else await working(request, lambda: cache.view(number))
 
 
-def _marked(service: Service, view: OpenSnapshot, body: AnswerBody) -> bytes:
-    """An answer with its snapshot, and what is no longer as it was then."""
+def _marked(service: Service, view: OpenSnapshot, body: AnswerBody) -> tuple[bytes, bytes]:
+    """An answer with what is no longer as it was then; and the same with its snapshot. Counts a question."""
+    if body.tally is not None:
+        body.tally.hits[0] += 1
     marks = {"retracted": service.cache.retraction(view, body.answer), "differs": view.differs}
-    return body.with_number(view.manifest.number, {name: mark for name, mark in marks.items() if mark})
+    marked = b"".join(b",%s" % json_bytes({name: mark})[1:-1] for name, mark in marks.items() if mark)
+    return body.text + marked, b'%s,"snapshot":%d%s}' % (body.text, view.manifest.number, marked)
 
 
 @router.get("/best", summary="The kernel and config to use for a problem")
@@ -228,8 +215,9 @@ async def best(request: Request, caller: Reads, question: AsQuery) -> Response:
         # each other only, one at a time.
         limit = service.quick if view.is_quick(asked) else service.deep
         body = await in_thread(limit, lambda: view.body(asked))
-    service.metrics.answers.labels(body.answer.match).inc()
-    return tagged(request, _marked(service, view, body), view.manifest.number)
+    ANSWERS.labels(body.answer.match).inc()
+    answer, data = _marked(service, view, body)
+    return tagged(request, data, view.manifest.number, basis=answer)
 
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
@@ -240,7 +228,7 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
     def answer(question: QuestionBody | str) -> bytes:
         try:
             question = QuestionBody(problem=question) if isinstance(question, str) else question
-            return _marked(service, view, view.body(question.read(questions.device, questions.regime)))
+            return _marked(service, view, view.body(question.read(questions.device, questions.regime)))[1]
         except TunerError as error:
             return json_bytes({"refused": error_json(error)})
 
@@ -272,7 +260,7 @@ async def export(request: Request, caller: Reads, wanted: Annotated[ExportOfQuer
     headers = {
         "content-disposition": f'attachment; filename="{name}"', "repr-digest": f"sha-256=:{digest}:",
     }  # fmt: skip
-    return tagged(request, data, view.manifest.number, "application/octet-stream", **headers)
+    return tagged(request, data, view.manifest.number, "application/octet-stream", more=headers)
 
 
 def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:

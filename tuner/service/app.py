@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
 from tuner.service.responses import RULES, SAFE, Reads, failed, service_of, working
-from tuner.service.state import Service, Settings
+from tuner.service.state import REQUESTS, SECONDS, Service, Settings, metrics_text
 from tuner.version import __version__
 
 router = APIRouter(tags=["machines"])
@@ -78,7 +78,8 @@ async def openapi(request: Request, caller: Reads) -> Response:
 @router.get("/metrics", summary="Figures for Prometheus")
 async def metrics(request: Request, caller: Reads) -> Response:
     """Requests, answers, jobs, rows and the process itself, in Prometheus' text format."""
-    text = await working(request, service_of(request).metrics.text)
+    service = service_of(request)
+    text = await working(request, lambda: metrics_text(service.store, service.cache))
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -90,7 +91,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         """Wraps the application."""
-        self._app, self._metrics, self._names = app, service.metrics, service.settings.host_names
+        self._app, self._names = app, service.settings.host_names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -117,7 +118,8 @@ class Guard:
         finally:
             seconds, route = time.perf_counter() - begun_s, getattr(scope.get("route"), "path", None) or "other"
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self._metrics.request(method, route, status, seconds)
+            REQUESTS.labels(method, route, str(status)).inc()
+            SECONDS.labels(route).observe(seconds)
             client, caller = scope.get("client") or ("-", 0), scope["state"].get("caller", "-")
             _LOG.info(
                 {

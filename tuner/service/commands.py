@@ -10,19 +10,12 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import print_json, show
-from tuner.cli.options import database_option, json_option
+from tuner.cli.options import DEVICE, database_option, json_option
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.service.pool import checked_cluster
 
 #: Packages without which there is no server.
 NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
-
-
-def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Devices of this machine, for the shell's completion."""
-    from tuner.devices.detect import find, gpus
-
-    return [device.spec for device in (*gpus(), find("cpu")) if device.spec.startswith(incomplete)]
 
 
 @click.command()
@@ -36,7 +29,7 @@ def _here(context: click.Context, parameter: click.Parameter, incomplete: str) -
     help="Without tokens, let everyone on this machine submit jobs and send records, too.",
 )  # fmt: skip
 @click.option(
-    "--device", "devices", multiple=True, metavar="SPEC", shell_complete=_here,
+    "--device", "devices", multiple=True, metavar="SPEC", shell_complete=DEVICE,
     help="Let jobs use this device only; repeat for several.  [default: all of this machine]",
 )  # fmt: skip
 @click.option("--no-jobs", is_flag=True, help="Run no jobs here.")
@@ -63,7 +56,9 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
     is given. Jobs run in processes of their own; they go on if the server ends, and the next one finds them.
     """
-    check_packages()
+    check_packages("serve", *NEEDED)
+    if cluster:
+        check_packages("fleet", "distributed")
     path = settings["root_path"]
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {path!r}")
@@ -75,19 +70,19 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     run(Settings(**settings, jobs=not no_jobs, cluster=cluster, tls=tls))
 
 
-def check_packages() -> None:
-    """Fails if the packages of the service are not installed.
+def check_packages(extra: str, *names: str) -> None:
+    """Fails if packages of an extra are not installed.
 
     Raises:
         EnvironmentTrouble: One is missing; the message says how to install it.
     """
     from importlib.util import find_spec
 
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise EnvironmentTrouble(
             f"the service needs packages that are not installed ({', '.join(missing)}); install them with "
-            f"`pip install 'tile-tuner[serve]'`, or run it from a checkout with `scripts/tuner serve`"
+            f"`pip install 'tile-tuner[{extra}]'`, or run it from a checkout with `scripts/tuner serve`"
         )
 
 
@@ -125,31 +120,28 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
 @json_option
 def list_(db: str, as_json: bool) -> None:
     """List the tokens, with what they allow and when they were last used."""
-    from tuner.service import stored_jobs as jobs
+    from tuner.service.tokens import token_json, tokens
     from tuner.store import Store
 
     with Store.open(db, read_only=True) as store:
-        tokens = [token.to_json() for token in jobs.tokens(store)]
-    rows = [
-        (
-            token["name"], token["state"], " ".join(token["scopes"]), token["expires_at"][:10],
-            (token["used_at"] or "never")[:16],
-        )
-        for token in tokens
-    ]  # fmt: skip
-    show(as_json, tokens, "", ("token", "state", "allows", "expires", "last used"), rows)
+        items = list(map(token_json, tokens(store)))
+    rows = []
+    for item in items:
+        until, used = item["expires_at"][:10], (item["used_at"] or "never")[:16]
+        rows.append((item["name"], item["state"], " ".join(item["scopes"]), until, used))
+    show(as_json, items, "", ("token", "state", "allows", "expires", "last used"), rows)
 
 
-@token.command()
+@token.command("revoke")
 @click.argument("name")
 @database_option
-def revoke(name: str, db: str) -> None:
+def revoke_(name: str, db: str) -> None:
     """Revoke a token for good. A running server notices within seconds."""
-    from tuner.service import stored_jobs as jobs
+    from tuner.service.tokens import revoke
     from tuner.store import Store
 
     with Store.open(db) as store:
-        jobs.revoke_token(store, name)
+        revoke(store, name)
     click.echo(f"token {name!r} is revoked", err=True)
 
 
@@ -167,18 +159,17 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
     executed, to find what it uses.
     """
     from tuner.service import pool
-    from tuner.service import stored_jobs as jobs
     from tuner.store import Store
 
     if listed == (file is not None) or (remove and listed):
         raise InputError("allow takes a FILE, with --remove to allow it no more, or --list; give one of them")
     with Store.open(db) as store:
         if file is not None and remove:
-            jobs.disallow(store, pool.node(), str(file.resolve()))
+            pool.disallow(store, file)
         elif file is not None:
             allowed = pool.allow(store, file)
             click.echo(f"allowed: {allowed.path} ({len(allowed.covers)} files)", err=True)
-        files = [allowed.to_json() for allowed in jobs.allowed_files(store, pool.node())]
+        files = pool.allowed_json(store)
     if listed or as_json:
         rows = [(row["file"], row["digest"][:12], row["allowed_at"][:16]) for row in files]
         show(as_json, files, "", ("file", "digest", "allowed"), rows)

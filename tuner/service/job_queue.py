@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,14 +23,14 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem, check_sizes, worded
 from tuner.errors import InputError, NothingFound, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
-from tuner.night.plan import document_of, plan_of
+from tuner.night.plan import Complaints, document_of, plan_of
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
-from tuner.service.pool import DevicePool, allowed_file, node
+from tuner.service.pool import DevicePool, allowed_file, allowed_json, node
 from tuner.service.records import After
 from tuner.service.responses import Reads, Submits, root_of, service_of, working
 from tuner.service.state import Service
-from tuner.service.stored_jobs import Job, JobEvent
+from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import queue
 from tuner.service.tokens import Caller
 from tuner.store import Store
@@ -40,10 +40,10 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 #: Characters of a plan, and its problems.
 LONGEST_PLAN, MOST_PROBLEMS = 1 << 20, 10_000
-#: Dots and opening brackets of a line of a plan, by which keys and values nest; digits in a row of none.
-MOST_DOTS, MOST_BRACKETS, MOST_TABLES, _LONG_NUMBER = 40, 100, 5000, re.compile(r"[0-9_]{21}")
-#: Seconds and trials of a job.
-LONGEST_SECONDS, MOST_TRIALS = 7 * 86400.0, 1_000_000
+#: Dots of a line of a plan, by which its keys nest; tables and dots of all of it; digits in a row of none.
+MOST_DOTS, MOST_TABLES, _LONG_NUMBER = 40, 5000, re.compile(r"[0-9_]{21}")
+#: Seconds and trials of a job, and how far off its deadline may be.
+LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(days=3650)
 #: Unfinished jobs, of one submitter and in all.
 MOST_OF_ONE, MOST_JOBS = 1000, 5000
 #: What errors call a plan that was submitted.
@@ -103,18 +103,20 @@ def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple
         spec = pool.spec(new.device or ("" if pool.cluster else device))
     asked |= {"seconds": new.seconds, "trials": new.trials}
     same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
-    if jobs.count_unfinished(store, submitter) >= MOST_OF_ONE:
-        raise InputError(f"a submitter has up to {MOST_OF_ONE} unfinished jobs; wait, or cancel some")
-    if jobs.count_unfinished(store) >= MOST_JOBS:
-        raise InputError(f"there are up to {MOST_JOBS} unfinished jobs; wait until some have ended")
+    unfinished = jobs.unfinished_of(store)
+    if unfinished.get(submitter, 0) >= MOST_OF_ONE or sum(unfinished.values()) >= MOST_JOBS:
+        rule = f"there are up to {MOST_JOBS} unfinished jobs, {MOST_OF_ONE} of one submitter"
+        raise InputError(f"{rule}; wait until some have ended, or cancel some")
     return jobs.submit(store, Job(asked, same, node(), submitter, spec, new.priority, deadline))
 
 
 def _deadline(when: datetime) -> str:
-    utc = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-    if utc <= datetime.now(UTC):
-        raise InputError(f"a deadline is in the future, got {when}; correct it")
-    return utc.isoformat(timespec="microseconds")
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    if not timedelta(0) < when - datetime.now(UTC) < LONGEST_WAIT:
+        raise InputError(
+            f"a deadline is in the future, within {LONGEST_WAIT.days} days, got {when}; correct it"
+        )
+    return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _problem(store: Store, asked: ProblemOfJob, targets: Sequence[str]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _problem(store: Store, asked: ProblemOfJob, targets: Sequence[str]) -> dict[
         "layout": problem.layout, "precision": problem.precision, "regime": regime,
         "kernels": asked.kernels, "file": str(file) if file else "", **problem.told_epilogue,
     }  # fmt: skip
-    return {"kind": "problem", "problem": full}
+    return {"kind": "problem", "problem": full, "files": [str(file)] if file else []}
 
 
 def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str], only: tuple[str, ...]) -> None:
@@ -156,56 +158,56 @@ def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str],
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     """A checked plan, and the device that it names."""
     check_bounds(text)
-    document, complaints = document_of(text, PLAN)
-    for kind, index, table in _tables(document):
-        if table.get("shapes") is not None and kind == "surveys":
-            why = "shapes: a plan that is submitted names no other plan; give the problems in it"
-            raise complaints.about((kind, index, "shapes"), why)
-        if (file := table.get("file")) is not None:
-            try:
-                path = str(allowed_file(store, str(file)))
-                if file != path:
-                    rule = "a plan that is submitted names a file by its whole path"
-                    raise InputError(f"{rule}, got {file!r}: {path}")
-            except InputError as error:
-                raise complaints.about((kind, index, "file"), f"file: {error}") from None
-    plan = plan_of(document, Path("/nothing") / PLAN, complaints)
+    try:
+        document, complaints = document_of(text, PLAN)
+        files = list(_files(store, document, complaints))
+        plan = plan_of(document, Path("/nothing") / PLAN, complaints)
+    except RecursionError:
+        raise PlanError(f"{PLAN}: brackets of a plan nest a few levels deep; correct it") from None
     if len(plan.items) > MOST_PROBLEMS:
         rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
         raise complaints.about(("problems", 0), f"{rule}, got {len(plan.items)}; use fewer sizes, or split it")
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
     limits = {"plan_seconds": plan.seconds, "until": until}
-    return {"kind": "plan", "plan": text, "problems": len(plan.items), **limits}, plan.device
+    return {"kind": "plan", "plan": text, "problems": len(plan.items), "files": files, **limits}, plan.device
 
 
 def check_bounds(text: str) -> None:
     """Refuses what would take a parser long or much memory, before it is parsed.
 
     Raises:
-        PlanError: A line has too many dots, brackets or digits, or the plan too many tables, dots or levels.
+        PlanError: A line has too many dots or digits, or the plan too many tables or dots.
     """
-    depth = tables = dots = 0
+    tables = dots = 0
     for number, line in enumerate(text.split("\n"), 1):
-        opening = line.count("[") + line.count("{")
-        depth += opening - line.count("]") - line.count("}")
         tables, dots = tables + line.lstrip().startswith("["), dots + line.count(".")
-        if line.count(".") > MOST_DOTS or opening > MOST_BRACKETS or _LONG_NUMBER.search(line):
-            rule = f"a line of a plan has up to {MOST_DOTS} dots, {MOST_BRACKETS} opening brackets"
-            raise PlanError(f"{PLAN}:{number}: {rule} and numbers of up to 20 digits; split it", number)
-        if tables > MOST_TABLES or dots > MOST_TABLES or depth > MOST_BRACKETS:
-            rule = (
-                f"a plan has up to {MOST_TABLES} tables, as many dots, and brackets in {MOST_BRACKETS} levels"
-            )
-            raise PlanError(f"{PLAN}:{number}: {rule}; split it", number)
+        if line.count(".") > MOST_DOTS or max(tables, dots) > MOST_TABLES or _LONG_NUMBER.search(line):
+            rule = f"a plan has up to {MOST_TABLES} tables and as many dots, {MOST_DOTS} of them in a line"
+            raise PlanError(f"{PLAN}:{number}: {rule}, and numbers of up to 20 digits; split it", number)
 
 
-def _tables(document: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The tables of a plan with their places; whatever is none is left to the plan's own checks."""
+def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) -> Iterator[str]:
+    """The kernel files that a plan names, if they are allowed; its other mistakes are for its own checks."""
     for kind in ("problems", "surveys"):
         tables = document.get(kind)
         for index, table in enumerate(tables if isinstance(tables, list) else []):
-            if isinstance(table, dict):
-                yield kind, index, table
+            if not isinstance(table, dict):
+                continue
+            if kind == "surveys" and "shapes" in table:
+                why = "shapes: a plan that is submitted names no other plan; give the problems in it"
+                raise complaints.about((kind, index, "shapes"), why)
+            if (file := table.get("file")) is not None:
+                try:
+                    yield _whole_path(store, str(file))
+                except InputError as error:
+                    raise complaints.about((kind, index, "file"), f"file: {error}") from None
+
+
+def _whole_path(store: Store, file: str) -> str:
+    path = str(allowed_file(store, file))
+    if file != path:
+        raise InputError(f"a plan that is submitted names a file by its whole path, got {file!r}: {path}")
+    return path
 
 
 def cancel(store: Store, job_id: str) -> Job:
@@ -216,12 +218,14 @@ def cancel(store: Store, job_id: str) -> Job:
         InputError: It has ended.
     """
     job = job_of(store, job_id)
-    if not jobs.change(store, job.id, [jobs.QUEUED], jobs.CANCELLED, why="cancelled while it waited") and not (
-        jobs.change(store, job.id, [jobs.RUNNING], jobs.STOPPING, why="cancelled")
-        or job_of(store, job_id).state == jobs.STOPPING
-    ):
+    is_changed = (
+        jobs.change(store, job.id, [jobs.QUEUED], jobs.CANCELLED, "cancelled while it waited")
+        or jobs.change(store, job.id, [jobs.RUNNING], jobs.STOPPING, "cancelled")
+    )  # fmt: skip
+    job = job_of(store, job_id)
+    if not is_changed and job.state != jobs.STOPPING:
         raise InputError(f"a job can be cancelled until it ends, job {job.id} is {job.state}")
-    return job_of(store, job_id)
+    return job
 
 
 # --- looked at -----------------------------------------
@@ -254,15 +258,22 @@ def places_of(store: Store) -> dict[str, int]:
 
 
 def job_json(job: Job, places: Mapping[str, int] = {}) -> dict[str, Any]:
-    """A job as a JSON object, with its place in the queue."""
-    return {
-        "id": job.id, "state": job.state, "why": job.why, "what": title(job), "asked": dict(job.asked),
-        "device": job.device, "submitter": job.submitter, "priority": job.priority,
-        "deadline": job.deadline or None, "position": places.get(job.id), "starts": job.starts,
-        "progress": dict(job.progress) or None, "report": job.report,
-        "submitted_at": job.submitted_at, "started_at": job.started_at or None,
-        "ended_at": job.ended_at or None,
-    }  # fmt: skip
+    """A job as a JSON object, with its place in the queue; null for what is not yet."""
+    names = (
+        "id",
+        "state",
+        "why",
+        "asked",
+        "device",
+        "submitter",
+        "priority",
+        "starts",
+        "report",
+        "submitted_at",
+    )
+    later = ("deadline", "progress", "started_at", "ended_at")
+    keys = {name: getattr(job, name) for name in names} | {name: getattr(job, name) or None for name in later}
+    return keys | {"what": title(job), "position": places.get(job.id)}
 
 
 def title(job: Job) -> str:
@@ -365,20 +376,20 @@ class _CountedStream(EventSourceResponse):
 async def _events(request: Request, job: Job, after: int) -> AsyncIterator[ServerSentEvent]:
     store, clock = service_of(request).store, asyncio.get_running_loop().time
 
-    def news() -> tuple[list[JobEvent], bool]:
+    def news() -> tuple[Sequence[Any], bool]:
         """The events after the last, and whether no more will come."""
         now = job_of(store, job.id)  # before the events: the last one is stored with the state
-        found = jobs.events(store, job, after)
-        return found, now.state not in jobs.UNFINISHED and len(found) < jobs.EVENTS_AT_ONCE
+        events = jobs.events(store, job, after)
+        return events, now.state not in jobs.UNFINISHED and len(events) < jobs.EVENTS_AT_ONCE
 
     until_s, ended = clock() + STREAM_S, False
     while clock() < until_s and not ended:
-        found, ended = await working(request, news)
-        for event in found:
+        events, ended = await working(request, news)
+        for event in events:
             after, is_progress = event.number, event.kind == jobs.PROGRESS
-            state = {} if is_progress else {"at": event.at, "state": event.kind}
+            data = event.said if is_progress else event.said | {"at": event.at, "state": event.kind}
             kind = "progress" if is_progress else "state"
-            yield ServerSentEvent(json.dumps(state | dict(event.said)), event=kind, id=str(event.number))
+            yield ServerSentEvent(json.dumps(data), event=kind, id=str(event.number))
         if not ended:
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -387,5 +398,4 @@ async def _events(request: Request, job: Job, after: int) -> AsyncIterator[Serve
 async def allowed_files(request: Request, caller: Submits) -> Response:
     """What the operator has allowed on this node."""
     store = service_of(request).store
-    files = await working(request, lambda: [file.to_json() for file in jobs.allowed_files(store, node())])
-    return JSONResponse({"allowed": files})
+    return JSONResponse({"allowed": await working(request, lambda: allowed_json(store))})

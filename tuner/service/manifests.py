@@ -6,7 +6,6 @@ there are the same at any later time.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +15,6 @@ import sqlalchemy as sa
 from tuner.results.record import ProblemKey, utc_now
 from tuner.store import Store, opening, rows, tables
 from tuner.store.reading import Reader
-
-
-class FrozenStore(Store):
-    """A store for reading, at a snapshot; see `tuner.service.manifests.as_of`."""
-
-    def warm(self) -> None:
-        """Reads what would otherwise be read for the first question."""
-        _ = self._crowned
-
-    def has_champion(self, problem: ProblemKey, regime: str) -> bool:
-        """Whether a problem has a champion that may answer, on whatever device; read once."""
-        return (problem, regime) in self._crowned
-
-    @functools.cached_property
-    def _crowned(self) -> set[tuple[ProblemKey, str]]:
-        return self.crowned()
 
 
 @dataclass(frozen=True)
@@ -98,36 +81,20 @@ def manifest(store: Reader, number: int) -> Manifest | None:
         return Manifest(**row._mapping) if row is not None else None
 
 
-@dataclass(frozen=True)
-class Came:
-    """What came after earlier positions.
-
-    Attributes:
-        recorded: Problems with new records.
-        crowned: Problems with new champions, or new entries in the crown log.
-        ruled_for_all: True if an entry of the crown log is about no problem in particular.
-    """
-
-    recorded: frozenset[ProblemKey]
-    crowned: frozenset[ProblemKey]
-    ruled_for_all: bool
-
-
-def problems_since(store: Reader, before: Mapping[str, int]) -> Came:
-    """The problems about which something came after earlier positions."""
-    problem, crown = tables.problems, tables.crowns.c
-    touched: list[frozenset[ProblemKey]] = []
+def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey] | None:
+    """The problems about which something came after earlier positions; None if it may be about any."""
+    crown, numbers = tables.crowns.c, list[Any]()
     general = crown.problem.is_(None) & (crown.number > before.get(tables.crowns.name, 0))
+    for table in (tables.records, tables.champions, tables.crowns):
+        numbers.append(sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)))
+    changed = sa.select(tables.problems).where(tables.problems.c.number.in_(sa.union(*numbers)))
     with store.reading() as connection:
-        for table in (tables.records, tables.champions, tables.crowns):
-            later = sa.select(table.c.problem).where(table.c.number > before.get(table.name, 0)).distinct()
-            new = connection.execute(sa.select(problem).where(problem.c.number.in_(later)))
-            touched.append(frozenset(map(rows.problem_of, new)))
-        ruled_for_all = connection.execute(sa.select(crown.number).where(general).limit(1)).first() is not None
-    return Came(touched[0], touched[1] | touched[2], ruled_for_all)
+        if connection.execute(sa.select(crown.number).where(general).limit(1)).first():
+            return None
+        return set(map(rows.problem_of, connection.execute(changed)))
 
 
-def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore:
+def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> Store:
     """Opens a database, for reading, as it was at a snapshot.
 
     Temporary views of the connection, which have the names of the tables, end at the snapshot's last rows. Both
@@ -162,4 +129,4 @@ def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> FrozenStore
             connection.commit()
 
     sa.event.listen(engine, "connect", connected)
-    return FrozenStore(engine, where)
+    return Store(engine, where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import ipaddress
 import json
 import socket
@@ -18,7 +17,7 @@ import sqlalchemy as sa
 from tuner.declare import catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
-from tuner.errors import EnvironmentTrouble, InputError, NothingFound, UnknownName
+from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.night.plan import asks_for
 from tuner.results.record import utc_now
 from tuner.store import Store, tables
@@ -85,12 +84,22 @@ class DevicePool:
             return (kind,) if kind in KINDS else KINDS
         return tuple(dict.fromkeys(device.target for device in self.named(spec)))
 
+    def _here(self, text: str) -> tuple[str, DeviceInfo] | None:
+        """Spec and device of this machine by spec, name or uuid, the first if empty; None if there is none."""
+        for spec, (device, *_) in self.devices.items():
+            if text in ("", spec, device.info.uuid) or text.casefold() == device.info.name.casefold():
+                return spec, device.info
+        return None
+
     def naming(self, text: str) -> DeviceInfo | str:
         """The device here of a spec or name, the first if empty; else the text: no name leads to a file."""
-        for spec, found in self.devices.items():
-            if text in ("", spec) or text.casefold() == found[0].info.name.casefold():
-                return found[0].info
-        return text
+        here = self._here(text)
+        return here[1] if here else text
+
+    def spec_of(self, name: str) -> str:
+        """The spec of the first device of a model, for a link or a form; empty where jobs cannot use one."""
+        here = self._here(name)
+        return name if self.is_elsewhere else here[0] if here else ""
 
     def spec(self, text: str) -> str:
         """The spec of a device that is named by spec, name or uuid; the first if empty.
@@ -99,31 +108,16 @@ class DevicePool:
 
         Raises:
             UnknownName: It is not offered.
-            InputError: A cluster of this machine has no such device.
             NothingFound: No device is offered.
         """
-        if self.is_elsewhere or (self.cluster and text in ("", ANY)):
+        if self.cluster and (self.is_elsewhere or text in ("", ANY) or self.named(text)):
             return text or ANY
-        if self.cluster and not self.named(text):
-            named = ", ".join(found[0].info.name for found in self.devices.values())
-            raise InputError(
-                f"the fleet of this machine has {named}, got the device {text[:80]!r}; name one of them"
-            )
-        if self.cluster:
-            return text
         if not self.devices:
             raise NothingFound("this node offers no device to jobs; start it with --device SPEC")
-        for spec, found in self.devices.items():
-            if text in ("", spec, found[0].info.uuid) or text.casefold() == found[0].info.name.casefold():
-                return spec
+        if not self.cluster and (here := self._here(text)):
+            return here[0]
         names = [*self.devices, *(found[0].info.name for found in self.devices.values())]
         raise UnknownName("device of this node", text[:200], names)
-
-    def spec_of(self, name: str) -> str:
-        """The spec of the first device of a model, for a link or a form; empty where jobs cannot use one."""
-        if self.is_elsewhere:
-            return name
-        return next((spec for spec, found in self.devices.items() if found[0].info.name == name), "")
 
 
 def checked_cluster(text: str, tls: Sequence[Path | None], db: str) -> tuple[str, tuple[Path, ...]]:
@@ -137,18 +131,12 @@ def checked_cluster(text: str, tls: Sequence[Path | None], db: str) -> tuple[str
 
     Raises:
         InputError: It is no cluster, the files are incomplete, or only one machine can write the database.
-        EnvironmentTrouble: The packages of a fleet are not installed.
     """
     files = tuple(path.absolute() for path in tls if path is not None)
-    if not text and files:
-        raise InputError("--tls-... belong to --cluster, got none; add it, or leave them out")
-    if files and len(files) < 3:
+    if len(files) not in (0, len(tls)) or (files and not text):
         raise InputError(
-            f"TLS takes --tls-ca, --tls-cert and --tls-key, got {len(files)} of them; give all three"
-        )
-    if text and importlib.util.find_spec("distributed") is None:
-        raise EnvironmentTrouble(
-            "a fleet needs dask.distributed, which is not installed; `pip install 'tile-tuner[fleet]'`"
+            f"--tls-ca, --tls-cert and --tls-key belong to --cluster, all three, got {len(files)} with "
+            f"--cluster {text[:200] or 'left out'}; give all of them, or none"
         )
     kind, _, rest = text.partition(":")
     if kind in ("slurm", "pbs") and Path(rest).is_file():

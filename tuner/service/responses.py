@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, PlanError, TunerError
 from tuner.service.snapshots import OpenSnapshot, json_bytes
-from tuner.service.state import Service
+from tuner.service.state import REFUSED, Service
 from tuner.service.tokens import COOKIE, READ, RECORDS, SUBMIT, Caller
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ async def checked(request: Request, secret: str) -> Caller:
         why = "too many wrong tokens came from your address; wait"
         raise HTTPException(429, why, {"retry-after": str(math.ceil(wait_s))})
     count = service.throttle.failed(address)
-    service.metrics.refused.inc()
+    REFUSED.inc()
     _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
     await asyncio.sleep(SLOW_S)
     why = "the token is unknown, expired or revoked; ask the operator for another"
@@ -136,11 +136,21 @@ async def working(request: Request, work: Callable[[], T]) -> T:
 
 
 def tagged(
-    request: Request, body: bytes, snapshot: int, media: str = "application/json", **more: str
-) -> Response:
-    """A body with its entity tag; without the body if the client has it already."""
-    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"etag": tag, SNAPSHOT: str(snapshot), "cache-control": "no-cache", **more}
+    request: Request, body: bytes, snapshot: int, media: str = "application/json", basis: bytes = b"",
+    more: Mapping[str, str] | None = None,
+) -> Response:  # fmt: skip
+    """A body with its entity tag; without the body if the client has it already.
+
+    Args:
+        request: What is asked.
+        body: The body.
+        snapshot: Number of the snapshot.
+        media: Media type.
+        basis: What the tag is made of: the body without what says nothing new; the body itself by default.
+        more: More headers.
+    """
+    tag = f'"{hashlib.sha256(basis or body).hexdigest()[:32]}"'
+    headers = {"etag": tag, SNAPSHOT: str(snapshot), "cache-control": "no-cache", **(more or {})}
     tags = [known.strip().removeprefix("W/") for known in request.headers.get("if-none-match", "").split(",")]
     if "*" in tags or tag in tags:
         return Response(status_code=304, headers=headers)

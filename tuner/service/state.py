@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from tuner.devices.detect import find, own_devices
 from tuner.errors import InputError, TunerError
 from tuner.service import stored_jobs as jobs
+from tuner.service.loop import Loop
 from tuner.service.pool import DevicePool, is_loopback
-from tuner.service.snapshots import PublishedCopies, SnapshotCache
+from tuner.service.snapshots import SnapshotCache
 from tuner.service.supervisor import JobSupervisor
-from tuner.service.tokens import LoginSessions, Throttle, TokenRegistry
+from tuner.service.tokens import LASTS_S, LoginSessions, Throttle, TokenRegistry
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.
@@ -33,8 +29,6 @@ QUICK, DEEP, WORKING = 2, 1, 8
 LOOK_EVERY_S = 0.5
 #: Upper limits of the classes of times, seconds.
 TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,45 +90,31 @@ class Settings:
             )
 
 
-class Metrics:
-    """Figures for Prometheus."""
+# --- figures for Prometheus ----------------------------
 
-    def __init__(self, store: Store, cache: SnapshotCache) -> None:
-        self._store, self._cache = store, cache
-        self._registry = registry = CollectorRegistry()
-        counter = functools.partial(Counter, registry=registry)
-        gauge = functools.partial(Gauge, registry=registry)
-        self._requests = counter("tuner_requests", "Requests answered.", ("method", "route", "status"))
-        self._seconds = Histogram(
-            "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S,
-            registry=registry,
-        )  # fmt: skip
-        self.answers = counter("tuner_answers", "Answers of lookups, by what they rest on.", ("match",))
-        self.refused = counter("tuner_refused_tokens", "Wrong tokens presented.")
-        self._snapshot = gauge("tuner_snapshot", "Number of the present snapshot.")
-        self._rows = gauge("tuner_rows", "Last row of a table in the present snapshot.", ("table",))
-        self._looked = gauge("tuner_looked_seconds_ago", "Seconds since the database was last looked at.")
-        self._jobs = gauge("tuner_jobs", "Jobs, by state.", ("state",))
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
+REQUESTS = Counter("tuner_requests", "Requests answered.", ("method", "route", "status"))
+SECONDS = Histogram(
+    "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S
+)  # fmt: skip
+ANSWERS = Counter("tuner_answers", "Answers of lookups, by what they rest on.", ("match",))
+REFUSED = Counter("tuner_refused_tokens", "Wrong tokens presented.")
+_SNAPSHOT = Gauge("tuner_snapshot", "Number of the present snapshot.")
+_ROWS = Gauge("tuner_rows", "Last row of a table in the present snapshot.", ("table",))
+_LOOKED = Gauge("tuner_looked_seconds_ago", "Seconds since the database was last looked at.")
+_JOBS = Gauge("tuner_jobs", "Jobs, by state.", ("state",))
 
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts a request."""
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
 
-    def text(self) -> bytes:
-        """All figures in Prometheus' format."""
-        manifest = self._cache.present.manifest
-        self._snapshot.set(manifest.number)
-        for table, last in manifest.positions.items():
-            self._rows.labels(table.removeprefix("tuner_")).set(last)
-        self._looked.set(time.monotonic() - self._cache.looked_s)
-        self._jobs.clear()
-        with contextlib.suppress(TunerError):
-            for state, count in jobs.counts(self._store).items():
-                self._jobs.labels(state).set(count)
-        return generate_latest(self._registry)
+def metrics_text(store: Store, cache: SnapshotCache) -> bytes:
+    """All figures in Prometheus' format."""
+    manifest = cache.present.manifest
+    _SNAPSHOT.set(manifest.number)
+    for table, last in manifest.positions.items():
+        _ROWS.labels(table.removeprefix("tuner_")).set(last)
+    _LOOKED.set(time.monotonic() - cache.looked_s)
+    with contextlib.suppress(TunerError):
+        for state, count in jobs.counts(store).items():
+            _JOBS.labels(state).set(count)
+    return generate_latest()
 
 
 @dataclass
@@ -148,13 +128,12 @@ class Service:
         registry: Tokens.
         pool: Devices for jobs.
         supervisor: Runs the jobs; None where it runs none.
-        metrics: What is counted.
         throttle: Addresses that present wrong tokens.
         sessions: Browsers that are logged in.
         quick: Limits the threads that answer from records.
         deep: Limits the threads that answer by models, or many questions of one request.
         working: Limits the threads that do other work.
-        taking: Records are taken in one stream after the other.
+        taking: Records are stored of one stream after the other.
         streams: Event streams that are open.
     """
 
@@ -164,9 +143,8 @@ class Service:
     registry: TokenRegistry
     pool: DevicePool
     supervisor: JobSupervisor | None
-    metrics: Metrics
     throttle: Throttle = field(default_factory=Throttle)
-    sessions: LoginSessions = field(default_factory=LoginSessions)
+    sessions: LoginSessions = field(default_factory=lambda: LoginSessions(LASTS_S))
     quick: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(QUICK))
     deep: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(DEEP))
     working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(WORKING))
@@ -193,37 +171,28 @@ class Service:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             registry = TokenRegistry(store, settings.local_admin)
             settings.check(has_tokens=not registry.is_open)
-            cache = SnapshotCache(store, settings.db, pool.naming, PublishedCopies())
+            cache = SnapshotCache(store, settings.db, pool.naming)
             stack.callback(cache.close)
             supervisor = JobSupervisor(store, settings.db, pool) if settings.jobs else None
-            if supervisor is not None:
-                stack.callback(supervisor.close)
-                supervisor.start()
-            ended = threading.Event()
-            thread = threading.Thread(target=_watch, args=(registry, cache, ended), name="watch", daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(ended.set)
-            yield cls(settings, store, cache, registry, pool, supervisor, Metrics(store, cache))
+            for loop in filter(None, (supervisor, _Watch(registry, cache))):
+                loop.start()
+                stack.callback(loop.close)
+            yield cls(settings, store, cache, registry, pool, supervisor)
 
 
-def _watch(registry: TokenRegistry, cache: SnapshotCache, ended: threading.Event) -> None:
-    """Looks for new tokens and for changes of what answers rest on, until the server ends."""
-    complaint, wait_s = "", 0.0
-    while not ended.wait(wait_s):
-        wait_s = LOOK_EVERY_S
-        try:
-            cache.present.warm()
-            registry.refresh()
-            cache.refresh()
-            complaint = ""
-        except (
-            Exception
-        ) as error:  # whatever it is: without this thread answers would stay as they are for good
-            if str(error) != complaint:
-                complaint = str(error)
-                known = isinstance(error, (TunerError, OSError))
-                message = "the last snapshot and the tokens known go on counting: %s"
-                _LOG.warning(message, error, exc_info=None if known else error)
-    with contextlib.suppress(TunerError):
-        registry.note_use()
+class _Watch(Loop):
+    """Looks for new tokens and for changes of what answers rest on."""
+
+    def __init__(self, registry: TokenRegistry, cache: SnapshotCache) -> None:
+        super().__init__("the last snapshot and the tokens known go on counting", LOOK_EVERY_S)
+        self._registry, self._cache = registry, cache
+
+    def look(self) -> None:
+        self._cache.present.warm()
+        self._registry.refresh()
+        self._cache.refresh()
+
+    def close(self) -> None:
+        super().close()
+        with contextlib.suppress(TunerError):
+            self._registry.note_use()

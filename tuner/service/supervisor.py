@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import tomllib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +21,22 @@ import psutil
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder, lock_files
 from tuner.devices.settings import cache_root
-from tuner.errors import EnvironmentTrouble, InputError, TunerError
+from tuner.errors import EnvironmentTrouble, InputError
 from tuner.night.plan import clock_time, seconds_until
 from tuner.results.record import utc_now
 from tuner.service import stored_jobs as jobs
+from tuner.service.loop import Loop
 from tuner.service.pool import ANY, DevicePool, allowed_file, node
 from tuner.service.stored_jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
 from tuner.store import Store
-from tuner.store.reading import Reader
 from tuner.study.job_files import SPENT, VARIABLE
 from tuner.study.locks import database_lock
 
 #: Largest file of a job that is read back, in bytes: the report of a plan of 10,000 problems has 20 MB.
 LARGEST_BYTES = 64 << 20
-#: Seconds that a job is given at the least, so that it comes to a report.
-LEAST_S = 1.0
+#: Seconds that a job is given at the least, so that it comes to a report; that one has until its deadline
+#: which names no budget.
+LEAST_S, USUAL_S = 1.0, 60.0
 #: Characters of what a failed job said last.
 LONGEST_WHY = 2000
 #: Seconds between two looks at processes and queue.
@@ -47,12 +45,10 @@ LOOK_EVERY_S = 0.25
 KILL_S = 60.0
 #: A job whose process was killed is started again, so often.
 MOST_STARTS = 20
-#: Seconds before a job whose device was taken is tried again; one whose fleet cannot be reached.
+#: Seconds before a job is tried again that could not run: its device was taken, its fleet out of reach.
 RETRY_S, FLEET_RETRY_S = 2.0, 15.0
 #: Exit code of a night whose sentinels have found something.
 ALERTS = 4
-
-_LOG = logging.getLogger(__name__)
 
 
 class JobProcess:
@@ -90,8 +86,7 @@ class JobProcess:
     @property
     def runs(self) -> bool:
         """True while the process is there."""
-        if self._process is None:
-            self._process = self._started_before()
+        self._process = self._process or self._started_before()
         with contextlib.suppress(psutil.Error):
             process = self._process
             return process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -148,17 +143,19 @@ class JobProcess:
         return None
 
 
+#: Keys of a problem that are options of `tuner tune` and keys of a plan alike.
+WORDS = ("dtype", "layout", "precision", "epilogue", "regime")
+
+
 def arguments(job: Job, folder: Path, pool: DevicePool) -> list[str]:
     """The command of a job: every value in it was checked when it was submitted.
 
     A plan is a night, and on a cluster a problem is one of that problem alone.
     """
     asked, left_s, by_plan = job.asked, seconds_left(job), job.asked["kind"] == "plan"
-    devices = [job.device]
-    if pool.cluster:
-        left_s = left_s if by_plan or job.deadline else None  # else the plan of its problem tells its seconds
-        known = [device.spec for device in pool.named(job.device)]
-        devices = known if not pool.is_elsewhere else [job.device] if job.device != ANY else []
+    devices = [device.spec for device in pool.named(job.device)] if pool.cluster else [job.device]
+    if pool.is_elsewhere:
+        devices = [job.device] if job.device != ANY else []
     shared = ["--json", *([f"--device={','.join(devices)}"] if devices else [])]
     shared += [f"--seconds={left_s:.3f}"] if left_s is not None else []
     if pool.cluster:
@@ -166,18 +163,18 @@ def arguments(job: Job, folder: Path, pool: DevicePool) -> list[str]:
         shared += [f"--tls-{name}={path}" for name, path in zip(("ca", "cert", "key"), pool.tls, strict=False)]
     if by_plan or pool.cluster:
         return ["nightly", str(folder / "plan.toml"), *shared]
-    problem, names = asked["problem"], ("dtype", "layout", "precision", "epilogue", "regime")
-    dims = [f"--set={name}={size}" for name, size in problem["shape"].items()]
-    options = [f"--{name}={problem[name]}" for name in names if problem.get(name)]
-    kernels = [f"--kernel={name}" for name in problem["kernels"]]
-    trials = [f"--trials={asked['trials']}"] if asked["trials"] else []
-    return ["tune", problem["file"] or problem["operation"], *dims, *options, *kernels, *trials, *shared]
+    problem = asked["problem"]
+    own = [f"--set={name}={size}" for name, size in problem["shape"].items()]
+    own += [f"--{name}={problem[name]}" for name in WORDS if problem.get(name)]
+    own += [f"--kernel={name}" for name in problem["kernels"]]
+    own += [f"--trials={asked['trials']}"] if asked["trials"] else []
+    return ["tune", problem["file"] or problem["operation"], *own, *shared]
 
 
 def plan_text(job: Job, seconds: float | None) -> str:
     """The plan of a job's problem alone; texts of JSON are texts of TOML, too."""
-    problem, names = job.asked["problem"], ("dtype", "layout", "precision", "epilogue", "regime", "kernels")
-    values = {name: problem.get(name) for name in ("file", "operation", *names)}
+    problem = job.asked["problem"]
+    values = {name: problem.get(name) for name in ("file", "operation", *WORDS, "kernels")}
     values |= {"trials": job.asked["trials"], "seconds": seconds}
     lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value]
     sizes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in problem["shape"].items())
@@ -205,35 +202,17 @@ def queue(store: Store) -> list[Job]:
     return fair(waiting, jobs.last_starts(store, node()))
 
 
-def check_files(store: Reader, asked: Mapping[str, Any]) -> None:
-    """Checks that the kernel files of a job are allowed, and are as they were then.
-
-    Raises:
-        InputError: One is not.
-    """
-    if asked["kind"] == "plan":
-        document = tomllib.loads(asked["plan"])
-        tables = [*document.get("problems", ()), *document.get("surveys", ())]
-    else:
-        tables = [asked["problem"]]
-    for table in tables:
-        if table.get("file"):
-            allowed_file(store, table["file"])
-
-
 def seconds_left(job: Job) -> float | None:
     """Seconds that a job may still take: of its budget, and until its deadline; None for no limit."""
     asked, limits = job.asked, []
     budget_s = asked["seconds"] or asked.get("plan_seconds")
     if budget_s:
         limits.append(max(LEAST_S, budget_s - spent_s(job)))
-    if asked.get("until") and job.started_at:
-        limits.append(max(LEAST_S, _seconds_until(asked["until"], job.started_at)))
     if job.deadline:
-        left = datetime.fromisoformat(job.deadline) - datetime.now(UTC)
-        limits.append(left.total_seconds())
+        left_s = (datetime.fromisoformat(job.deadline) - datetime.now(UTC)).total_seconds()
+        limits.append(max(LEAST_S, left_s) if job.started_at else left_s)
         if asked["kind"] == "problem" and not asked["seconds"] and not asked["trials"]:
-            limits.append(60.0)
+            limits.append(USUAL_S)
     return min(limits, default=None)
 
 
@@ -242,18 +221,21 @@ def spent_s(job: Job) -> float:
     return float(job.progress.get("spent_s", 0.0))
 
 
-def _seconds_until(clock: str, started_at: str) -> float:
-    """Seconds until a clock of this machine first shows a time of day after a job was first started."""
-    started = datetime.fromisoformat(started_at).astimezone().replace(tzinfo=None)
-    ends_s = started.timestamp() + seconds_until(clock_time(clock), started)
-    return ends_s - datetime.now().timestamp()
+def end_of(job: Job) -> str:
+    """The deadline of a job that starts now: its own, or the next time of day that its plan names."""
+    until = job.asked.get("until")
+    if not until:
+        return job.deadline
+    ends = datetime.now(UTC) + timedelta(seconds=seconds_until(clock_time(until), datetime.now()))
+    return min(filter(None, (job.deadline, ends.isoformat(timespec="microseconds"))))
 
 
-class JobSupervisor:
+class JobSupervisor(Loop):
     """Starts, watches and ends the processes of jobs, in a thread of its own.
 
     Of several servers of one machine with one database, one runs the jobs: two would each take the other's
-    processes for their own. When it ends, however it does, the next one takes over.
+    processes for their own. When it ends, however it does, the next one takes over. Processes go on; the next
+    server finds them.
     """
 
     def __init__(self, store: Store, url: str, pool: DevicePool) -> None:
@@ -264,51 +246,24 @@ class JobSupervisor:
             url: Its URL, for the processes.
             pool: The devices of this node.
         """
+        super().__init__("jobs wait", LOOK_EVERY_S)
         self._store, self._url, self._pool = store, url, pool
         self._folder = cache_root() / "service" / "jobs"
         self._processes: dict[str, JobProcess] = {}
         self._not_before_s: dict[str, float] = {}
-        self._wake, self._stopped = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Looks at once: a job was submitted or cancelled."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Ends the thread. Processes go on; the next server finds them."""
-        self._stopped.set()
-        self._wake.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        turn = DeviceInfo("the jobs of this machine", "jobs", uuid=f"jobs of {node()}")
-        complaint, has_turn = "", False
-        with contextlib.ExitStack() as stack:
-            while not self._stopped.is_set():
-                try:
-                    if not has_turn:
-                        stack.enter_context(database_lock(self._url, turn, "tuner serve"))
-                        has_turn = True
-                    self.look()
-                    complaint = ""
-                except (TunerError, OSError) as error:
-                    if str(error) != complaint:
-                        complaint = str(error)
-                        _LOG.warning("jobs wait: %s", error)
-                self._wake.wait(LOOK_EVERY_S)
-                self._wake.clear()
+        self._has_turn = False
 
     def look(self) -> None:
-        """Looks at every unfinished job once.
+        """Looks at every unfinished job once, if it is this server's turn to run them.
 
         Raises:
+            LockedByAnother: Another server runs them.
             StoreTrouble: The database cannot be used.
         """
+        if not self._has_turn:
+            turn = DeviceInfo("the jobs of this machine", "jobs", uuid=f"jobs of {node()}")
+            self.closing.enter_context(database_lock(self._url, turn, "tuner serve"))
+            self._has_turn = True
         for job in jobs.unfinished(self._store, node()):
             if job.state != QUEUED:
                 self._watch(job)
@@ -329,40 +284,31 @@ class JobSupervisor:
         if progress and progress != job.progress:
             jobs.progressed(self._store, job, progress)
         if not runs:
-            self._ended(job, process)
+            state, why = self._outcome(job, process)
+            report = process.read("out") if state != QUEUED else None
+            if jobs.change(self._store, job.id, [job.state], state, why, report=report):
+                shutil.rmtree(process.folder, ignore_errors=True)
+                del self._processes[job.id]
         elif job.state == STOPPING:
             process.stop()
 
-    def _ended(self, job: Job, process: JobProcess) -> None:
-        code, report = process.exit_code(), process.read("out")
+    def _outcome(self, job: Job, process: JobProcess) -> tuple[str, str]:
+        """The state of a job whose process has ended, and why."""
+        code, words = process.exit_code(), process.last_words()
         if job.state == STOPPING:
-            self._finish(job, CANCELLED, "cancelled; what was measured is kept", report)
-        elif code in (0, ALERTS):
-            self._finish(job, DONE, "" if code == 0 else "its sentinels found something slower", report)
-        elif code is None:
-            self._again(job, "its process was killed")
-        elif code == EnvironmentTrouble.exit_code and (why := self._passing(job, process)):
-            self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._pool.cluster else RETRY_S)
-            self._again(job, why)
-        else:
-            self._finish(job, FAILED, process.last_words() or f"it ended with exit code {code}", report)
-        shutil.rmtree(process.folder, ignore_errors=True)
-        del self._processes[job.id]
-
-    def _passing(self, job: Job, process: JobProcess) -> str:
-        """The trouble of a job, if it may pass: its device is taken, its scheduler away; else empty."""
-        return process.last_words() if self._pool.cluster else self._holder(job)
-
-    def _finish(self, job: Job, state: str, why: str, report: Any = None) -> None:
-        jobs.change(self._store, job.id, jobs.UNFINISHED, state, {"why": why}, why=why, report=report)
-
-    def _again(self, job: Job, why: str) -> None:
-        """Puts a job back into the queue; its study goes on where it stopped."""
+            return CANCELLED, "cancelled; what was measured is kept"
+        if code in (0, ALERTS):
+            return DONE, "" if code == 0 else "its sentinels found something slower"
+        trouble = "its process was killed" if code is None else ""
+        if code == EnvironmentTrouble.exit_code:  # its device was taken, or its scheduler is away: that passes
+            trouble = words if self._pool.cluster else self._holder(job)
+        if not trouble:
+            return FAILED, words or f"it ended with exit code {code}"
         if job.starts >= MOST_STARTS:
-            self._finish(job, FAILED, f"{why}; it was started {job.starts} times")
-            return
-        why = f"{why}; it is started again and goes on where it stopped"
-        jobs.change(self._store, job.id, [RUNNING], QUEUED, {"why": why}, why=why)
+            return FAILED, f"{trouble}; it was started {job.starts} times"
+        if code is not None:
+            self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._pool.cluster else RETRY_S)
+        return QUEUED, f"{trouble}; it is started again and goes on where it stopped"
 
     # --- those that wait -----------------------------------
 
@@ -394,15 +340,18 @@ class JobSupervisor:
         try:
             if left_s is not None and left_s <= 0:
                 raise InputError("it was not reached before its deadline")
-            check_files(self._store, job.asked)
-            new = {"starts": job.starts + 1, "started_at": job.started_at or utc_now(), "why": ""}
-            if not jobs.change(self._store, job.id, [QUEUED], RUNNING, {"starts": new["starts"]}, **new):
+            for file in job.asked["files"]:
+                allowed_file(self._store, file)
+            new = {"starts": job.starts + 1, "started_at": job.started_at or utc_now()}
+            new |= {} if job.started_at else {"deadline": end_of(job)}
+            if not jobs.change(self._store, job.id, [QUEUED], RUNNING, "", **new):
                 return False
             process.start(job, self._url, self._pool)
         except InputError as error:
-            self._finish(job, FAILED, str(error))
+            jobs.change(self._store, job.id, jobs.UNFINISHED, FAILED, str(error))
         except OSError as error:
-            self._finish(job, FAILED, f"its process could not be started: {error}")
+            why = f"its process could not be started: {error}"
+            jobs.change(self._store, job.id, jobs.UNFINISHED, FAILED, why)
         else:
             self._processes[job.id] = process
             return True

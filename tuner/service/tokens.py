@@ -1,4 +1,4 @@
-"""Tokens of the service: made, listed, revoked and checked."""
+"""Tokens of the service: made, listed, revoked and checked; and the logins that they begin."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
 
-from tuner.errors import InputError, UnknownName
+import sqlalchemy as sa
+
+from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.results.record import utc_now
-from tuner.service import stored_jobs as jobs
-from tuner.service.stored_jobs import StoredToken
-from tuner.store import Store
+from tuner.store import Store, tables
+from tuner.store.reading import Reader
+
+T = TypeVar("T")
 
 #: What a token may allow; ``admin`` includes the others.
 READ, SUBMIT, RECORDS, ADMIN = "read", "submit", "records", "admin"
@@ -30,10 +34,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 NOTE_EVERY_S = 30.0
 #: Failures of an address that cost nothing yet; the wait doubles with each further one up to a limit, seconds.
 FREE_FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S = 5, 1.0, 300.0
-#: Addresses whose failures are remembered.
-MOST_ADDRESSES = 10_000
-#: Name of a login's cookie, seconds for which it holds, and logins at once; the oldest is ended for one more.
-COOKIE, LASTS_S, MOST_SESSIONS = "tuner_session", 12 * 3600, 10_000
+#: Seconds after which the failures of an address are forgotten.
+FORGOTTEN_S = 3600.0
+#: Name of a login's cookie, and seconds for which it holds.
+COOKIE, LASTS_S = "tuner_session", 12 * 3600
+
+_OF = tables.tokens.c
 
 
 def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
@@ -58,15 +64,58 @@ def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
         raise InputError(f"a token is valid for up to {LONGEST_DAYS} days, got {days:g}; give e.g. 90")
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     until = datetime.now(UTC) + timedelta(days=days)
-    ordered = tuple(scope for scope in SCOPES if scope in scopes)
-    ends = until.isoformat(timespec="microseconds")
-    jobs.add_token(store, StoredToken(name, digest_of(secret), ordered, utc_now(), ends))
+    row = {
+        "name": name, "digest": digest_of(secret), "scopes": ",".join(filter(scopes.__contains__, SCOPES)),
+        "created_at": utc_now(), "expires_at": until.isoformat(timespec="microseconds"), "revoked_at": "",
+        "used_at": "",
+    }  # fmt: skip
+    with store.writing() as connection:
+        if connection.execute(sa.select(_OF.number).where(_OF.name == name)).first():
+            raise InputError(
+                f"a token has a name of its own, and there is one named {name!r} (revoked ones keep theirs, "
+                f"for the log); choose another, such as {name}-2"
+            )
+        connection.execute(sa.insert(tables.tokens).values(**row))
     return secret
 
 
 def digest_of(secret: str) -> str:
     """What is stored of a secret: it has 256 random bits, so a plain hash cannot be reversed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def tokens(store: Reader) -> Sequence[sa.Row[Any]]:
+    """The rows of all tokens, in the order made, revoked and expired ones included."""
+    with store.reading() as connection:
+        return connection.execute(sa.select(tables.tokens).order_by(_OF.number)).all()
+
+
+def is_valid(token: Any) -> bool:
+    """True if a token is neither revoked nor expired."""
+    return not token.revoked_at and utc_now() < token.expires_at
+
+
+def token_json(token: Any) -> dict[str, Any]:
+    """What may be told of a token."""
+    state = "revoked" if token.revoked_at else "valid" if is_valid(token) else "expired"
+    return {
+        "name": token.name, "scopes": token.scopes.split(","), "state": state, "created_at": token.created_at,
+        "expires_at": token.expires_at, "revoked_at": token.revoked_at or None,
+        "used_at": token.used_at or None,
+    }  # fmt: skip
+
+
+def revoke(store: Store, name: str) -> None:
+    """Revokes a token for good.
+
+    Raises:
+        NothingFound: None has the name.
+    """
+    first = sa.case((_OF.revoked_at == "", utc_now()), else_=_OF.revoked_at)
+    with store.writing() as connection:
+        named = sa.update(tables.tokens).where(_OF.name == name)
+        if not connection.execute(named.values(revoked_at=first)).rowcount:
+            raise NothingFound(f"no token is named {name!r}; `tuner token list` shows them")
 
 
 @dataclass(frozen=True)
@@ -102,7 +151,7 @@ class TokenRegistry:
         self._store = store
         self._used: dict[str, str] = {}
         self._noted_s = time.monotonic()
-        self._tokens: tuple[StoredToken, ...] = ()
+        self._tokens: Sequence[sa.Row[Any]] = ()
         #: Who asks without a token, while that is allowed.
         self.anyone = Caller("local", frozenset(SCOPES if local_admin else (READ,)))
         self.refresh()
@@ -126,8 +175,8 @@ class TokenRegistry:
 
     def still(self, name: str) -> Caller | None:
         """The caller of a name, for a session that a token began; None if it is no longer valid."""
-        valid = (token for token in self._tokens if token.name == name and token.valid)
-        return next((Caller(name, frozenset(token.scopes)) for token in valid), None)
+        valid = (token for token in self._tokens if token.name == name and is_valid(token))
+        return next((Caller(name, frozenset(token.scopes.split(","))) for token in valid), None)
 
     def refresh(self) -> None:
         """Reads the tokens again, so that new ones count and revoked ones do not.
@@ -135,7 +184,7 @@ class TokenRegistry:
         Raises:
             StoreTrouble: The database cannot be used; the tokens known before go on counting.
         """
-        self._tokens = tuple(jobs.tokens(self._store))
+        self._tokens = tokens(self._store)
         if time.monotonic() - self._noted_s > NOTE_EVERY_S:
             self.note_use()
 
@@ -148,51 +197,69 @@ class TokenRegistry:
         self._noted_s = time.monotonic()
         times, self._used = self._used, {}
         if times:
-            jobs.note_uses(self._store, times)
+            with self._store.writing() as connection:
+                for name, when in times.items():
+                    named = sa.update(tables.tokens).where(_OF.name == name)
+                    connection.execute(named.values(used_at=when))
+
+
+class Remembered(Generic[T]):
+    """Values that are forgotten after a while; the oldest goes early where there are too many."""
+
+    def __init__(self, lasts_s: float, most: int = 10_000) -> None:
+        self._lasts_s, self._most = lasts_s, most
+        self._values: dict[str, tuple[T, float]] = {}
+
+    def __setitem__(self, key: str, value: T) -> None:
+        self._values.pop(key, None)
+        if len(self._values) >= self._most:
+            del self._values[next(iter(self._values))]
+        self._values[key] = value, time.monotonic() + self._lasts_s
+
+    def get(self, key: str) -> T | None:
+        """A value; None if there is none, or it is forgotten."""
+        value, until_s = self._values.get(key, (None, 0.0))
+        return value if time.monotonic() < until_s else None
+
+    def forget(self, key: str) -> None:
+        """Forgets a value."""
+        self._values.pop(key, None)
 
 
 class Throttle:
     """Slows down addresses that present wrong tokens."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, tuple[int, float]] = {}
+        #: Address -> how many failures, and when it is heard again.
+        self._failures = Remembered[tuple[int, float]](FORGOTTEN_S)
 
     def wait_s(self, address: str) -> float:
         """Seconds for which an address is not heard; 0 if it is."""
-        count, last_s = self._failures.get(address, (0, 0.0))
-        if count < FREE_FAILURES:
-            return 0.0
-        wait_s = min(FIRST_WAIT_S * 2.0 ** min(count - FREE_FAILURES, 20), LONGEST_WAIT_S)
-        return max(0.0, last_s + wait_s - time.monotonic())
+        _, heard_s = self._failures.get(address) or (0, 0.0)
+        return max(0.0, heard_s - time.monotonic())
 
     def failed(self, address: str) -> int:
         """Counts a failure, and returns how many there were."""
-        count = self._failures.pop(address, (0, 0.0))[0] + 1
-        if len(self._failures) >= MOST_ADDRESSES:
-            del self._failures[next(iter(self._failures))]
-        self._failures[address] = count, time.monotonic()
+        count = (self._failures.get(address) or (0, 0.0))[0] + 1
+        further = count - FREE_FAILURES
+        wait_s = min(FIRST_WAIT_S * 2.0 ** min(further, 20), LONGEST_WAIT_S) if further >= 0 else 0.0
+        self._failures[address] = count, time.monotonic() + wait_s
         return count
 
 
-class LoginSessions:
-    """Browsers that are logged in, by the hash of their cookie."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, tuple[str, float]] = {}
+class LoginSessions(Remembered[str]):
+    """Browsers that are logged in: hash of a cookie -> name of the token."""
 
     def begin(self, name: str) -> str:
         """Begins a session of the token of a name, and returns its cookie."""
         cookie = secrets.token_urlsafe(SECRET_BYTES)
-        self._sessions[digest_of(cookie)] = name, time.monotonic() + LASTS_S
-        if len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        self[digest_of(cookie)] = name
         return cookie
 
     def name(self, cookie: str) -> str | None:
         """Name of the token that a session was begun with; None if there is none, or it has ended."""
-        name, until_s = self._sessions.get(digest_of(cookie), (None, 0.0))
-        return name if time.monotonic() < until_s else None
+        return self.get(digest_of(cookie))
 
     def end(self, cookie: str) -> None:
         """Ends a session."""
-        self._sessions.pop(digest_of(cookie), None)
+        self.forget(digest_of(cookie))

@@ -103,7 +103,7 @@ def test_a_device_that_the_fleet_lacks_is_refused(server: Server) -> None:
         "/v1/jobs", json={"problem": {"file": str(TOY), "dims": {"n": 9}}, "device": "NVIDIA H900"}
     )
     assert refused.status_code == 422
-    assert "the fleet of this machine has Fake board, Fake board" in refused.json()["error"]["message"]
+    assert "unknown device of this node 'NVIDIA H900'" in refused.json()["error"]["message"]
 
 
 def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,8 +111,8 @@ def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[st
         (["--cluster", "moon"], "a cluster is local, tcp://HOST:8786"),
         (["--cluster", "slurm:/nowhere/site.toml"], "a cluster is local, tcp://HOST:8786"),
         (["--cluster", "tcp://10.9.9.9:8786"], "a SQLite file is written by one machine alone"),
-        (["--tls-ca", "ca.pem"], "--tls-... belong to --cluster"),
-        (["--cluster", "tls://10.9.9.9:8786", "--tls-ca", "ca.pem"], "TLS takes --tls-ca, --tls-cert"),
+        (["--tls-ca", "ca.pem"], "belong to --cluster, all three, got 1"),
+        (["--cluster", "tls://10.9.9.9:8786", "--tls-ca", "ca.pem"], "belong to --cluster, all three, got 1"),
     ):
         assert run(["serve", "--port", "0", "--db", "sqlite:///none.db", *words]) == 2
         assert said in capsys.readouterr().err
