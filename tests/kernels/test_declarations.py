@@ -28,6 +28,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Operation, Problem
+from tuner.declare.space import Config
 
 CPUS = (
     DeviceInfo(name="two cores", kind="cpu", cores=2, vector_bytes=32, l1_bytes=32 << 10, l2_bytes=4 << 20),
@@ -96,11 +97,33 @@ def test_constraints_agree_on_scalars_and_arrays(operation: Operation, kernel: K
 
 
 @every_kernel
-def test_some_config_is_legal_everywhere(operation: Operation, kernel: Kernel) -> None:
-    for problem in problems(operation):
+def test_some_config_is_legal_everywhere_and_its_launch_stays_within_the_device(
+    operation: Operation, kernel: Kernel
+) -> None:
+    for problem in [*problems(operation), usual_problem(operation, kernel=kernel.name)]:
         for device in devices(kernel):
-            legal = (right_space if kernel.name in MEANT_FOR else space)(kernel, problem, device)
-            assert len(legal), f"nothing is legal for {problem} on {device.name}"
+            legal = space(kernel, problem, device)
+            some = right_space(kernel, problem, device) if kernel.name in MEANT_FOR else legal
+            assert len(some), f"nothing is legal for {problem} on {device.name}"
+            for config in covering(legal, seed=5) if kernel.target == "cuda" else ():
+                assert_within(kernel, problem, config, device)
+
+
+def assert_within(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> None:
+    """The launch is one that the device takes, and has the blocks that the declared tiles say."""
+    launch = render(kernel, problem, config).launch
+    assert launch is not None
+    grid, block = [*launch.grid, 1, 1][:3], [*launch.block, 1, 1][:3]
+    assert 1 <= grid[0] < 2**31
+    assert all(1 <= size <= 65_535 for size in grid[1:])
+    assert 1 <= np.prod(block) <= device.max_threads_per_block
+    assert block[2] <= 64
+    assert 0 <= launch.shared_bytes <= device.shared_bytes_per_block
+    tiles = kernel.tiles(problem, config) if kernel.tiles else {}
+    # Blocks that stay take tile after tile; squares of tiles reach beyond the edges.
+    if tiles and not config.get("BLOCKS") and config.get("WALK") != "squares":
+        counts = [math.ceil(problem.dims[dim] / size - 1e-9) for dim, size in tiles.items()]
+        assert math.prod(launch.grid) == math.prod(counts)
 
 
 @every_kernel
@@ -115,46 +138,12 @@ def test_defaults_are_legal_for_the_usual_problem(operation: Operation, kernel: 
         assert enough(is_legal(kernel, problem, config, device) for device in devices(kernel))
 
 
-@pytest.mark.parametrize(("operation", "kernel"), kernels("cuda"), ids=name_of)
-def test_launch_stays_within_the_device(operation: Operation, kernel: Kernel) -> None:
-    for problem in [*problems(operation), usual_problem(operation, kernel=kernel.name)]:
-        for device in GPUS:
-            for config in covering(space(kernel, problem, device), seed=5):
-                launch = render(kernel, problem, config).launch
-                assert launch is not None
-                grid, block = [*launch.grid, 1, 1][:3], [*launch.block, 1, 1][:3]
-                assert 1 <= grid[0] < 2**31
-                assert all(1 <= size <= 65_535 for size in grid[1:])
-                assert 1 <= np.prod(block) <= device.max_threads_per_block
-                assert block[2] <= 64
-                assert 0 <= launch.shared_bytes <= device.shared_bytes_per_block
-
-
 @pytest.mark.parametrize(("operation", "kernel"), kernels("cpu"), ids=name_of)
 def test_a_cpu_kernel_declares_its_threads(operation: Operation, kernel: Kernel) -> None:
     names = {each.name for each in kernel.parameters}
     assert kernel.threads in names
     sources = kernel.source.file.read_text(encoding="utf-8")
     assert f"run_together({kernel.threads}" in sources or f"set_num_threads(min({kernel.threads}" in sources
-
-
-@pytest.mark.parametrize(
-    ("operation", "kernel"), [case for case in kernels("cuda") if case[1].tiles is not None], ids=name_of
-)
-def test_declared_tiles_count_blocks_as_launches_do(operation: Operation, kernel: Kernel) -> None:
-    assert kernel.tiles is not None
-    columns, _ = raw_columns(kernel)
-    for problem in problems(operation):
-        together = {dim: np.broadcast_to(each, 20_000) for dim, each in kernel.tiles(problem, columns).items()}
-        assert together.keys() <= problem.dims.keys()
-        for config in covering(space(kernel, problem, GPUS[0]), seed=6)[:8]:
-            launch = render(kernel, problem, config).launch
-            tiles = kernel.tiles(problem, config)
-            assert launch is not None
-            # Blocks that stay take tile after tile; squares of tiles reach beyond the edges.
-            if not config.get("BLOCKS") and config.get("WALK") != "squares":
-                counts = [math.ceil(problem.dims[dim] / size - 1e-9) for dim, size in tiles.items()]
-                assert math.prod(launch.grid) == math.prod(counts)
 
 
 def test_no_declaration_repeats_a_rule_or_a_helper_of_another() -> None:
