@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,15 +19,15 @@ from tuner.cli.options import (
     json_option,
     output_options,
     usual_regime_option,
+    whole,
 )
 from tuner.declare import catalogue
 from tuner.declare.problem import Operation
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.extras import required
-from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM, Ranges, SurveyRequest, design
+from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM, Ranges, SurveyRequest
 from tuner.store import Store
-from tuner.store.listing import survey_tallies
 from tuner.study import dry_run as previews
 from tuner.study.locks import occupied
 from tuner.study.progress import Events
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of progress.
 REPORT_EVERY_S = 10.0
-#: Problems that a preview names.
-FIRST = 5
 
 
 @click.command()
@@ -151,15 +148,11 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
 
 
 def _sizes(given: tuple[str, ...], operation: Operation) -> dict[str, int]:
-    sizes = {}
-    for text in given:
-        name, _, size = text.partition("=")
-        if name not in operation.dims or not size.isdecimal() or int(size) < 1:
-            raise InputError(
-                f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, "
-                f"got {text!r}"
-            )
-        sizes[name] = int(size)
+    sizes = {name: whole(name, size) for name, _, size in (text.partition("=") for text in given)}
+    if not sizes.keys() <= set(operation.dims) or min(sizes.values(), default=1) < 1:
+        raise InputError(
+            f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, got {sizes}"
+        )
     return sizes
 
 
@@ -175,38 +168,23 @@ def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
 
 
 def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
-    """What a survey would time.
-
-    Args:
-        request: What is asked.
-        store: Earlier timings and champions.
-    """
-    device, made = request.found.info, design(request, store, request.found.info)
-    here = request.operation.name, device.name, request.regime
-    tallies = [
-        tally for tally in survey_tallies(store) if (tally.operation, tally.device, tally.regime) == here
-    ]
-    first = [
-        made.turn(number, problem, request.per_problem)
-        for number, problem in itertools.islice(made.problems(), FIRST)
-    ]
+    """What a survey would time, and how much of it is known already."""
+    operation, device = request.operation.name, request.found.info.name
+    before = store.survey_parts(operation, device, request.regime)
     return {
-        **dict(zip(("operation", "device", "regime"), here, strict=True)),
+        "operation": operation, "device": device, "regime": request.regime,
         "kernels": [kernel.name for kernel in request.kernels], "configs": request.configs,
-        "first": [{"problem": str(turn.problem), "configs": len(turn.configs)} for turn in first],
         "own_problems": len(request.problems), "drawn": request.drawn, "per_problem": request.per_problem,
-        "timings_before": sum(tally.timings for tally in tallies), "seconds": request.seconds,
+        "timings_before": sum(len(part.timings) for part in before), "seconds": request.seconds,
     }  # fmt: skip
 
 
 def show_preview(known: Mapping[str, Any]) -> None:
-    """The pool of configs, the problems, and what is known already."""
+    """The same for people."""
     drawn = "then drawn ones without end" if known["drawn"] else "no drawn ones"
     pairs(f"A survey of {known['operation']}", [
-        ("device", known["device"]), ("regime", known["regime"]),
-        ("configs", f"up to {known['configs']} of {', '.join(known['kernels'])}"),
+        ("device", f"{known['device']}, {known['regime']}"), ("kernels", ", ".join(known["kernels"])),
         ("problems", f"{known['own_problems']} of a plan, {drawn}"),
-        ("configs at each", f"up to {known['per_problem']}"),
+        ("configs", f"up to {known['configs']}, {known['per_problem']} of them at a problem"),
         ("timings before", str(known["timings_before"])), ("time", clock(known["seconds"])),
-        *((turn["problem"], f"{turn['configs']} configs") for turn in known["first"]),
     ])  # fmt: skip

@@ -110,8 +110,8 @@ CONFIGS, PER_PROBLEM = 10_000, 40
 TIMING_S, RUNS = 0.002, 5
 #: Shares of a problem's configs that are good ones fitted to it, if there are any, children, and at random.
 FITTED, CHILDREN, AT_RANDOM = 0.15, 0.3, 0.15
-#: Good configs that children are made of, and children made for each that is timed: most break a constraint.
-PARENTS, MADE = 12, 6
+#: Good configs that new ones are made of.
+PARENTS = 12
 #: Configs proposed by a model that come before those that were fast near by.
 PROPOSED = 4
 #: Share of the problems with configs at which the search goes on, and further turns of these.
@@ -281,8 +281,7 @@ class Design:
         at_hand = {name for name, _ in known}
         lost = [named for named in dict.fromkeys(mixed) if named[0] not in at_hand]
         fitted = self._random.fitted(lost[:PARENTS], problem)
-        children = self.pool.children([*known[:PARENTS], *fitted], MADE * round(CHILDREN * most), rng)
-        new = self.pool.worth_trying(children, problem, self.device)
+        new = self.pool.children([*known[:PARENTS], *fitted], problem, self.device, rng)
         # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
         fitted.sort(key=lambda named: self._timings[named[0]])
         random = self._random.draw(problem, 2 * most, rng, self._timings)

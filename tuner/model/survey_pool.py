@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Parameter, Space, Value
+from tuner.declare.space import Config, Space
 from tuner.lookup.legality import Points, is_point
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
@@ -21,10 +21,8 @@ from tuner.results.record import ProblemKey
 #: Kernel and config.
 Named = tuple[str, Config]
 
-#: Share of children that take parameters of two configs.
-CROSSED = 0.3
-#: A step goes up to this share of a parameter's values.
-REACH = 0.25
+#: Configs that others are made of for a problem, parameters that differ, and combinations that are looked at.
+ORIGINS, RADIUS, TRIES = 4, 2, 24
 
 
 class Pool:
@@ -72,42 +70,26 @@ class Pool:
                 legal.update((name, config) for config, fits in zip(mine, flags, strict=True) if fits)
         return [config for config in every if config in legal]
 
-    def children(self, parents: Sequence[Named], count: int, rng: np.random.Generator) -> list[Named]:
-        """Configs made from others, legal or not: of two of them, or with one or two parameters moved.
+    def children(
+        self, parents: Sequence[Named], problem: Problem, device: DeviceInfo, rng: np.random.Generator
+    ) -> list[Named]:
+        """Legal configs that differ from others in two parameters.
 
         Args:
             parents: The best first; they are taken more often.
-            count: How many.
+            problem: Where they are to be legal.
+            device: Likewise.
             rng: Draws them.
         """
-        parents = [parent for parent in parents if self.kernels[parent[0]].parameters]
         ranks = 1 / (1 + np.arange(len(parents)))
-        chosen = rng.choice(len(parents), count, p=ranks / ranks.sum()) if parents else ()
-        return [self._child(parents[at], parents, rng) for at in chosen]
-
-    def _child(self, parent: Named, parents: Sequence[Named], rng: np.random.Generator) -> Named:
-        name, values = parent[0], dict(parent[1])
-        like = [config for of, config in parents if of == name]
-        if len(like) > 1 and rng.random() < CROSSED:
-            other = like[int(rng.integers(len(like)))]
-            values |= {parameter: other[parameter] for parameter in values if rng.random() < 0.5}
-        else:
-            parameters = self.kernels[name].parameters
-            changed = min(int(rng.integers(1, 3)), len(parameters))
-            for at in rng.choice(len(parameters), changed, replace=False):
-                values[parameters[at].name] = moved(parameters[at], values[parameters[at].name], rng)
-        return name, Config(values)
-
-
-def moved(parameter: Parameter, value: Value, rng: np.random.Generator) -> Value:
-    """Another value of a parameter: a near one if they have an order, seldom one farther away."""
-    values, at = parameter.values, parameter.values.index(value)
-    if parameter.scale == "categorical":
-        return values[(at + int(rng.integers(1, max(len(values), 2)))) % len(values)]
-    size = round(math.exp(rng.uniform(0, math.log(max(REACH * len(values), 1.6)))))
-    to = at + (size if rng.random() < 0.5 else -size)
-    # Beyond an end it goes the other way.
-    return values[to] if 0 <= to < len(values) else values[min(max(2 * at - to, 0), len(values) - 1)]
+        count = min(ORIGINS, len(parents))
+        chosen = rng.choice(len(parents), count, False, ranks / ranks.sum()) if count else ()
+        made: list[Named] = []
+        for name, config in (parents[at] for at in chosen):
+            kernel = self.kernels[name]
+            space = Space.at(kernel.parameters, kernel.constraints, problem, device, config)
+            made += [(name, space[at]) for at in space.around(0, RADIUS, TRIES, rng)]
+        return [made[at] for at in rng.permutation(len(made))]
 
 
 #: Spaces that random configs of a kernel are from at the least, and configs of each.

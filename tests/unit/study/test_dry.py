@@ -73,8 +73,6 @@ def test_a_night_tells_its_problems_and_its_time(told: Any, here: Path) -> None:
 def test_a_survey_tells_its_configs(told: Any, here: Path) -> None:
     found = told("survey", "transpose", "--device", "cpu", "--seconds", "50", "--configs", "16")
     assert found["configs"] == 16
-    assert all(each["configs"] <= 16 for each in found["first"])
-    assert len(found["first"]) == 5
     assert (found["own_problems"], found["drawn"], found["timings_before"]) == (0, True, 0)
     assert list(here.iterdir()) == []
 
