@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from io import BytesIO
 from types import MappingProxyType
 from typing import Any
 
@@ -62,6 +63,12 @@ class CompiledConfig:
         """The same with the launch for another problem, as a message has it."""
         return replace(self, rendered=replace(self.rendered, launch=_launch_from(launch)))
 
+    @staticmethod
+    def message(configs: Sequence[CompiledConfig]) -> dict[str, Any]:
+        """Configs as the part of a message that `all_from` reads."""
+        code = b"".join(config.code for config in configs)
+        return {"compiled_configs": [config.to_json() for config in configs], "code": code}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any], code: bytes) -> CompiledConfig:
         """Makes a config of a message and its code."""
@@ -69,13 +76,10 @@ class CompiledConfig:
         return cls(rendered_from(data["rendered"]), code, report, data.get("compile_s", 0.0))
 
     @classmethod
-    def all_from(cls, items: Sequence[Mapping[str, Any]], code: bytes) -> Iterator[CompiledConfig]:
-        """Makes configs of the items of a message, whose code lies one after the other."""
-        first = 0
-        for item in items:
-            end = first + item["code_bytes"]
-            yield cls.from_json(item, code[first:end])
-            first = end
+    def all_from(cls, message: Mapping[str, Any]) -> list[CompiledConfig]:
+        """Makes the configs of a message, whose code lies one after the other."""
+        code = BytesIO(message["code"])
+        return [cls.from_json(item, code.read(item["code_bytes"])) for item in message["compiled_configs"]]
 
 
 def rendered_from(data: Mapping[str, Any]) -> Rendered:

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -72,8 +72,6 @@ class DeviceWorker:
         """
         self._found = found
         self._prepared: dict[str, Any] | None = None
-        self._first_limit_s: float | None = None
-        self._clock = self._stopped = ""
         self._begun: tuple[CompiledConfig, float | None, float | None]
         self.restarts = 0
         self._rests = False
@@ -229,11 +227,9 @@ class DeviceWorker:
             limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
         self._begun = compiled_config, incumbent_s, limit_s
-        self._first_limit_s = first_limit_s(incumbent_s)
         limit_s = run_limit_s(incumbent_s) if limit_s is None else limit_s
-        message = {
-            "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": self._first_limit_s,
-            "code": compiled_config.code, **compiled_config.to_json(),
+        message = CompiledConfig.message([compiled_config]) | {
+            "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": first_limit_s(incumbent_s),
         }  # fmt: skip
         try:
             self.channel.request(message, limit_s)
@@ -255,35 +251,38 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        measurement = self._finished()
-        if self._stopped or self._clock:
+        answer = self._collected()
+        if "stopped" in answer or answer.get("outcome") is Outcome.WRONG_RESULT:
             self.begin(*self._begun)
-            measurement = self._finished()
-        if self._clock:
-            return replace(measurement, outcome=Outcome.WRONG_RESULT, reason=self._clock, samples_s=())
-        if self._stopped and measurement.outcome is Outcome.TIMED_OUT:
-            return replace(measurement, outcome=Outcome.CRASHED, reason=self._stopped)
-        return measurement
+            answer = self._collected()
+        if "trouble" not in answer:
+            return Measurement.from_json(answer["measurement"])
+        outcome, limit_s = answer.get("outcome", Outcome.CRASHED), first_limit_s(self._begun[1])
+        if "stopped" in answer and outcome is Outcome.TIMED_OUT:
+            return Measurement(Outcome.CRASHED, answer["stopped"])
+        if answer.get("alarmed") and limit_s is not None:
+            return Measurement(outcome, f"its first run did not end in time: stopped after {limit_s:.3g} s")
+        return Measurement(outcome, answer["trouble"])
 
-    def _finished(self) -> Measurement:
-        """The measurement under way, whatever came between; notes what did."""
-        channel, self._clock = self.channel, ""
+    def _collected(self) -> dict[str, Any]:
+        """The answer to the pending request; a worker that failed or is unwell has been replaced.
+
+        Of a failure, ``trouble`` is the reason, and ``outcome`` what it makes of a config. ``stopped`` says how
+        long the worker did not run.
+        """
+        channel = self.channel
         try:
             answer = channel.collect()
-            self._clock = self._clock_trouble(answer)
+            if clock := self._clock_trouble(answer):
+                answer = {"trouble": clock, "outcome": Outcome.WRONG_RESULT}
         except WorkerFailed as failure:
-            self._stopped = _stopped(channel)
+            outcome = Outcome.TIMED_OUT if failure.timed_out or failure.alarmed else Outcome.CRASHED
+            answer = {"trouble": str(failure), "outcome": outcome, "alarmed": failure.alarmed}
+        if channel.stopped_s:
+            answer["stopped"] = f"its process did not run for {channel.stopped_s:.3g} s"
+        if "trouble" in answer or answer["unwell"]:
             self.replace()
-            if failure.alarmed and self._first_limit_s is not None:
-                reason = f"its first run did not end in time: stopped after {self._first_limit_s:.3g} s"
-                return Measurement(Outcome.TIMED_OUT, reason)
-            return Measurement(Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED, str(failure))
-        self._stopped = _stopped(channel)
-        if "trouble" in answer or answer["unwell"] or self._clock:
-            self.replace()
-        if "trouble" in answer:
-            return Measurement(Outcome.CRASHED, answer["trouble"])
-        return Measurement.from_json(answer["measurement"])
+        return answer
 
     def _clock_trouble(self, answer: Mapping[str, Any]) -> str:
         """What is wrong with the worker's clock, or with the sum of times that it took one after the other."""
@@ -292,6 +291,17 @@ class DeviceWorker:
         if not trouble and kind_of(self._found.spec).times_pass and took_s > passed_s:
             return f"its runs took {took_s:.3g} s in all, and only {passed_s:.3g} s passed"
         return trouble
+
+    def _answer_to(
+        self, message: Mapping[str, Any], limit_s: float, configs: Sequence[CompiledConfig]
+    ) -> dict[str, Any]:
+        """Sends configs with a request, and waits for the answer; see `_collected`."""
+        try:
+            self.channel.request({**message, **CompiledConfig.message(configs)}, limit_s)
+        except WorkerFailed as failure:
+            self.replace()
+            return {"trouble": str(failure)}
+        return self._collected()
 
     def verify(
         self, compiled_config: CompiledConfig, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]
@@ -306,31 +316,9 @@ class DeviceWorker:
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
         named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {
-            "do": "verify", "cases": named, "seed": fresh_seed(), "code": compiled_config.code,
-            **compiled_config.to_json(),
-        }  # fmt: skip
-        answer = self._answered(message, LIMIT_FLOOR_S * (1 + len(cases)))
+        message = {"do": "verify", "cases": named, "seed": fresh_seed()}
+        answer = self._answer_to(message, LIMIT_FLOOR_S * (1 + len(cases)), [compiled_config])
         return str(answer.get("trouble") or answer["wrong"])
-
-    def _answered(
-        self, message: dict[str, Any], limit_s: float, configs: Sequence[CompiledConfig] | None = None
-    ) -> dict[str, Any]:
-        """The answer to a request; if the worker failed, it has been replaced, and ``trouble`` says why."""
-        if configs is not None:
-            code = b"".join(config.code for config in configs)
-            message |= {"compiled_configs": [config.to_json() for config in configs], "code": code}
-        try:
-            self.channel.request(message, limit_s)
-            answer = self.channel.collect()
-        except WorkerFailed as failure:
-            answer = {"trouble": str(failure)}
-        clock = "" if "trouble" in answer else self.channel.clock_trouble(answer)
-        if clock:
-            answer = {"trouble": clock}
-        if "trouble" in answer or answer["unwell"]:
-            self.replace()
-        return answer
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -375,7 +363,7 @@ class DeviceWorker:
     ) -> list[Measurement] | str:
         """Returns the measurements, or the failure after which the worker was replaced."""
         message = {"do": "finals", "budget_s": budget_s, "threads": list(threads)}
-        answer = self._answered(message, LONG_LIMIT_S, compiled_configs)
+        answer = self._answer_to(message, LONG_LIMIT_S, compiled_configs)
         if "trouble" in answer:
             return str(answer["trouble"])
         measurements = [Measurement.from_json(measurement) for measurement in answer["measurements"]]
@@ -399,7 +387,7 @@ class DeviceWorker:
         """
         message = {"do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms)}
         limit_s = LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s
-        answer = self._answered(message, limit_s, [config for _, config in named])
+        answer = self._answer_to(message, limit_s, [config for _, config in named])
         return (
             Turns(wrong={named[0][0]: answer["trouble"]}) if "trouble" in answer else Turns(**answer["turns"])
         )
@@ -416,11 +404,6 @@ class DeviceWorker:
     def close(self) -> None:
         """Kills the worker."""
         self.channel.close()
-
-
-def _stopped(channel: Worker) -> str:
-    """What is said of a worker that did not run all the time; empty if it did."""
-    return f"its process did not run for {channel.stopped_s:.3g} s" if channel.stopped_s else ""
 
 
 def fresh_seed() -> int:

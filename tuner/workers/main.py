@@ -141,13 +141,13 @@ class DeviceHandlers:
 
     def measure(self, message: dict[str, Any]) -> Answer:
         """Measures a compiled config."""
-        config = CompiledConfig.from_json(message, message["code"])
+        (config,) = CompiledConfig.all_from(message)
         measurement = self._ready().measure(config, message["incumbent_s"], message["first_limit_s"])
         return self._told(measurement=measurement.to_json())
 
     def verify(self, message: dict[str, Any]) -> Answer:
         """Checks one compiled config at other shapes; ``wrong`` names the first at which it fails."""
-        config = CompiledConfig.from_json(message, message["code"])
+        (config,) = CompiledConfig.all_from(message)
         for case in message["cases"]:
             problem = problem_from(case["problem"])
             bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
@@ -163,14 +163,13 @@ class DeviceHandlers:
 
     def finals(self, message: dict[str, Any]) -> Answer:
         """Times finalists in alternation with the library, whose measurements come last."""
-        configs = list(CompiledConfig.all_from(message["compiled_configs"], message["code"]))
+        configs = CompiledConfig.all_from(message)
         measurements = self._ready().finals(configs, message["budget_s"], message["threads"])
         return self._told(measurements=[measurement.to_json() for measurement in measurements])
 
     def sentinel(self, message: dict[str, Any]) -> Answer:
         """Times champion, the one before and the library in turns."""
-        configs = CompiledConfig.all_from(message["compiled_configs"], message["code"])
-        named = list(zip(message["names"], configs, strict=True))
+        named = list(zip(message["names"], CompiledConfig.all_from(message), strict=True))
         return self._told(turns=asdict(self._ready().sentinel(named, Terms(**message["terms"]))))
 
     def survey(self, message: dict[str, Any]) -> Answer:

@@ -29,12 +29,8 @@ from tuner.workers.inputs import Inputs, Offsets, bits, drawn, own_draw
 
 def worst_of(errors: list[Error]) -> Error:
     """Returns the error that exceeds its bound most; NaN counts as the worst."""
-    worst = Error(0.0, 0.0, 0.0, 0.0)
-    for error in errors:
-        # Written so that NaN is not missed.
-        if not error.bound_ratio <= worst.bound_ratio:
-            worst = error
-    return worst
+    none = Error(0.0, 0.0, 0.0, 0.0)
+    return max(errors, key=lambda error: (math.isnan(error.bound_ratio), error.bound_ratio), default=none)
 
 
 def complaint(worst: Error) -> str:
@@ -294,33 +290,27 @@ class Workload(Arrays):
         for tensor in self.problem.outputs:
             places = self._places[tensor.name][self._set]
             cells = on_host(self._xp, bits(self.arrays[tensor.name])[places])
-            if self._timed is None or not self._timed.references:
-                untouched = cells == poison_cell(self._kind, tensor.dtype)
-                if tensor.dtype in SIGNIFICANDS and bool(untouched.any()):
-                    return UNWRITTEN
-                continue
-            wrong = self._wrong_at(tensor, cells, on_host(self._xp, places), allowance)
-            if wrong:
-                return wrong
+            if self._timed is not None and self._timed.references:
+                wrong = self._wrong_at(tensor, cells, on_host(self._xp, places), allowance)
+                if wrong:
+                    return wrong
+            elif tensor.dtype in SIGNIFICANDS and (cells == poison_cell(self._kind, tensor.dtype)).any():
+                return UNWRITTEN
         return ""
 
     def _wrong_at(self, tensor: Tensor, cells: Any, places: Any, allowance: float) -> str:
+        """What is wrong with some elements of an output; empty if nothing is."""
         assert self._timed is not None
         values = cells.view(numpy_dtype(tensor.dtype)).astype(numpy.float64)
         wrong = PROBES - self._agreeing(self._timed, tensor.name, values, places, allowance)
         if not wrong:
             return ""
-        if any(
-            self._agreeing(draw, tensor.name, values, places, allowance) == PROBES
-            for draw in self._known
-            if draw is not self._timed
-        ):
+        others = (draw for draw in self._known if draw is not self._timed)
+        if any(self._agreeing(draw, tensor.name, values, places, allowance) == PROBES for draw in others):
             return STALE
-        if bool((cells == self._held(tensor, places)).any()):
-            return UNWRITTEN
         return (
             f"{wrong} of {PROBES} elements at random places are wrong, where {tensor.name} held {self._kind} "
-            f"before the run; a kernel that reads an output must have written it first"
+            f"before the run; a kernel writes all of an output, and reads it only then"
         )
 
     def _agreeing(self, draw: Draw, name: str, values: Any, places: Any, allowance: float) -> int:
@@ -328,14 +318,6 @@ class Workload(Arrays):
         right = on_host(self._xp, draw.references[name].reshape(-1)[self._xp.asarray(places)])
         allowed = allowance * self.problem.tolerance * (self._scale(draw, name) + abs(right))
         return int((abs(values - right) <= allowed).sum())
-
-    def _held(self, tensor: Tensor, places: Any) -> Any:
-        """What elements held before the last timed run, as unsigned numbers."""
-        if self._kind != PLAUSIBLE:
-            return poison_cell(self._kind, tensor.dtype)
-        reference = self._present.references[tensor.name].reshape(-1)[::-1]
-        held = on_host(self._xp, reference[self._xp.asarray(places)]).astype(numpy_dtype(tensor.dtype))
-        return held.view(f"uint{8 * held.itemsize}")
 
     def check(self, allowance: float = 1.0) -> tuple[Error, str]:
         """Compares the outputs with the references of the current draw, and the inputs with the draw.

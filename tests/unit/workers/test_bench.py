@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, BOARD, FAULTS, TOY, fault_configs, rule
+from tuner.devices.fake.device import FakeCompiler, FakeDevice
 
 from tuner.declare import catalogue
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.fake.device import FakeCompiler, FakeDevice
 from tuner.results.measurement import Outcome
 from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig
@@ -185,7 +186,7 @@ def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_fin
     ("fault", "reason"),
     [
         ("stale", "in a timed run: returned a stale result"),
-        ("unwritten", "in a timed run: left elements unwritten"),
+        ("unwritten", "in a timed run: (left elements unwritten|.* of 32 elements at random places are wrong)"),
         ("writes_input", "wrote into the input x"),
     ],
 )
@@ -201,7 +202,7 @@ def test_a_config_that_cheats_once_it_is_timed_is_wrong(
         assert runs > 1
         [found] = room.bench.finals([room.compiled_config(BEST)], 5.0)
     assert found.outcome is Outcome.WRONG_RESULT
-    assert reason.removeprefix("in a timed run: ") in found.reason
+    assert re.search(reason.removeprefix("in a timed run: "), found.reason)
     assert found.samples_s == ()
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, fault_configs, request, rule, write_device
+from tuner.devices.fake.device import FakeCompiler
 
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.detect import find
-from tuner.devices.fake.device import FakeCompiler
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, process
