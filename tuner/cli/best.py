@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from tuner.lookup import Answer
     from tuner.results.objectives import Front, Point
     from tuner.results.record import Champion
-    from tuner.store import Store
 
 _question_options = together(
     problem_options,
@@ -85,25 +84,13 @@ def best(server: str, as_json: bool, **options: Any) -> None:
         pairs(f"Best for {problem}", lookup_rows(keys))
 
 
-@contextlib.contextmanager
-def _opened(db: str) -> Iterator[Store | None]:
-    """A database for the time of a block; None if there is none."""
-    from tuner.lookup.asking import opened
-
-    with contextlib.ExitStack() as closing:
-        store = opened(db)
-        if store is not None:
-            closing.callback(store.close)
-        yield store
-
-
 def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) -> Answer:
     """The answer from the records of a database, as they are now."""
     from tuner.lookup import answer
-    from tuner.lookup.asking import parse_device, parse_key
+    from tuner.lookup.asking import opened, parse_device, parse_key
 
     device, kernel, confirmed = parse_device(options["device"]), options["kernel"] or None, options["confirmed"]
-    with _opened(options["db"]) as store:
+    with opened(options["db"]) or nullcontext() as store:
         return answer(
             store, parse_key(problem), device, options["regime"], kernel, catalogue, confirmed=confirmed
         )
@@ -132,26 +119,24 @@ def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         near += [("why", reason) for reason in answer["reasons"]]
     record = answer["record"]
     if record is None:
-        rows = [("kernel", answer["kernel"]), ("config", config_text(answer["config"]))]
-        rows += [("device", answer["device"]["name"]), ("use", answer["use"])]
-        return [*rows, *_predicted_rows(answer), *near]
+        predicted = _predicted_rows(answer["predicted"]) if answer["predicted"] else []
+        return [
+            ("kernel", answer["kernel"]), ("config", config_text(answer["config"])),
+            ("device", answer["device"]["name"]), ("use", answer["use"]), *predicted, *near,
+        ]  # fmt: skip
     rows = [row for row in answer_rows(answer) if exact or row[0] not in ("use", "trials")]
     if not exact:
         sizes = " x ".join(str(size) for size in record["shape"].values())
         place = f"{sizes} {record['layout']} on {record['device']['name']}, timed {record['regime']}"
         what = "regime" if answer["match"] == "exact" else "problem"
-        rows.append(("figures of", f"{place}; not of this {what}"))
-        rows.append(("use", answer["use"]))
+        rows += [("figures of", f"{place}; not of this {what}"), ("use", answer["use"])]
     finals = [versus(pair) for pair in answer["pairs"] if pair["one"] == answer["pairs"][0]["one"]]
     rows += [("against", f"{other}, {time}: {how}") for other, time, how in finals]
     return [*rows, ("age", f"{answer['age_days']:.1f} days"), *near]
 
 
-def _predicted_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Times that a model predicts; none without one."""
-    predicted = answer["predicted"]
-    if predicted is None:
-        return []
+def _predicted_rows(predicted: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Times that a model predicts."""
     rows = [("predicted", duration(predicted["kernel_time_s"]))]
     if predicted["library_time_s"]:
         rows.append(("library", f"{duration(predicted['library_time_s'])}, predicted"))
@@ -191,7 +176,7 @@ def front(as_json: bool, folder: Path | None, **options: Any) -> None:
     The points are the measurements that have all these objectives, from any study of the problem; without
     one they are the published results.
     """
-    from tuner.lookup.asking import parse_device
+    from tuner.lookup.asking import opened, parse_device
     from tuner.results.objectives import read_objectives
     from tuner.results.record import ProblemKey
     from tuner.study.leaderboard import known_front
@@ -202,7 +187,7 @@ def front(as_json: bool, folder: Path | None, **options: Any) -> None:
     check_plot(folder, several=True)
     _, problem = named_problem(options)
     device, regime = parse_device(options["device"]), options["regime"]
-    with _opened(options["db"]) as store:
+    with opened(options["db"]) or nullcontext() as store:
         points, champion = known_front(store, ProblemKey.of(problem), device, regime, objectives)
     if as_json:
         where = champion.record.device
@@ -216,17 +201,13 @@ def front(as_json: bool, folder: Path | None, **options: Any) -> None:
 def show_front(front: Front, champion: Champion) -> None:
     """Prints a front: the fastest first, then the champion if it is not among the points, and the library."""
     points = [("champion" if front.is_champion(point) else "", point) for point in front.points]
-    if front.champion is not None and not any(label for label, _ in points):
+    if front.champion is not None and front.champion not in front.points:
         points.append(("champion, off the front by the search's noise", front.champion))
-    if front.library is not None:
-        points.append(("library", front.library))
+    points += [("library", front.library)] if front.library is not None else []
     rows = [(label, *_figures(point, front)) for label, point in points]
     columns = ("", "time", "speed", "energy a run", "power", "rms error", "kernel", "config")
-    filled = [at for at in range(len(columns)) if any(row[at] not in ("", "-") for row in rows)]
-    title = (
-        f"The front of {' and '.join(front.objectives)}, as measured in the search: {champion.record.problem}"
-    )
-    table(title, [columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
+    objectives = " and ".join(front.objectives)
+    table(f"The front of {objectives}, as measured in the search: {champion.record.problem}", columns, rows)
 
 
 def _figures(point: Point, front: Front) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,13 +15,12 @@ from tuner.cli.options import (
     problem_options,
     together,
 )
-from tuner.study.crowns import history_json, reign_json
-
-if TYPE_CHECKING:
-    from tuner.results.record import Champion
-    from tuner.store import Store
-    from tuner.study.crowns import Reign
-
+from tuner.lookup.asking import parse_device
+from tuner.lookup.demand import most_wanted
+from tuner.results.record import Champion, ProblemKey
+from tuner.store import Store, watched
+from tuner.study import crowns
+from tuner.study.crowns import Reign, history_json, reign, reign_json, reigns
 
 COLUMNS = ("problem", "device", "champion", "time", "x library", "state")
 #: A problem, a device by name, and the database.
@@ -43,8 +42,6 @@ def champions() -> None:
 
 
 def _reign(store: Store, options: dict[str, Any]) -> Reign:
-    from tuner.results.record import ProblemKey
-    from tuner.study.crowns import reign
 
     _, problem = named_problem(options)
     return reign(store, ProblemKey.of(problem), options["device"], options["regime"])
@@ -57,13 +54,10 @@ def _reign(store: Store, options: dict[str, Any]) -> Reign:
 @json_option
 def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     """List the champions that answer, whether they are confirmed, pinned or frozen, and since when."""
-    from tuner.store import Store
-    from tuner.study.crowns import reigns
-
     with Store.open(db, read_only=True) as store:
-        found = reigns(store, operation, device)
-    rows = (_row(reign, reign.champion) for reign in found if reign.champion is not None)
-    show(as_json, [reign_json(reign) for reign in found], "Champions", (*COLUMNS, "since", "id"), rows)
+        places = reigns(store, operation, device)
+    rows = (_row(place, place.champion) for place in places if place.champion is not None)
+    show(as_json, [reign_json(place) for place in places], "Champions", (*COLUMNS, "since", "id"), rows)
 
 
 @champions.command()
@@ -71,31 +65,26 @@ def list_(operation: str, device: str, db: str, as_json: bool) -> None:
 @json_option
 def history(as_json: bool, db: str, **options: Any) -> None:
     """Show everybody who was champion of a problem, and all that was said about them."""
-    from tuner.store import Store
-
     with Store.open(db, read_only=True) as store:
-        reign = _reign(store, options)
-    rows: list[tuple[str, ...]] = [_row(reign, champion) for champion in reign.history]
-    title = f"Champions of {reign.place.problem}"
-    show(as_json, history_json(reign), title, (*COLUMNS, "crowned", "id"), rows)
-    rows = [(e.made_at[:19], e.act.value, e.champion[:8] or "-", e.who, e.why) for e in reign.log]
-    if rows and not as_json:
-        table("What was said", ("when", "act", "champion", "who", "why"), rows)
+        place = _reign(store, options)
+    rows = [_row(place, champion) for champion in place.history]
+    title = f"Champions of {place.place.problem}"
+    show(as_json, history_json(place), title, (*COLUMNS, "crowned", "id"), rows)
+    acts = [(e.made_at[:19], e.act.value, e.champion[:8] or "-", e.who, e.why) for e in place.log]
+    if acts and not as_json:
+        table("What was said", ("when", "act", "champion", "who", "why"), acts)
 
 
 def _enter(act: str, db: str, options: dict[str, Any], **more: str) -> None:
     """Enters an act of `tuner.study.crowns` into the log, and says what it came to."""
-    from tuner.store import Store
-    from tuner.study import crowns
-
     with Store.open(db) as store:
         entry = getattr(crowns, act)(
             store, _reign(store, options), why=options["why"], who=options["who"], **more
         )
-        reign = _reign(store, options)
-    now = reign.champion
+        place = _reign(store, options)
+    now = place.champion
     answers = f"{now.record.kernel} {config_text(now.record.config)} ({now.id[:8]})" if now else "nobody"
-    click.echo(f"{entry.act.value} by {entry.who}; for {reign.place} now answers {answers}")
+    click.echo(f"{entry.act.value} by {entry.who}; for {place.place} now answers {answers}")
 
 
 @champions.command()
@@ -121,7 +110,7 @@ def unpin(db: str, **options: Any) -> None:
 @click.option("--to", default="", metavar="ID", help="Go back to this one; default: the one before.")
 def rollback(to: str, db: str, **options: Any) -> None:
     """Go back to the champion before. One that is crowned later answers again."""
-    _enter("rollback", db, options, to=to)
+    _enter("rollback", db, options, champion=to)
 
 
 @champions.command()
@@ -130,20 +119,17 @@ def rollback(to: str, db: str, **options: Any) -> None:
 @database_option
 def freeze(off: bool, who: str, why: str, db: str) -> None:
     """Let no champion that is crowned from now on answer; nights go on and their results are kept."""
-    from tuner.store import Store
-    from tuner.study.crowns import freeze as enter
-
     with Store.open(db) as store:
-        entry = enter(store, why, who, thaw=off)
+        entry = crowns.freeze(store, why, who, thaw=off)
     click.echo(f"{'thawed' if off else 'frozen'} by {entry.who}")
 
 
-def _row(reign: Reign, champion: Champion) -> tuple[str, ...]:
+def _row(place: Reign, champion: Champion) -> tuple[str, ...]:
     record = champion.record
     return (
         str(record.problem), record.device.name, f"{record.kernel} {config_text(record.config)}",
         duration(record.measurement.time_s or 0.0), f"{champion.speedup:.3f}" if champion.speedup else "-",
-        reign.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
+        place.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
     )  # fmt: skip
 
 
@@ -162,10 +148,6 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
     Calls of tuner.matmul, gemv and transpose and questions to `tuner best` are counted, unless TUNER_DEMAND=0.
     `wanted = 20` in a plan tunes the most wanted problems in the night.
     """
-    from tuner.lookup.asking import parse_device
-    from tuner.lookup.demand import most_wanted
-    from tuner.store import Store, watched
-
     where = parse_device(device) if device else ""
     name = where if isinstance(where, str) else where.name
     if clear:
@@ -177,15 +159,15 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
             click.echo(f"{gone} problem{'s' if gone != 1 else ''} forgotten")
         return
     with Store.open(db, read_only=True) as store:
-        found = most_wanted(store, device=name, operation=operation, limit=limit)
+        misses = most_wanted(store, device=name, operation=operation, limit=limit)
     rows = [
         (
             miss.problem, miss.device, f"{miss.calls:,}", duration(miss.saves_s), miss.match or "-",
             miss.last_at[:16].replace("T", " "),
         )
-        for miss in found
+        for miss in misses
     ]  # fmt: skip
     columns = ("problem", "device", "calls", "to be saved", "answered by", "last asked, UTC")
-    show(as_json, {"wanted": [miss.to_json() for miss in found]}, "Wanted", columns, rows)
-    if not found and not as_json:
+    show(as_json, {"wanted": [miss.to_json() for miss in misses]}, "Wanted", columns, rows)
+    if not misses and not as_json:
         click.echo("nothing was asked for that is not tuned")

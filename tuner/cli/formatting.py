@@ -89,19 +89,19 @@ def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows for people: config, times, errors, doubts and the record of an answer."""
-    error, baseline = answer["error"], answer["baseline"]
+    error, baseline, trials = answer["error"], answer["baseline"], answer["trials"]
     regime = (answer.get("record") or answer)["regime"]
     rows = [
-        ("kernel", str(answer["kernel"])),
-        ("config", config_text(answer["config"])),
+        ("kernel", answer["kernel"]), ("config", config_text(answer["config"])),
         ("device", answer["device"]["name"]),
         ("time", f"{duration(answer['time_s'])} ({regime}, noise {answer['noise']:.2%})"),
         ("speed", answer_speed(answer)),
-    ]
+    ]  # fmt: skip
     if baseline:
         threads = f", threads {baseline['threads']}" if "threads" in baseline else ""
-        told = f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}"
-        rows.append((f"{baseline['name']}", told))
+        rows.append(
+            (baseline["name"], f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}")
+        )
         rows += _speedup_rows(answer)
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))
@@ -109,16 +109,13 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
     if answer.get("error_limit"):
         rows.append(("error limit", limit_text(answer["error_limit"])))
-    trials = answer["trials"]
-    pruned = trials.get("PRUNED", 0)
-    told = f"{trials['total']}: {trials['measured']} measured, {pruned} pruned, {trials['failed']} failed"
-    rows.append(("trials", told))
+    counts = f"{trials['measured']} measured, {trials.get('PRUNED', 0)} pruned, {trials['failed']} failed"
+    rows.append(("trials", f"{trials['total']}: {counts}"))
     rows += [("provisional", f"{reason}; run `tuner tune` again") for reason in answer["provisional_reasons"]]
     rows += [("machine", f"was busy: {what}") for what in answer["busy"]]
     if answer["measured_at"] > latest_credible():
-        rows.append(
-            ("note", "measured in a time to come: a clock stood ahead; `tuner records forget` takes it back")
-        )
+        ahead = "measured in a time to come: a clock stood ahead; `tuner records forget` takes it back"
+        rows.append(("note", ahead))
     if answer.get("stale"):
         rows.append(("stale", str(answer["stale_reason"])))
     record = f", record {answer['record_id']}" if answer["record_id"] else ""

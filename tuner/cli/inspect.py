@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.formatting import print_json, show, table
-from tuner.cli.main import option_names
+from tuner.cli.main import commands, option_names
 from tuner.cli.options import OPERATION, database_option, json_option
 from tuner.declare.catalogue import builtin, kernels_json
 from tuner.devices import settings
@@ -22,6 +22,7 @@ from tuner.devices.detect import DetectedDevice, find, gpus, own_devices
 from tuner.devices.device_lock import device_holder
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, EnvironmentTrouble, NothingFound, TunerError, UnknownName
+from tuner.extras import load
 from tuner.workers.device_worker import DeviceWorker
 
 
@@ -29,17 +30,15 @@ from tuner.workers.device_worker import DeviceWorker
 @json_option
 def devices(as_json: bool) -> None:
     """List the devices of this machine; commands use the first unless --device names another."""
-    found = own_devices()
-    rows = (
-        (
-            device.spec, device.info.name, device.info.architecture,
-            f"{device.info.memory_bytes / 2**30:.0f} GiB", f"{device.info.driver} {device.info.runtime}",
-            device.info.uuid,
+    own = own_devices()
+    rows = []
+    for device in own:
+        info, memory = device.info, f"{device.info.memory_bytes / 2**30:.0f} GiB"
+        rows.append(
+            (device.spec, info.name, info.architecture, memory, f"{info.driver} {info.runtime}", info.uuid)
         )
-        for device in found
-    )  # fmt: skip
     columns = ("device", "name", "architecture", "memory", "driver", "uuid")
-    show(as_json, [device.to_json() for device in found], "", columns, rows)
+    show(as_json, [device.to_json() for device in own], "", columns, rows)
 
 
 @click.command()
@@ -62,17 +61,15 @@ def kernels(operation: str | None, as_json: bool) -> None:
 
 @click.command()
 @json_option
-@click.pass_context
-def config(context: click.Context, as_json: bool) -> None:
+def config(as_json: bool) -> None:
     """Show the defaults that tuner.toml and the environment set here, and where they come from.
 
     A file holds names of options with their values: what stands above all tables holds for every command that
     has such an option, what stands in a table [tune] for that command. tuner.toml in this folder goes before
     the one in the user's config folder; the environment and the command line go before both.
     """
-    known, group = settings.read(), context.find_root().command
-    assert isinstance(group, click.Group)
-    _check_known(group, known)
+    known = settings.read()
+    _check_known(known)
     keys = ("command", "option", "value", "from")
     rows = [("", "db", os.environ["TUNER_DB"], "TUNER_DB")] if os.environ.get("TUNER_DB") else []
     rows += [(*name, setting.value, str(setting.file)) for name, setting in sorted(known.items())]
@@ -88,26 +85,22 @@ def config(context: click.Context, as_json: bool) -> None:
         click.echo("nothing is set: every option has the default that --help shows")
 
 
-def _check_known(group: click.Group, known: Mapping[tuple[str, str], settings.Setting]) -> None:
+def _check_known(known: Mapping[tuple[str, str], settings.Setting]) -> None:
     """Refuses tables and options that no command has.
 
     Raises:
         UnknownName: There is one; the message names the file.
     """
-    context = click.Context(group)
-    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    parts = [
-        part
-        for command in commands.values()
-        if command is not None
-        for part in (command.commands.values() if isinstance(command, click.Group) else (command,))
-    ]
-    options = set().union(*map(option_names, parts))
+    options: dict[str, set[str]] = {}
+    for name, command in commands().items():
+        loaded = load(command.at)
+        parts = loaded.commands.values() if isinstance(loaded, click.Group) else (loaded,)
+        options[name] = set().union(*map(option_names, parts))
     for (of, option), setting in known.items():
-        if of and of not in commands:
-            raise UnknownName(f"command in {setting.file}", of, commands)
-        if not of and option.replace("-", "_") not in options:
-            raise UnknownName(f"option in {setting.file}", option, options)
+        if of and of not in options:
+            raise UnknownName(f"command in {setting.file}", of, options)
+        if not of and option.replace("-", "_") not in set().union(*options.values()):
+            raise UnknownName(f"option in {setting.file}", option, set().union(*options.values()))
 
 
 @click.command()

@@ -32,28 +32,16 @@ HEADINGS = ("Tune", "Answer", "Watch", "Records", "Service", "Look")
 COMMANDS = {
     "tune": Command("tuner.cli.tune:tune", "Find the fastest kernel and config for a problem.", "Tune"),
     "best": Command("tuner.cli.best:best", "Print the config to use for a problem, or the library.", "Answer"),
-    "front": Command(
-        "tuner.cli.best:front", "Show the configs that trade time against energy or error.", "Answer"
-    ),
-    "export": Command(
-        "tuner.cli.best:export", "Write the champion as source, binary, Python module or JSON.", "Answer"
-    ),
+    "front": Command("tuner.cli.best:front", "Show the configs that trade time against energy or error.", "Answer"),
+    "export": Command("tuner.cli.best:export", "Write the champion as source, binary, Python module or JSON.", "Answer"),
     "wanted": Command("tuner.cli.champions:wanted", "List what programs asked for and nobody tuned.", "Answer"),
-    "champions": Command(
-        "tuner.cli.champions:champions", "List champions, pin them, go back to earlier ones.", "Records"
-    ),
-    "records": Command(
-        "tuner.cli.records:records", "Export, import, publish, list, check and take back records.", "Records"
-    ),
-    "config": Command(
-        "tuner.cli.inspect:config", "Show the defaults that hold here, and where they come from.", "Look"
-    ),
+    "champions": Command("tuner.cli.champions:champions", "List champions, pin them, go back to earlier ones.", "Records"),
+    "records": Command("tuner.cli.records:records", "Export, import, publish, list, check and take back records.", "Records"),
+    "config": Command("tuner.cli.inspect:config", "Show the defaults that hold here, and where they come from.", "Look"),
     "devices": Command("tuner.cli.inspect:devices", "List the devices of this machine.", "Look"),
-    "kernels": Command(
-        "tuner.cli.inspect:kernels", "List the kernels, with parameters and constraints.", "Look"
-    ),
+    "kernels": Command("tuner.cli.inspect:kernels", "List the kernels, with parameters and constraints.", "Look"),
     "doctor": Command("tuner.cli.inspect:doctor", "Check this machine, and print remedies.", "Look"),
-}
+}  # fmt: skip
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
     errno.ENOSPC: "the disk is full; free some room and run the same command again: it continues",
@@ -88,14 +76,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Also reads the user's defaults for the command."""
         name, command, rest = super().resolve_command(context, args)
-        if name in commands() and name != "config":
+        if command is not None and name not in (None, "config"):
             from tuner.devices.settings import read
 
-            if (known := read()) and command is not None:
-                context.default_map = {
-                    **(context.default_map or {}),
-                    str(name): default_map(command, name, known),
-                }
+            if known := read():
+                context.default_map = {name: default_map(command, name, known)}
         return name, command, rest
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -186,7 +185,15 @@ def writable_folder(folder: Path) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    _check_writable(folder, folder, "-o takes a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(
+            f"-o takes a folder that can be written, got {folder} ({why}); choose another"
+        ) from error
 
 
 def writable_file(file: Path | None) -> None:
@@ -195,21 +202,13 @@ def writable_file(file: Path | None) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    if file is not None:
-        _check_writable(file.parent, file, "the output is a file")
-
-
-def _check_writable(folder: Path, place: Path, rule: str) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if place != folder and place.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
+    if file is None:
+        return
+    if file.is_dir():
         raise InputError(
-            f"{rule} that can be written, got {place} ({error.strerror or error}); choose another"
-        ) from error
+            f"the output is a file that can be written, got {file} (it is a folder); choose another"
+        )
+    writable_folder(file.parent)
 
 
 def parse_problem(

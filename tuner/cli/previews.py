@@ -7,43 +7,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.formatting import clock, config_text, duration, pairs, print_json, table
-
-
-def show_study(told: Mapping[str, Any], as_json: bool) -> None:
-    """Spaces, what each rule leaves out, what is done, and the time."""
-    if as_json:
-        print_json(told)
-        return
-    champion = told["champion"]
-    crowned = "none yet"
-    if champion is not None:
-        crowned = f"{champion['kernel']} {config_text(champion['config'])}: {duration(champion['time_s'])}"
-    budget = [
-        f"{told['seconds']:g} s" if told["seconds"] else "",
-        f"{told['trials']} trials" if told["trials"] else "",
-    ]
-    rows = [
-        ("device", told["device"]), ("regime", told["regime"]), ("champion", crowned),
-        ("memory", f"{told['memory_bytes'] / 2**20:.4g} MiB"), ("budget", " and ".join(filter(None, budget))),
-    ]  # fmt: skip
-    pairs(f"A study of {told['problem']}", rows)
-    columns = ("kernel", "combinations", "legal configs", "tried")
-    shown = [
-        (
-            each["kernel"], f"{each['combinations']:,}",
-            f"{each['legal']:,}" + (" sampled" if each["sampled"] else ""), str(each["tried"]),
-        )
-        for each in told["spaces"]
-    ]  # fmt: skip
-    table("Spaces", columns, shown)
-    rules = [
-        (each["kernel"], f"{rule['combinations']:,}", rule["rule"])
-        for each in told["spaces"]
-        for rule in each["rejected"]
-    ]
-    if rules:
-        table("What rules leave out, in order", ("kernel", "combinations", "rule"), rules)
+from tuner.cli.formatting import clock, print_json, table
 
 
 def show_night(told: Mapping[str, Any], device: str, as_json: bool) -> None:

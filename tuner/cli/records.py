@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,13 +24,19 @@ from tuner.cli.options import (
     writable_file,
     writable_folder,
 )
+from tuner.declare.folders import in_checkout
 from tuner.errors import InputError, NothingFound
+from tuner.results.record import checked_id
+from tuner.store import Store, health, listing, retracting
+from tuner.store.exchange import Counts, export, merge, take
+from tuner.store.health import Health
+from tuner.store.listing import Selection
+from tuner.store.published import tuned_folder
+from tuner.store.publishing import publish as write
+from tuner.study.recordings import is_cache, records_of
 
-if TYPE_CHECKING:
-    from tuner.store import Store
-    from tuner.store.exchange import Counts
-    from tuner.store.health import Health
-
+#: A date, with or without a time of day.
+DATE = click.DateTime(("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"))
 #: ``--operation``, ``--shape``, ``--device`` and ``--regime``: which records.
 selection_options = together(
     click.option("--operation", default="", help="Select this operation."),
@@ -75,10 +81,6 @@ def export_(
     Give FILE with -o or as the argument; FILE.gz and FILE.zst are compressed, FILE.csv and FILE.parquet are
     tables with a row for each record.
     """
-    from tuner.store import Store
-    from tuner.store.exchange import export
-    from tuner.store.listing import Selection
-
     if output and option:
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
@@ -125,8 +127,6 @@ def import_(
 
     Records are identified by UUID: import files in any order, any number of times.
     """
-    from tuner.store import Store
-
     with Store.open(db) as store:
         for file in files:
             with _progress(f"importing {file}", quiet) as progress:
@@ -148,10 +148,6 @@ def import_(
 def _imported(
     store: Store, file: str, skip_broken: bool, progress: Callable[[int, int], None], cache: dict[str, Any]
 ) -> Counts:
-    from tuner.store import Store
-    from tuner.store.exchange import Counts, merge, take
-    from tuner.study.recordings import is_cache
-
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
@@ -181,8 +177,6 @@ def _cached(
     **recorded: Any,
 ) -> list[Any]:  # fmt: skip
     """The records of a Kernel Tuner cache, of the kernel and problem that a file declares, if there is one."""
-    from tuner.study.recordings import records_of
-
     if kernel_file is None:
         return list(records_of(path, kernel=kernel, **recorded))
     catalogue, problem = parse_problem(str(kernel_file), (), sets, dtype, layout)
@@ -198,11 +192,6 @@ def _cached(
 @database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review. One file per device and operation."""
-    from tuner.declare.folders import in_checkout
-    from tuner.store import Store
-    from tuner.store.published import tuned_folder
-    from tuner.store.publishing import publish as write
-
     if folder is None and not in_checkout():
         raise InputError(
             "results are published into a folder of yours, and tile-tuner is installed here without its "
@@ -234,8 +223,6 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
 @json_option
 def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     """Find damage in a database. Reports what is readable, and rescues it into a new file."""
-    from tuner.store import health
-
     if complete:
         click.echo(f"{health.complete(db)} records and champions added to the second copy", err=True)
     state = health.check(db)
@@ -279,9 +266,6 @@ def _health_rows(state: Health) -> list[tuple[str, object]]:
 @json_option
 def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
-    from tuner.store import Store, listing, retracting
-    from tuner.store.listing import Selection
-
     with Store.open(db, read_only=True) as store:
         latest = [record for _, record in listing.latest(store, Selection.parsed(**selected), limit)]
         retracted = retracting.retracted(store, [record.id for record in latest])
@@ -305,9 +289,6 @@ def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
 @json_option
 def show_(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
-    from tuner.results.record import checked_id
-    from tuner.store import Store, listing
-
     text = checked_id(text)
     with Store.open(db, read_only=True) as store:
         record, gone = listing.record_named(store, text, db)
@@ -326,9 +307,9 @@ def show_(text: str, db: str, as_json: bool) -> None:
 @records.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option(
-    "--before", metavar="DATE", default="", help="Select measurements before this date (UTC), e.g. 2026-05-31."
+    "--before", type=DATE, metavar="DATE", help="Measurements before this date (UTC), e.g. 2026-05-31."
 )
-@click.option("--after", metavar="DATE", default="", help="Select measurements after this date (UTC).")
+@click.option("--after", type=DATE, metavar="DATE", help="Select measurements after this date (UTC).")
 @click.option("--device", default="", help="Select measurements on the device of this name or uuid.")
 @click.option(
     "--alone", is_flag=True, help="Take back the record of an ID only, not all records of its config."
@@ -338,8 +319,8 @@ def show_(text: str, db: str, as_json: bool) -> None:
 @database_option
 @json_option
 def forget(
-    ids: tuple[str, ...], before: str, after: str, device: str, alone: bool, reason: str, undo: bool, db: str,
-    as_json: bool,
+    ids: tuple[str, ...], before: datetime | None, after: datetime | None, device: str, alone: bool,
+    reason: str, undo: bool, db: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Take records back. Nothing is deleted; --undo undoes it.
 
@@ -347,16 +328,13 @@ def forget(
 
     The ID of a record or champion stands for all measurements of its config for that problem.
     """
-    from tuner.results.record import checked_id
-    from tuner.store import Store, retracting
-
     if bool(ids) == bool(before or after or device) or (alone and not ids):
         raise InputError(
             "records are taken back by ID (--alone goes with it), or by --before, --after and --device; give "
             "the one or the other"
         )
     named = tuple(checked_id(text) for text in ids)
-    chosen = retracting.Chosen(named, alone, _moment("--before", before), _moment("--after", after), device)
+    chosen = retracting.Chosen(named, alone, _moment(before), _moment(after), device)
     with Store.open(db) as store:
         count = (retracting.give_back if undo else retracting.take_back)(store, chosen, reason)
     if as_json:
@@ -366,18 +344,9 @@ def forget(
         click.echo(f"{count} records {'count again' if undo else taken}")
 
 
-def _moment(option: str, text: str) -> str:
-    """A date, with an optional time of day, in the form that records use."""
-    if not text:
-        return ""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError(
-            f"{option} takes a date such as 2026-05-31 or 2026-05-31T18:00, got {text!r}"
-        ) from None
-    utc = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
-    return utc.isoformat(timespec="microseconds")
+def _moment(date: datetime | None) -> str:
+    """A date in the form that records use; empty without one."""
+    return date.replace(tzinfo=UTC).isoformat(timespec="microseconds") if date else ""
 
 
 @records.command()
@@ -385,8 +354,6 @@ def _moment(option: str, text: str) -> str:
 @json_option
 def stats(db: str, as_json: bool) -> None:
     """Count records by operation and device."""
-    from tuner.store import Store, listing
-
     with Store.open(db, read_only=True) as store:
         tallies, surveyed = listing.tallies(store), listing.survey_tallies(store)
         keys = listing.tallies_json(store)
@@ -402,7 +369,5 @@ def stats(db: str, as_json: bool) -> None:
 @database_option
 def upgrade(db: str) -> None:
     """Upgrade a database of an older version. Every command that writes does so, too."""
-    from tuner.store import Store
-
     Store.open(db).close()
     click.echo(f"{db} has the schema of this version", err=True)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
-from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
+from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, table, versus
 from tuner.cli.options import (
     KERNEL,
     SAMPLER,
@@ -29,6 +29,7 @@ from tuner.lookup import Answer, staleness
 from tuner.python.tuning import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
+from tuner.study import dry_run
 from tuner.study.progress import Events, ProgressView, Result, where_time_went
 from tuner.study.requests import StudyOptions, asked, budget, competitors
 
@@ -62,8 +63,8 @@ def tune(as_json: bool, **options: Any) -> None:
     if options["dry_run"]:
         previewed(catalogue, problem, options, as_json)
         return
-    chosen = {name: options[name] for name in StudyOptions.__annotations__}
-    study = asked(catalogue, problem, cast(StudyOptions, chosen))
+    # Study options are among those of the command; it reads no other.
+    study = asked(catalogue, problem, cast(StudyOptions, options))
     view = ProgressView(problem, options["quiet"], study.request.trials)
     with Events(options["log"], options["verbose"]) as events, view:
         events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
@@ -80,16 +81,34 @@ def warned(text: str) -> None:
 
 
 def previewed(catalogue: Catalogue, problem: Problem, options: dict[str, Any], as_json: bool) -> None:
-    """Prints what a study would search."""
-    from tuner.cli.previews import show_study
-    from tuner.study import dry_run
-
+    """Prints what a study would search: spaces, what each rule leaves out, what is done, and the time."""
     seconds, trials = budget(options["seconds"], options["trials"])
     with dry_run.database(options["db"]) as store:
         info = dry_run.device_of(options["device"], store)
         kernels = competitors(catalogue, problem, info.kind, options["kernels"])
         preview = dry_run.study_preview(problem, kernels, info, store, options["regime"])
-    show_study({**preview, "seconds": seconds, "trials": trials}, as_json)
+    if as_json:
+        print_json({**preview, "seconds": seconds, "trials": trials})
+        return
+    champion, crowned = preview["champion"], "none yet"
+    if champion is not None:
+        crowned = f"{champion['kernel']} {config_text(champion['config'])}: {duration(champion['time_s'])}"
+    limits = [f"{seconds:g} s" if seconds else "", f"{trials} trials" if trials else ""]
+    rows = [
+        ("device", preview["device"]), ("regime", preview["regime"]), ("champion", crowned),
+        ("memory", f"{preview['memory_bytes'] / 2**20:.4g} MiB"),
+        ("budget", " and ".join(filter(None, limits))),
+    ]  # fmt: skip
+    pairs(f"A study of {preview['problem']}", rows)
+    spaces = [
+        (
+            space["kernel"], f"{space['combinations']:,}", space["tried"],
+            f"{space['legal']:,}{' sampled' if space['sampled'] else ''}",
+            "\n".join(f"{rule['combinations']:,}: {rule['rule']}" for rule in space["rejected"]),
+        )
+        for space in preview["spaces"]
+    ]  # fmt: skip
+    table("Spaces", ("kernel", "combinations", "tried", "legal configs", "left out by rules, in order"), spaces)
 
 
 def _champion_json(catalogue: Catalogue, result: Result) -> dict[str, Any] | None:

@@ -190,7 +190,7 @@ def unpin(store: Store, where: Reign, why: str, who: str = "") -> Crown:
     return _enter(store, Act.UNPIN, where.place, "", why, who)
 
 
-def rollback(store: Store, where: Reign, why: str, who: str = "", to: str = "") -> Crown:
+def rollback(store: Store, where: Reign, why: str, who: str = "", champion: str = "") -> Crown:
     """Goes back to the champion before, of another config; later ones may be crowned and then answer.
 
     Args:
@@ -198,12 +198,12 @@ def rollback(store: Store, where: Reign, why: str, who: str = "", to: str = "") 
         where: The place.
         why: Why.
         who: Who says so; the user of this process when empty.
-        to: UUID of the champion to go back to; the one before when empty.
+        champion: UUID of the champion to go back to; the one before when empty.
 
     Raises:
         NothingFound: There is none before.
     """
-    target = _named(where, to) if to else where.before.id if where.before else ""
+    target = _named(where, champion) if champion else where.before.id if where.before else ""
     if not target:
         raise NothingFound(
             f"there must be an earlier champion of another config to go back to, {where.place} has none; "
