@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.declare.problem import IEEE
+from tuner.night import stored
+from tuner.night.stored import Sentinel
 from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
-from tuner.store import Store, watched
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
+from tuner.store import Store
 
 Floats = NDArray[np.float64]
 
@@ -166,7 +168,7 @@ def own_nights(store: Store, sentinel: Sentinel, since: str = "") -> list[Sentin
     """
     return [
         night
-        for night in watched.sentinels(store, sentinel.problem, sentinel.regime, since=since)
+        for night in stored.sentinels(store, sentinel.problem, sentinel.regime, since=since)
         if (night.process, night.device.uuid) == (1, sentinel.device.uuid) and night.player(CHAMPION)
     ]
 
@@ -179,8 +181,8 @@ def told_changes(store: Store) -> ToldChanges:
     """The changes that reports of nights told."""
     changes: ToldChanges = {}
     begun: dict[str, str] = {}
-    for event in watched.events(store):
-        if event.event == watched.BEGUN:
+    for event in stored.events(store):
+        if event.event == stored.BEGUN:
             begun[event.night] = event.at
         for alert in (*event.data.get("alerts", ()), *event.data.get("improvements", ())):
             for problem in alert["problems"]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
-from tuner.cli.formatting import config_text, duration, print_json, speed, table
+from tuner.cli.formatting import print_json, table
 from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
-from tuner.night.plan import Plan, PlanItem, clock_time, read_plan, seconds_until
-from tuner.results.objectives import told as limit_of
+from tuner.night.plan import Plan, PlanItem, clock_time, outside, read_plan, seconds_until
+from tuner.results.units import answer_speed, config_text, duration
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tuner.night.watching import NightWatch
     from tuner.night.work import NightItem, Runner
 
+#: Exit code of a night that was begun outside of its window.
+OUTSIDE = 5
 #: Problems not reached that are listed one by one; a plan may have thousands.
 UNREACHED_SHOWN = 20
 #: What ``--json`` gives of a night's report.
@@ -55,6 +57,7 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.command()
 @click.argument("path", metavar="PLAN.toml", required=False, type=click.Path(path_type=Path))
+@click.option("--from", "since", metavar="HH:MM", help="Begin at this local time or later, before --until.")
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
 @click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
 @click.option(
@@ -85,7 +88,8 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     device, driver and source are skipped, so the same command continues a night that was interrupted.
 
     Each night begins with its sentinels: champions beside the library, to see what became slower. Exit code 4
-    tells of alerts. On a cluster each worker times its own board.
+    tells of alerts, 1 of a problem that failed, 5 that this is not the time for a night: outside of --from to
+    --until, or more than 14 hours before --until. On a cluster each worker times its own board.
     """
     if options["last"]:
         from tuner.night.watch_command import show_last
@@ -110,9 +114,15 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
     """Runs a night, and tells how it went; returns the exit code."""
     from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, rendered, write
 
+    begun_s = time.monotonic()
     if options["notify"]:
         check_url(options["notify"])
-    result = _run(path, db, options)
+    plan = _plan(path, options)
+    why_not = outside(plan, datetime.now())
+    if why_not:
+        click.echo(f"tuner: {why_not}", err=True)
+        return OUTSIDE
+    result = _run(plan, db, options, begun_s)
     show_night(result, as_json)
     if not as_json:
         click.echo(rendered("alerts.md", report=result.report), nl=False)
@@ -126,22 +136,31 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
             click.echo(f"tuner: {trouble}", err=True)
     if result.stopped is not None:
         raise result.stopped
-    if has_alerts(result.report):
-        return ALERTS
-    if result.items and all(item.state == "failed" for item in result.items):
-        raise NothingFound("no problem of the plan could be tuned")
-    return 0
+    failed = [str(item.item.problem) for item in result.items if item.state == "failed"]
+    if failed and not has_alerts(result.report):
+        raise NothingFound(f"{len(failed)} of {len(result.items)} problems failed: {', '.join(failed[:5])}")
+    return ALERTS if has_alerts(result.report) else 0
 
 
-def _run(path: Path, db: str, options: Mapping[str, Any]) -> NightResult:
+def _plan(path: Path, options: Mapping[str, Any]) -> Plan:
+    """The plan, with the times that the command line gives."""
+    plan, seconds = read_plan(path), options["seconds"]
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
+    clocks = {name: clock_time(options[name]) for name in ("since", "until") if options[name]}
+    plan = replace(plan, seconds=plan.seconds if seconds is None else seconds, **clocks)
+    if plan.since is not None and plan.until is None:
+        raise InputError("--from goes with --until, got --from alone; say when the night ends")
+    return plan
+
+
+def _run(plan: Plan, db: str, options: Mapping[str, Any], begun_s: float) -> NightResult:
     """The night itself."""
-    begun_s = time.monotonic()
-    plan = _limited(read_plan(path), options["seconds"])
     check_plot(options["folder"], any(len(item.objectives) > 1 for item in plan.items))
-    deadline_s = _deadline_s(plan, options["until"], begun_s)
+    deadline_s = _deadline_s(plan, begun_s)
     seed = secrets.randbits(32) if options["seed"] is None else options["seed"]
     with Events(options["log"], options["verbose"]) as events:
-        events.tell("begin", plan=str(path), problems=len(plan.items), db=db)
+        events.tell("begin", plan=str(plan.path), problems=len(plan.items), db=db)
         printer = Printer(options["quiet"], events, max(1, len(plan.items)))
         job_files.count(0, printer.of)
         run = _clusters()[0].run if options.get("cluster") else _run_here
@@ -149,21 +168,11 @@ def _run(path: Path, db: str, options: Mapping[str, Any]) -> NightResult:
         return result
 
 
-def _limited(plan: Plan, seconds: float | None) -> Plan:
-    """The plan with another budget, if one was given."""
-    if seconds is None:
-        return plan
-    if not 0 < seconds < math.inf:
-        raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
-    return replace(plan, seconds=seconds)
-
-
-def _deadline_s(plan: Plan, until: str | None, begun_s: float) -> float | None:
+def _deadline_s(plan: Plan, begun_s: float) -> float | None:
     """When to stop, by `time.monotonic`; reading a plan of many problems counts."""
-    clock = clock_time(until) if until else plan.until
     limits = [begun_s + plan.seconds] if plan.seconds is not None else []
-    if clock is not None:
-        limits.append(time.monotonic() + seconds_until(clock, datetime.now()))
+    if plan.until is not None:
+        limits.append(time.monotonic() + seconds_until(plan.until, datetime.now()))
     return min(limits, default=None)
 
 
@@ -175,8 +184,8 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
     from tuner.study import dry_run
 
     begun_s = time.monotonic()
-    plan = _limited(read_plan(path), options["seconds"])
-    deadline_s = _deadline_s(plan, options["until"], begun_s)
+    plan = _plan(path, options)
+    deadline_s = _deadline_s(plan, begun_s)
     with dry_run.database(db) as store:
         device = dry_run.detected(options["device"] or plan.device, store).info
         states = list(Night(plan, store, again=options["again"]).preview(Place("here", device)))
@@ -319,52 +328,42 @@ def show_night(result: NightResult, as_json: bool) -> None:
             }
         )
         return
-    limited = any(item.item.error_limit is not None for item in items)
-    errors = ("error x library",) if limited else ()
-    columns = ("problem", "state", "champion", "speed", "x library", *errors, "against before", "why")
+    columns = ["problem", "state", "champion", "speed", "x library", "error x library", "against before", "why"]
     hidden = set([item for item in items if item.state == "not reached"][UNREACHED_SHOWN:])
-    table("The night", columns, [_row(item, limited) for item in items if item not in hidden])
+    rows = [_row(item) for item in items if item not in hidden]
+    if not any(item.item.error_limit is not None for item in items):
+        columns, rows = columns[:5] + columns[6:], [row[:5] + row[6:] for row in rows]
+    table("The night", columns, rows)
     if hidden:
         click.echo(f"and {len(hidden)} more that were not reached; --json has each")
     for item in items:
         if item.front is not None and item.after is not None:
             show_front(item.front, item.after)
     if result.snapshot:
-        columns = ("worker", "device", "board", "slices", "trials", "busy", "state")
-        table("The workers", columns, workers_rows(result.snapshot))
+        names = ("worker", "device", "board", "slices", "trials", "busy", "state")
+        table("The workers", names, workers_rows(result.snapshot))
 
 
-def _row(item: NightItem, limited: bool) -> tuple[str, ...]:
-    """The row of a problem in the report, with its error if the plan limits errors."""
-    after, row = item.after, (_named(item.item), item.state)
-    error = (_error(item),) if limited else ()
-    time_s = after.record.measurement.time_s if after else None
-    if after is None or not time_s:
-        return (*row, "-", "-", "-", *error, "-", item.why.splitlines()[0][:100] if item.why else "")
-    record = after.record
-    change = "-"
-    if item.state == "tuned" and item.improvement:
-        change = f"{item.improvement:.3f} x ({after.verdict})"
-    shown = f"{duration(time_s)}, {speed(record.work['flops'], record.work['bytes'], time_s)}"
-    ratio = "-"
+def _row(item: NightItem) -> tuple[str, ...]:
+    """The row of a problem in the report."""
+    after, problem = item.after, item.to_json()
+    calls = problem["wanted"]["calls"] if problem["wanted"] else 0
+    named = f"{problem['problem']}, wanted ({calls:,} calls)" if calls else problem["problem"]
+    if after is None or not after.record.measurement.time_s:
+        return named, item.state, "-", "-", "-", "-", "-", (item.why.splitlines() or [""])[0][:100]
+    shown, limit = problem["after"], problem["error_limit"]
+    ratio, error, change = "-", "-", "-"
     if after.baseline:
         ratio = f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}"
-    ratio += " (provisional)" if after.doubts else ""
-    return (*row, f"{record.kernel} {config_text(record.config)}", shown, ratio, *error, change, item.why)
-
-
-def _named(item: PlanItem) -> str:
-    """The problem, and how often it was asked for if that is why it was tuned."""
-    calls = item.wanted.calls if item.wanted is not None else 0
-    return f"{item.problem}, wanted ({calls:,} call{'s' if calls != 1 else ''})" if calls else str(item.problem)
-
-
-def _error(item: NightItem) -> str:
-    """The champion's error over the library's, and the largest ratio allowed."""
-    limit = limit_of(item.after.record.measurement) if item.after else None
-    if limit is None:
-        return "-"
-    return "nothing said" if limit["ratio"] is None else f"{limit['ratio']:.2f} of {limit['factor']:g}"
+    if limit:
+        error = f"{limit['ratio']:.2f} of {limit['factor']:g}" if limit["ratio"] else "nothing said"
+    if item.state == "tuned" and item.improvement:
+        change = f"{item.improvement:.3f} x ({after.verdict})"
+    return (
+        named, item.state, f"{shown['kernel']} {config_text(shown['config'])}",
+        f"{duration(shown['time_s'])}, {answer_speed(shown)}",
+        f"{ratio}{' (provisional)' if after.doubts else ''}", error, change, item.why,
+    )  # fmt: skip
 
 
 def workers_rows(snapshot: dict[str, Any]) -> list[tuple[str, ...]]:

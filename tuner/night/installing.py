@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,94 +26,6 @@ KEPT = ("TUNER_CACHE", "TUNER_LOCKS", "CUDA_VISIBLE_DEVICES", SECRET_VARIABLE)
 LIMIT_S = 14 * 3600
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What is installed.
-
-    Attributes:
-        plan: The plan's file, absolute.
-        at: When nights begin, ``HH:MM`` local time.
-        database: Its URL.
-        folder: Folder for logs, reports and the environment's file, absolute.
-        until: When nights end; empty if the plan's time alone says so.
-        notify: Address that is told of the report; empty for none.
-        limit_s: Seconds after which a night that does not end is stopped.
-    """
-
-    plan: Path
-    at: str
-    database: str
-    folder: Path
-    until: str = ""
-    notify: str = ""
-    limit_s: int = LIMIT_S
-
-    @property
-    def name(self) -> str:
-        """Name of the units."""
-        stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in self.plan.stem)
-        return f"tile-tuner-{stem}"
-
-    @property
-    def command(self) -> list[str]:
-        """The night's command."""
-        until = ["--until", self.until] if self.until else []
-        notify = ["--notify", self.notify] if self.notify else []
-        reports = ["--report", str(self.folder / "reports")]
-        return [sys.executable, "-m", "tuner", "nightly", str(self.plan), *until, *notify, *reports, "--quiet"]
-
-    @cached_property
-    def user(self) -> str:
-        """Whose night it is."""
-        return getpass.getuser()
-
-    @property
-    def log(self) -> Path:
-        """File of what nights print."""
-        return self.folder / "night.log"
-
-    @property
-    def environment_file(self) -> Path:
-        """File of the night's environment: a database's password belongs on no command line."""
-        return self.folder / "night.env"
-
-    def environment(self, shown: bool = False) -> str:
-        """Text of that file.
-
-        Args:
-            shown: True to leave out the secret that only the file may hold.
-        """
-        lines = {"TUNER_DB": self.database} | {name: os.environ[name] for name in KEPT if os.environ.get(name)}
-        if shown and SECRET_VARIABLE in lines:
-            lines[SECRET_VARIABLE] = "..."
-        return "".join(f"{name}={shlex.quote(value)}\n" for name, value in lines.items())
-
-
-def systemd(setup: Setup, system: bool) -> tuple[dict[Path, str], list[str]]:
-    """Units of systemd, and the commands that take them into use.
-
-    Args:
-        setup: What is installed.
-        system: True for units of the machine, which name the user; else they are the user's own.
-    """
-    root = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    folder = Path("/etc/systemd/system") if system else Path(root) / "systemd" / "user"
-    units = {
-        folder / f"{setup.name}.{kind}": _text(f"night.{kind}", setup, system) for kind in ("service", "timer")
-    }
-    scope = "" if system else " --user"
-    linger = [] if system else [f"loginctl enable-linger {setup.user}"]
-    enable = f"systemctl{scope} enable --now {setup.name}.timer"
-    return units, [f"systemctl{scope} daemon-reload", enable, *linger]
-
-
-def cron(setup: Setup) -> tuple[dict[Path, str], list[str]]:
-    """The lines of a crontab, the night and again after a reboot, and the command that adds them."""
-    path = setup.folder / "crontab"
-    add = f"(crontab -l 2>/dev/null; cat {shlex.quote(str(path))}) | crontab -"
-    return {path: _text("crontab", setup)}, [add]
-
-
 def install(path: Path, db: str, options: Mapping[str, Any]) -> None:
     """Prints, or writes, what begins a plan every night.
 
@@ -128,21 +39,60 @@ def install(path: Path, db: str, options: Mapping[str, Any]) -> None:
     """
     read_plan(path)
     clock_time(options["at"])
-    folder = (options["report"] or Path("nights")).absolute()
-    if "\n" in f"{path.absolute()}{folder}":
+    plan, folder = path.absolute(), (options["report"] or Path("nights")).absolute()
+    if "\n" in f"{plan}{folder}":
         raise InputError("paths of a night are single lines, got one with a line break; rename it")
-    until, write = options["until"] or "", options["write"]
-    setup = Setup(path.absolute(), options["at"], absolute_url(db), folder, until, options["notify"])
-    files, commands = cron(setup) if options["install"] == "cron" else systemd(setup, options["system"])
-    files[setup.environment_file] = setup.environment(shown=not write)
-    files[folder / "logrotate.conf"] = _text("logrotate.conf", setup)
+    name = f"tile-tuner-{re.sub(r'[^a-zA-Z0-9_-]', '-', plan.stem)}"
+    values = {
+        "plan": plan, "at": options["at"], "folder": folder, "name": name, "user": getpass.getuser(),
+        "log": folder / "night.log", "environment": folder / "night.env", "limit_s": LIMIT_S,
+        "command": _command(plan, folder, options), "system": options["system"],
+    }  # fmt: skip
+    places, commands = _cron(folder) if options["install"] == "cron" else _systemd(name, options["system"])
+    places["logrotate.conf"] = folder / "logrotate.conf"
+    # A database's password belongs on no command line.
+    files = {folder / "night.env": _environment(absolute_url(db), hidden=not options["write"])}
+    files |= {file: rendered(template, **values) for template, file in places.items()}
     for file, text in files.items():
-        if write:
-            _write(file, text, 0o600 if file == setup.environment_file else 0o644)
-        click.echo(f"wrote {file}" if write else f"# {file}\n{text}")
-    click.echo("now run:" if write else "# --write puts these files there; then:")
+        if options["write"]:
+            _write(file, text, 0o600 if file.suffix == ".env" else 0o644)
+        click.echo(f"wrote {file}" if options["write"] else f"# {file}\n{text}")
+    click.echo("now run:" if options["write"] else "# --write puts these files there; then:")
     for command in commands:
         click.echo(f"  {command}")
+
+
+def _command(plan: Path, folder: Path, options: Mapping[str, Any]) -> list[str]:
+    """The night's command."""
+    since = options["since"] or (options["at"] if options["until"] else "")
+    named = {"from": since, "until": options["until"], "notify": options["notify"]}
+    more = [f"--{key}={value}" for key, value in named.items() if value]
+    reports = ["--report", str(folder / "reports")]
+    return [sys.executable, "-m", "tuner", "nightly", str(plan), *more, *reports, "--quiet"]
+
+
+def _systemd(name: str, system: bool) -> tuple[dict[str, Path], list[str]]:
+    """Templates of units with their places, of the machine or the user, and the commands that begin them."""
+    root = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    folder = Path("/etc/systemd/system") if system else Path(root) / "systemd" / "user"
+    scope = "" if system else " --user"
+    commands = [f"systemctl{scope} daemon-reload", f"systemctl{scope} enable --now {name}.timer"]
+    units = {f"night.{kind}": folder / f"{name}.{kind}" for kind in ("service", "timer")}
+    return units, commands if system else [*commands, f"loginctl enable-linger {getpass.getuser()}"]
+
+
+def _cron(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """The lines of a crontab, the night and again after a reboot, and the command that adds them."""
+    path = folder / "crontab"
+    return {"crontab": path}, [f"(crontab -l 2>/dev/null; cat {shlex.quote(str(path))}) | crontab -"]
+
+
+def _environment(database: str, hidden: bool) -> str:
+    """Text of the environment's file; the secret may be hidden, which only the file may hold."""
+    kept = {name: os.environ[name] for name in KEPT if os.environ.get(name)}
+    if hidden and SECRET_VARIABLE in kept:
+        kept[SECRET_VARIABLE] = "..."
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in {"TUNER_DB": database, **kept}.items())
 
 
 def absolute_url(url: str) -> str:
@@ -156,7 +106,3 @@ def _write(path: Path, text: str, mode: int) -> None:
     path.touch(mode)
     path.chmod(mode)
     path.write_text(text, encoding="utf-8")
-
-
-def _text(name: str, setup: Setup, system: bool = False) -> str:
-    return rendered(name, setup=setup, system=system)

@@ -173,6 +173,19 @@ def seconds_until(clock: time, now: datetime) -> float:
     return then.timestamp() - now.timestamp()
 
 
+def outside(plan: Plan, now: datetime) -> str:
+    """Why this is not the time for a plan's night; empty if it is."""
+    if plan.until is None:
+        return ""
+    until, left_s = f"{plan.until:%H:%M}", seconds_until(plan.until, now)
+    if plan.since is not None and left_s > seconds_until(plan.since, now):
+        return f"this night is from {plan.since:%H:%M} until {until}, and it is {now:%H:%M}; nothing was done"
+    if plan.since is None and plan.seconds is None and left_s > LONGEST_NIGHT_H * 3600:
+        rule = f"a night without --from takes {LONGEST_NIGHT_H} hours at the most"
+        return f"{rule}, and until {until} it is {left_s / 3600:.1f}; give --from, or --seconds"
+    return ""
+
+
 # --- where keys stand ----------------------------------
 
 
@@ -380,6 +393,8 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
         at = ("surveys", index)
         if (survey := complaints.checked(schema.SurveyTable, own, at)) is not None:
             surveys += TableReader(complaints, at, survey, defaults, path.parent).survey(survey)
+    if plan.since and not plan.until:
+        complaints.note(("from",), "from goes with until, got none; say when the night ends")
     complaints.check()
     since, until = (clock_time(clock) if clock else None for clock in (plan.since, plan.until))
     return Plan(

@@ -21,13 +21,15 @@ from typing import Any
 import click
 
 from tuner.errors import InputError, NothingFound
+from tuner.night import stored
 from tuner.night.changes import arguments, own_nights, told_changes
+from tuner.night.stored import Sentinel
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import utc_now
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
 from tuner.results.units import config_text, duration
-from tuner.store import Store, watched
+from tuner.store import Store
 from tuner.version import __version__
 
 #: Nights of a sentinel's history in the report.
@@ -75,7 +77,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "problems": [item.to_json() for item in items], "boards": _boards(watch.sentinels),
         "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
-    watched.note(watch.store, watched.NightEvent(watch.night, watched.ENDED, report))
+    stored.note(watch.store, stored.NightEvent(watch.night, stored.ENDED, report))
     return report
 
 
@@ -94,7 +96,7 @@ def latest(store: Store, which: str = "LAST") -> dict[str, Any]:
     Raises:
         NothingFound: No night ended with a report then.
     """
-    reports = [dict(event.data) for event in watched.events(store) if event.event == watched.ENDED]
+    reports = [dict(event.data) for event in stored.events(store) if event.event == stored.ENDED]
     fitting = [report for report in reports if report["begun_at"].startswith(which)]
     if which.upper() == "LAST":
         fitting = [report for report in reports if not report.get("watch")]
@@ -110,11 +112,11 @@ def last_night(store: Store) -> dict[str, Any]:
     Raises:
         NothingFound: None began.
     """
-    events = [event for event in watched.events(store) if not event.data.get("watch")]
-    begun = next((event for event in reversed(events) if event.event == watched.BEGUN), None)
+    events = [event for event in stored.events(store) if not event.data.get("watch")]
+    begun = next((event for event in reversed(events) if event.event == stored.BEGUN), None)
     if begun is None:
         raise NothingFound("no night has begun with this database; `tuner nightly PLAN` begins one")
-    ends = (event.data for event in events if (event.event, event.night) == (watched.ENDED, begun.night))
+    ends = (event.data for event in events if (event.event, event.night) == (stored.ENDED, begun.night))
     last = {"night": begun.night, "begun_at": begun.at, **begun.data}
     report = next(ends, None)
     if report is None:
@@ -228,12 +230,12 @@ def markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in rendered("night.md", report=report).splitlines()) + "\n"
 
 
-def rendered(name: str, **values: Any) -> str:
+def rendered(template: str, /, **values: Any) -> str:
     """The text of a template of this package."""
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=name.endswith(".html"), trim_blocks=True,
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=template.endswith(".html"), trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
     )  # fmt: skip
     filters: dict[str, Callable[[Any], Any]] = {
@@ -249,7 +251,7 @@ def rendered(name: str, **values: Any) -> str:
         "unit": _of_unit,
     }
     environment.filters |= filters
-    return environment.get_template(name).render(**values)
+    return environment.get_template(template).render(**values)
 
 
 def _of_unit(value: object) -> str:

@@ -251,7 +251,7 @@ class Lane:
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
         for problem in self._unfinished.values():
-            problem.ended("not reached", why)
+            problem.left(why)
         return [*self.results(), *self._unfinished.values()]
 
     def next(self, place: Place) -> Assignment | None:
@@ -297,7 +297,7 @@ class Lane:
         """Leaves all, unless some place is at work or holds a study open: the remaining time only shrinks."""
         if all(problem.idle for problem in self._slices.begun.values()):
             for problem in list(self._unfinished.values()):
-                self._end(problem.ended("not reached", TOO_LATE))
+                self._end(problem.left(TOO_LATE))
 
     def expire(self) -> None:
         """Ends what no place is left to end, once the time is up."""

@@ -16,9 +16,10 @@ from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
 from tuner.night.plan import PlanItem
+from tuner.night.stored import Player, Sentinel, joined_of
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Player, Sentinel, Terms, joined_of
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
 from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
 from tuner.study.session import check_fits

@@ -26,9 +26,10 @@ from tuner.night.reporting import (
     write,
 )
 from tuner.night.sentinels import Pass, SentinelCode, Watched, watched_of
+from tuner.night.stored import Sentinel
 from tuner.night.watching import NightWatch
 from tuner.results.record import ProblemKey, new_id
-from tuner.results.sentinel import CHAMPION, Sentinel, Terms
+from tuner.results.sentinel import CHAMPION, Terms
 from tuner.store import Store
 from tuner.study.crowns import reign
 from tuner.study.locks import occupied

@@ -11,12 +11,14 @@ from typing import Any
 
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
+from tuner.night import stored
 from tuner.night.changes import REPEATS, Alert, ProblemNight, ToldChanges, alerts_of, own_nights, told_changes
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
+from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import Champion, new_id, utc_now
-from tuner.results.sentinel import BEFORE, CHAMPION, Sentinel, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION, Terms
 from tuner.store import Store, watched
 from tuner.study import crowns
 
@@ -76,7 +78,7 @@ class NightWatch:
         boards = [board.info.uuid for board in self.boards]
         plan, host = str(self.plan.path), platform.node()
         begun: dict[str, Any] = {"plan": plan, "host": host, "boards": boards, "watch": self.alone}
-        watched.note(self.store, watched.NightEvent(self.night, watched.BEGUN, begun, at=self.begun_at))
+        stored.note(self.store, stored.NightEvent(self.night, stored.BEGUN, begun, at=self.begun_at))
 
     def begin(self, left_s: float = math.inf, models: Sequence[Boards] | None = None) -> None:
         """Times and judges the sentinels; no trouble with them ends the night.
@@ -171,7 +173,7 @@ class NightWatch:
         troubles = {name: answer for name, answer in answers.items() if isinstance(answer, DeviceTrouble)}
         timed = {name: answer for name, answer in answers.items() if not isinstance(answer, DeviceTrouble)}
         for sentinels in (sentinels for answer in timed.values() for sentinels in answer):
-            watched.add(self.store, sentinels)
+            stored.add(self.store, sentinels)
         return timed, troubles
 
     def _pass(self, process: int, processes: int = PROCESSES) -> Pass:

@@ -196,8 +196,8 @@ class NightItem:
     Attributes:
         item: The plan's item.
         limit_s: Seconds that the plan allows it; infinite without a limit.
-        state: ``waiting``; in the end ``tuned``, ``done before``, ``failed`` or ``not reached``: without
-            finals, for lack of time or because the night was interrupted. Its trials still count.
+        state: ``waiting``; in the end ``tuned``, ``done before`` or ``failed``; without finals, for lack of
+            time or because the night was interrupted, ``searched``, whose trials count, or ``not reached``.
         before: The champion before this night.
         after: The champion now.
         why: For ``tuned``, why the study ended; else the message.
@@ -267,6 +267,10 @@ class NightItem:
         """Gives it a result in which the champion before still reigns; returns it."""
         self.state, self.why, self.after = state, why, self.before
         return self
+
+    def left(self, why: str) -> NightItem:
+        """Ends it without finals."""
+        return self.ended("searched" if self.begun else "not reached", why)
 
     @property
     def improvement(self) -> float | None:

@@ -14,9 +14,10 @@ from fixtures.records import champion, measured, record
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.night.changes import ProblemNight
+from tuner.night.stored import Player, Sentinel
 from tuner.night.watching import confirm_again, go_back
 from tuner.results.record import ProblemKey, Role
-from tuner.results.sentinel import BEFORE, CHAMPION, Player, Sentinel
+from tuner.results.sentinel import BEFORE, CHAMPION
 from tuner.store import Store
 from tuner.study import crowns
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fixtures.systemd import analyze
 
 from tuner.cli.main import run
-from tuner.night.installing import Setup, cron, systemd
 
 PLAN = '[[problems]]\noperation = "gemm"\nshape = [64, 64, 64]\n'
+Shown = Callable[..., tuple[dict[Path, str], list[str]]]
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Setup:
+def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shown:
+    """What `--install` prints: the texts of its files, and the commands."""
     folder = tmp_path / "odd 100% 'name'"
     folder.mkdir()
     (folder / "my plan.toml").write_text(PLAN)
-    (tmp_path / "nights").mkdir()
-    return Setup(
-        folder / "my plan.toml", "22:30", "postgresql://me:secret@db/tuner", tmp_path / "nights", "06:30",
-        "https://example.org/hook?a=1%20b",
-    )  # fmt: skip
+
+    def called(*kind: str) -> tuple[dict[Path, str], list[str]]:
+        options = ["--at", "22:30", "--until", "06:30", "--notify", "https://example.org/hook?a=1%20b"]
+        where = ["--db", "postgresql://me:secret@db/tuner", "--report", str(tmp_path / "nights")]
+        assert run(["nightly", str(folder / "my plan.toml"), "--install", *kind, *options, *where]) == 0
+        _, *parts = re.split(r"^# (/.*)\n", capsys.readouterr().out, flags=re.MULTILINE)
+        files, _, commands = parts[-1].partition("# --write puts these files there; then:\n")
+        parts[-1] = files
+        named = zip(map(Path, parts[::2]), parts[1::2], strict=True)
+        return dict(named), [line.strip() for line in commands.splitlines()]
+
+    return called
 
 
 def verified(folder: Path, units: dict[Path, str]) -> subprocess.CompletedProcess[str]:
@@ -36,8 +46,9 @@ def verified(folder: Path, units: dict[Path, str]) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("system", [False, True])
-def test_systemd_accepts_the_units_and_finds_a_mistake(setup: Setup, tmp_path: Path, system: bool) -> None:
-    units, commands = systemd(setup, system)
+def test_systemd_accepts_the_units_and_finds_a_mistake(shown: Shown, tmp_path: Path, system: bool) -> None:
+    files, commands = shown("systemd", *(["--system"] if system else []))
+    units = {path: text for path, text in files.items() if path.suffix in (".service", ".timer")}
     done = verified(tmp_path, units)
     # A machine without systemd as its first process has no manager to ask about the rest.
     assert [line for line in done.stderr.splitlines() if "my" in line and "tile-tuner" in line] == []
@@ -48,22 +59,23 @@ def test_systemd_accepts_the_units_and_finds_a_mistake(setup: Setup, tmp_path: P
     assert "never" in verified(tmp_path, wrong).stderr
 
 
-def test_units_have_user_nice_time_limit_log_and_what_follows_a_reboot(setup: Setup) -> None:
-    service, timer = systemd(setup, True)[0].values()
+def test_units_have_user_nice_time_limit_log_and_what_follows_a_reboot(shown: Shown) -> None:
+    service, timer = (text for path, text in shown("systemd", "--system")[0].items() if "my-plan" in path.name)
     for line in ("User=", "Nice=5", "TimeoutStartSec=50400", "KillSignal=SIGINT", "StandardOutput=append:"):
         assert f"\n{line}" in service
-    assert "SuccessExitStatus=4" in service
+    assert "SuccessExitStatus=4 5" in service
+    assert " --from=22:30 --until=06:30 " in service
     assert "secret" not in service
     assert "OnCalendar=*-*-* 22:30:00" in timer
     assert "Persistent=true" in timer
-    assert "User=" not in next(iter(systemd(setup, False)[0].values()))
+    assert not any("User=" in text for text in shown("systemd")[0].values())
 
 
-def test_lines_of_cron_are_a_shell_s_and_have_a_lock(setup: Setup) -> None:
-    ((_, text),) = cron(setup)[0].items()
+def test_lines_of_cron_are_a_shell_s_and_have_a_lock(shown: Shown) -> None:
+    (text,) = (text for path, text in shown("cron")[0].items() if path.name == "crontab")
     assert text.startswith("# A night")
     assert "\n30 22 * * * " in text
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert len(lines) == 2
     for line in lines:
         command = line.partition("sleep 120; ")[2] if line.startswith("@reboot") else line.split(None, 5)[5]
@@ -81,20 +93,20 @@ def test_the_command_prints_and_with_write_puts_files_there(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(here / "config"))
     monkeypatch.setenv("TUNER_NOTIFY_SECRET", "hush hush")
 
-    def shown(*more: str) -> str:
+    def printed(*more: str) -> str:
         assert run(["nightly", "plan.toml", "--db", "sqlite:///n.db", "--install", *more]) == 0
         return capsys.readouterr().out
 
-    text = shown("systemd")
+    text = printed("systemd")
     assert "hush" not in text
     assert "systemctl --user enable" in text
     assert not (here / "config").exists()
-    shown("systemd", "--write")
+    printed("systemd", "--write")
     assert (here / "config/systemd/user/tile-tuner-plan.timer").exists()
     environment = here / "nights/night.env"
     assert f"TUNER_DB=sqlite:///{here}/n.db" in environment.read_text()
     assert "hush hush" in environment.read_text()
     assert stat.S_IMODE(environment.stat().st_mode) == 0o600
-    assert "* * * cd" in shown("cron")
-    assert "crontab -" in shown("cron", "--write")
+    assert "* * * cd" in printed("cron")
+    assert "crontab -" in printed("cron", "--write")
     assert not (here / "n.db").exists()

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def told(here: Path, capsys: pytest.CaptureFixture[str]) -> Told:
     return called
 
 
-def states(answer: tuple[int, str, str]) -> list[str]:
-    assert answer[0] == 0, answer[2]
+def states(answer: tuple[int, str, str], code: int = 0) -> list[str]:
+    assert answer[0] == code, answer[2]
     report = json.loads(answer[1])
     found = [each["state"] for each in report["problems"]]
     assert report["counts"] == {state: found.count(state) for state in found}
@@ -159,7 +160,7 @@ def test_an_interrupted_night_keeps_what_its_slices_measured(
         with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
             list(night.run(LocalRunner(store, (find("fake:device.json"),))))
     (first,) = (each for each in night.unfinished("stop") if each.item.problem.dims["n"] == 100)
-    assert (first.state, first.why) == ("not reached", "stop")
+    assert (first.state, first.why) == ("searched", "stop")
     assert first.slices == heard.count(100)
     assert first.spent_s > 0
     assert first.trials["total"] == len(stored(here, n=100)) > 0
@@ -227,12 +228,24 @@ def test_a_limit_of_the_error_is_held_and_told(told: Told, here: Path) -> None:
 def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
     few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "[2000000000, 100]")
     answer = told(few, "--json")
-    assert states(answer) == ["failed", "tuned"]
+    assert states(answer, code=1) == ["failed", "tuned"]
     assert "must fit into free memory" in json.loads(answer[1])["problems"][0]["why"]
-    code, out, err = told(few.replace("2000000000, 100", "2000000000"), "--quiet")
-    assert code == 1
-    assert "failed" in out
-    assert err == "tuner: no problem of the plan could be tuned\n"
+    assert answer[2].endswith("tuner: 1 of 2 problems failed: toy 2000000000 float32 plain\n")
+
+
+def test_a_night_begins_only_in_its_window(told: Told, here: Path) -> None:
+    now = datetime.now()
+    hours = [f"{now + timedelta(hours=more):%H:%M}" for more in (-2, -1, 1, 2)]
+    outside = f"this night is from {hours[2]} until {hours[3]}, and it is"
+    for options in (["--from", hours[2], "--until", hours[3]], ["--from", hours[2], "--until", hours[1]]):
+        assert told(PLAN, *options)[0] == 5
+    code, out, err = told(f'from = "{hours[2]}"\nuntil = "{hours[3]}"\n{PLAN}')
+    assert (code, out) == (5, "")
+    assert err.startswith(f"tuner: {outside}")
+    assert "takes 14 hours at the most, and until" in told(PLAN, "--until", hours[1])[2]
+    assert not (here / "studies.db").exists(), "nothing was done"
+    few = PLAN.replace("trials = 100", "trials = 1").replace("[100, 200]", "100")
+    assert states(told(few, "--json", "--from", hours[1], "--until", hours[2])) == ["tuned"]
 
 
 def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: Path) -> None:
@@ -250,6 +263,7 @@ def test_a_device_that_dies_ends_the_night_with_what_was_done(told: Told, here: 
     ("plan", "options", "code", "message"),
     [
         (PLAN, ["--until", "25:00"], 2, 'a time of day is "HH:MM"'),
+        (PLAN, ["--from", "22:00"], 2, "--from goes with --until"),
         (PLAN.replace("trials", "trails"), [], 2, "plan.toml:8: unknown key 'trails'; did you mean trials"),
         (PLAN, ["-o", "plots"], 2, "-o writes a plot of the front, which takes several objectives"),
         (PLAN.replace("toy.py", "gone.py"), [], 2, "a kernel file must exist"),

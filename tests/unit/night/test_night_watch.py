@@ -18,11 +18,13 @@ from fixtures.records import champion, measured, record
 from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.devices.detect import find
+from tuner.night import stored
 from tuner.night.plan import PlanItem
 from tuner.night.sentinels import Pass, SentinelCode, choose
+from tuner.night.stored import Sentinel
 from tuner.results.record import ProblemKey, Role, new_id
-from tuner.results.sentinel import Sentinel, Terms
-from tuner.store import Store, watched
+from tuner.results.sentinel import Terms
+from tuner.store import Store
 from tuner.study import crowns
 
 OTHER = {"BLOCK": 128, "ITEMS": 4, "ORDER": "blocked"}
@@ -105,7 +107,7 @@ def past(store: Store, nights: int = 8) -> None:
             players=players,
             measured_at=at.isoformat(timespec="microseconds"),
         )
-        watched.add(store, [earlier])
+        stored.add(store, [earlier])
 
 
 @pytest.fixture
@@ -228,9 +230,7 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     code, last = ran("nightly", "--last")
     assert (code, last["counts"], last["alerts"]) == (0, {"tuned": 1}, 0)
     with Store.open(database(folder)) as store:
-        watched.note(
-            store, watched.NightEvent(new_id(), watched.BEGUN, {"plan": "p", "host": "h", "boards": []})
-        )
+        stored.note(store, stored.NightEvent(new_id(), stored.BEGUN, {"plan": "p", "host": "h", "boards": []}))
     assert ran("nightly", "--last")[1]["ended_at"] is None
     capsys.readouterr()
     run(["nightly", "--last", "--db", database(folder)])

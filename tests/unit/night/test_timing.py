@@ -11,8 +11,9 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.night.sentinels import Contender, Pass, SentinelCode, Watched
+from tuner.night.stored import Sentinel
 from tuner.results import codec
-from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Sentinel, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
 
 OTHER = {"BLOCK": 128, "ITEMS": 4, "ORDER": "blocked"}
 TERMS = Terms(budget_s=0.1)
