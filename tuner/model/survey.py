@@ -317,7 +317,7 @@ class Survey:
     def _config(self, number: int) -> SurveyConfig:
         kernel, config = self._design.pool.configs[number]
         origin, registers = str(self._request.operation.origin or ""), self._registers.get(number, 0)
-        return SurveyConfig(kernel.name, dict(config), kernel.source_hash, origin, registers)
+        return SurveyConfig(kernel.name, kernel.source_hash, origin, registers, config)
 
 
 def _numbered(values: Iterable[T]) -> dict[T, int]:

@@ -27,7 +27,7 @@ from tuner.model.fit import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
 from tuner.model.stored import models
-from tuner.model.survey_pool import KnownTimes, Named, Pool, RandomConfigs
+from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey, Subject
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
@@ -203,8 +203,7 @@ class Design:
             proposals: What knows good configs without the survey.
         """
         self.request, self.device = request, device
-        self.pool, self.times = Pool(request.kernels, request.configs), KnownTimes()
-        self._random = RandomConfigs(request.kernels, device)
+        self.pool, self.times = Pool(request.kernels, device, request.configs), KnownTimes()
         self._timings = Counter[str]()
         self._proposals = proposals
         # Number, dtype and layout of what is compiled, or will be.
@@ -277,14 +276,14 @@ class Design:
         proposed = self._proposals(problem, PARENTS)
         fast = [self.pool.named(at) for at in near[: 3 * most]]
         mixed = [*proposed[:PROPOSED], *fast, *proposed, *self._starts]
-        known = self.pool.worth_trying(mixed, problem, self.device)
+        known = self.pool.worth_trying(mixed, problem)
         at_hand = {name for name, _ in known}
         lost = [named for named in dict.fromkeys(mixed) if named[0] not in at_hand]
-        fitted = self._random.fitted(lost[:PARENTS], problem)
-        new = self.pool.children([*known[:PARENTS], *fitted], problem, self.device, rng)
+        fitted = self.pool.fitted(lost[:PARENTS], problem)
+        new = self.pool.children([*known[:PARENTS], *fitted], problem, rng)
         # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
         fitted.sort(key=lambda named: self._timings[named[0]])
-        random = self._random.draw(problem, 2 * most, rng, self._timings)
+        random = self.pool.draw(problem, 2 * most, rng, self._timings)
         lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
         groups = [(known, lead), (fitted, FITTED), (new, CHILDREN), (random, AT_RANDOM)]
         turns = [

@@ -25,28 +25,40 @@ Named = tuple[str, Config]
 ORIGINS, RADIUS, TRIES = 4, 2, 24
 
 
+#: Spaces that random configs of a kernel are from at the least, and configs of each.
+SPACES, OF_SPACE = 4, 64
+#: Combinations of a space that are looked at for configs at random.
+SAMPLED = 300_000
+#: A kernel of which fewer known configs are legal at a problem gets some of its own there; it keeps so many.
+ENOUGH, KEPT = 8, 4096
+
+
 class Pool:
-    """Configs by number.
+    """Configs of a survey.
 
     Attributes:
-        kernels: What competes, by name.
         configs: Kernels and configs, by number.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], most: int) -> None:
+    def __init__(self, kernels: Sequence[Kernel], device: DeviceInfo, most: int) -> None:
         """Begins empty.
 
         Args:
             kernels: What competes.
-            most: Configs at the most.
+            device: Where.
+            most: Configs that get numbers, at the most.
         """
-        self.kernels = {kernel.name: kernel for kernel in kernels}
         self.configs: list[tuple[Kernel, Config]] = []
-        self._most, self._numbers = most, dict[Named, int]()
+        self._kernels, self._device, self._most = {kernel.name: kernel for kernel in kernels}, device, most
+        self._numbers = dict[Named, int]()
+        # By kernel, configs at random, and of how many spaces they are.
+        self._random = {kernel.name: Points(kernel, []) for kernel in kernels}
+        self._drawn: dict[str, list[Config]] = {kernel.name: [] for kernel in kernels}
+        self._spaces = Counter[str]()
 
     def number(self, named: Named, take_in: bool = True) -> int | None:
         """Number of a config. One without is taken in if that is wanted and there is room; else it has None."""
-        number, kernel = self._numbers.get(named), self.kernels.get(named[0])
+        number, kernel = self._numbers.get(named), self._kernels.get(named[0])
         if number is None and take_in and kernel is not None and len(self.configs) < self._most:
             if not is_point(kernel.parameters, named[1]):
                 return None
@@ -60,25 +72,22 @@ class Pool:
         kernel, config = self.configs[number]
         return kernel.name, config
 
-    def worth_trying(self, named: Iterable[Named], problem: Problem, device: DeviceInfo) -> list[Named]:
+    def worth_trying(self, named: Iterable[Named], problem: Problem) -> list[Named]:
         """Those that obey every constraint at a problem, in their order and once each."""
         every = list(dict.fromkeys(named))
         legal: set[Named] = set()
-        for name, kernel in self.kernels.items():
+        for name, kernel in self._kernels.items():
             if mine := [config for of, config in every if of == name]:
-                flags = Points(kernel, mine).flags(problem, device)[1]
+                flags = Points(kernel, mine).flags(problem, self._device)[1]
                 legal.update((name, config) for config, fits in zip(mine, flags, strict=True) if fits)
         return [config for config in every if config in legal]
 
-    def children(
-        self, parents: Sequence[Named], problem: Problem, device: DeviceInfo, rng: np.random.Generator
-    ) -> list[Named]:
+    def children(self, parents: Sequence[Named], problem: Problem, rng: np.random.Generator) -> list[Named]:
         """Legal configs that differ from others in two parameters.
 
         Args:
             parents: The best first; they are taken more often.
             problem: Where they are to be legal.
-            device: Likewise.
             rng: Draws them.
         """
         ranks = 1 / (1 + np.arange(len(parents)))
@@ -86,45 +95,20 @@ class Pool:
         chosen = rng.choice(len(parents), count, False, ranks / ranks.sum()) if count else ()
         made: list[Named] = []
         for name, config in (parents[at] for at in chosen):
-            kernel = self.kernels[name]
-            space = Space.at(kernel.parameters, kernel.constraints, problem, device, config)
+            kernel = self._kernels[name]
+            space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             made += [(name, space[at]) for at in space.around(0, RADIUS, TRIES, rng)]
         return [made[at] for at in rng.permutation(len(made))]
-
-
-#: Spaces that random configs of a kernel are from at the least, and configs of each.
-SPACES, OF_SPACE = 4, 64
-#: Combinations of a space that are looked at for configs at random.
-SAMPLED = 300_000
-#: A kernel of which fewer known configs are legal at a problem gets some of its own there; it keeps so many.
-ENOUGH, KEPT = 8, 4096
-
-
-class RandomConfigs:
-    """Legal configs at random of every kernel: a model has to learn what is slow, too.
-
-    To build a space takes longer than a survey has for a problem, so configs come from a few spaces.
-    Constraints may tie a config to the shape: its tile covers a side, its copies are as wide as rows allow.
-    What is legal at some problems is then illegal at most others, and no child of it helps. So a kernel of
-    which few known configs are legal at a problem gets some from its own space there.
-    """
-
-    def __init__(self, kernels: Sequence[Kernel], device: DeviceInfo) -> None:
-        """Begins with no configs.
-
-        Args:
-            kernels: What competes.
-            device: Where.
-        """
-        self._device, self._kernels = device, {kernel.name: kernel for kernel in kernels}
-        self._points = {kernel.name: Points(kernel, []) for kernel in kernels}
-        self._configs: dict[str, list[Config]] = {kernel.name: [] for kernel in kernels}
-        self._spaces = Counter[str]()
 
     def draw(
         self, problem: Problem, count: int, rng: np.random.Generator, timed: Mapping[str, int]
     ) -> list[Named]:
-        """Configs that obey every constraint at a problem, of seldom timed kernels rather than others.
+        """Legal configs at random, of seldom timed kernels rather than others: a model must know what is slow.
+
+        To build a space takes longer than a survey has for a problem, so they come from a few spaces.
+        Constraints may tie a config to the shape: its tile covers a side, its copies are as wide as rows allow.
+        What is legal at some problems is then illegal at most others, and nothing made of it helps. So a kernel
+        of which few known configs are legal at a problem gets some from its own space there.
 
         Args:
             problem: Where.
@@ -136,14 +120,14 @@ class RandomConfigs:
         waits: list[NDArray[np.float64]] = []
         for name in self._kernels:
             fits = self._fitting(name, problem, rng)
-            legal += [(name, self._configs[name][at]) for at in fits.tolist()]
+            legal += [(name, self._drawn[name][at]) for at in fits.tolist()]
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
             waits.append(rng.exponential(1 + timed.get(name, 0), len(fits)) * len(fits))
         return [legal[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
 
     def _fitting(self, name: str, problem: Problem, rng: np.random.Generator) -> NDArray[np.intp]:
         """Places of a kernel's configs that are legal at a problem; takes some of its space if few are."""
-        legal = np.flatnonzero(self._points[name].flags(problem, self._device)[1])
+        legal = np.flatnonzero(self._random[name].flags(problem, self._device)[1])
         if len(legal) >= ENOUGH and self._spaces[name] >= SPACES:
             return legal
         space = self._space(name, problem)
@@ -151,9 +135,9 @@ class RandomConfigs:
             return legal
         self._spaces[name] += 1
         drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
-        self._configs[name] = list(dict.fromkeys([*self._configs[name], *drawn]))[-KEPT:]
-        self._points[name] = Points(self._kernels[name], self._configs[name])
-        return np.flatnonzero(self._points[name].flags(problem, self._device)[1])
+        self._drawn[name] = list(dict.fromkeys([*self._drawn[name], *drawn]))[-KEPT:]
+        self._random[name] = Points(self._kernels[name], self._drawn[name])
+        return np.flatnonzero(self._random[name].flags(problem, self._device)[1])
 
     def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
         """In the place of configs that are illegal at a problem, the legal ones most like them."""

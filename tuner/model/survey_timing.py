@@ -11,15 +11,15 @@ from typing import Any
 from tuner.declare.problem import Problem
 from tuner.model.survey_design import Turn
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.survey import LIBRARY, Timing, rounded
+from tuner.results.survey import LIBRARY, Timing
 from tuner.workers.bench import CompiledConfig, survey_first_limit_s
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 
 #: Seconds that one answer may take: arrays and a reference of a large problem are made in that time, too.
 ANSWER_LIMIT_S = 60.0
-#: Digits of a time and of its noise that are kept; the noise of three samples is some percent.
-TIME_DIGITS, NOISE_DIGITS = 6, 3
+#: Digits of a time and of its noise that are kept, far below the noise: they are stored as short texts.
+DIGITS = 5
 
 
 def named(problem: Problem) -> dict[str, object]:
@@ -127,12 +127,12 @@ def _best_s(turn: Turn) -> float | None:
 
 
 def _timing(config: int, measurement: Measurement) -> Timing:
-    time_s, outcome = rounded(measurement.time_s or 0.0, TIME_DIGITS), measurement.outcome
+    time_s, outcome = measurement.time_s or 0.0, measurement.outcome
     if outcome.failed:
         return Timing(0, config, outcome, reason=measurement.reason)
     if time_s <= 0:
         return Timing(0, config, Outcome.LAUNCH_FAILED, reason="a clock told no time")
-    return Timing(0, config, outcome, time_s, rounded(measurement.noise, NOISE_DIGITS))
+    return Timing(0, config, outcome, *(float(f"{value:.{DIGITS}g}") for value in (time_s, measurement.noise)))
 
 
 def _failed(step: _Step, failure: WorkerFailed) -> Timing:

@@ -7,7 +7,6 @@ problems and configs named once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ _OUTCOMES = (
     Outcome.MEASURED, Outcome.PRUNED, Outcome.INVALID, Outcome.COMPILE_FAILED, Outcome.LAUNCH_FAILED,
     Outcome.WRONG_RESULT, Outcome.INACCURATE, Outcome.TIMED_OUT, Outcome.CRASHED,
 )  # fmt: skip
+#: Fields of a timing that are numbers, each a column of the JSON of a part.
+_NUMBERS = ("problem", "config", "time_s", "noise")
 #: Fields of a part that are texts, in its JSON as they are.
 _TEXTS = ("operation", "regime", "study", "session", "measured_at")
 
@@ -50,23 +51,22 @@ class Timing(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class SurveyConfig:
-    """A config that a survey times.
+class SurveyConfig(NamedTuple):
+    """A config that a survey times, in the order in which its JSON has the fields.
 
     Attributes:
         kernel: Kernel's name.
-        config: Parameters and their values.
         source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         origin: File that declares the kernel, for a user's own; empty for built-in ones.
         registers: 32-bit registers of a thread by the compiler's report; 0 if it is unknown.
+        config: Parameters and their values.
     """
 
     kernel: str
-    config: Mapping[str, Any]
     source_hash: str
-    origin: str = ""
-    registers: int = 0
+    origin: str
+    registers: int
+    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,14 @@ class SurveyPart:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON data; the timings are columns, which are shorter than rows."""
-        columns = [list(column) for column in zip(*self.timings, strict=True)] or [[] for _ in Timing._fields]
-        problem, config_number, outcome, time_s, noise, reason = columns
-        configs = [
-            [config.kernel, config.source_hash, config.origin, config.registers, dict(config.config)]
-            for config in self.configs
-        ]
         return {
             **{name: storable(getattr(self, name)) for name in _TEXTS}, "id": checked_id(self.id),
             "device": self.device.to_json(), "versions": dict(self.versions),
-            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems], "configs": configs,
-            "problem": problem, "config": config_number, "outcome": list(map(_OUTCOMES.index, outcome)),
-            "time_s": time_s, "noise": noise,
-            "reasons": {str(at): storable(text) for at, text in enumerate(reason) if text},
+            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems],
+            "configs": [[*config[:-1], dict(config.config)] for config in self.configs],
+            **{name: [getattr(timing, name) for timing in self.timings] for name in _NUMBERS},
+            "outcome": [_OUTCOMES.index(timing.outcome) for timing in self.timings],
+            "reasons": {str(at): storable(of.reason) for at, of in enumerate(self.timings) if of.reason},
         }  # fmt: skip
 
     @classmethod
@@ -123,22 +118,21 @@ class SurveyPart:
         Raises:
             ValueError: It refers to a problem or config that it does not have.
         """
-        reasons = {int(at): str(text) for at, text in data["reasons"].items()}
-        columns = [data[name] for name in ("problem", "config", "outcome", "time_s", "noise")]
+        rows = zip(*(data[name] for name in (*_NUMBERS, "outcome")), strict=True)
         timings = tuple(
             Timing(
-                int(problem), int(config), _OUTCOMES[number], float(time_s), float(noise), reasons.get(at, "")
+                int(problem), int(config), _OUTCOMES[outcome], float(time_s), float(noise),
+                str(data["reasons"].get(str(at), "")),
             )
-            for at, (problem, config, number, time_s, noise) in enumerate(zip(*columns, strict=True))
-        )
+            for at, (problem, config, time_s, noise, outcome) in enumerate(rows)
+        )  # fmt: skip
+        operation = str(data["operation"])
         problems = tuple(
-            ProblemKey(
-                str(data["operation"]), tuple((str(dim), int(size)) for dim, size in shape), dtype, layout
-            )
+            ProblemKey(operation, tuple((str(dim), int(size)) for dim, size in shape), dtype, layout)
             for shape, dtype, layout in data["problems"]
         )
         configs = tuple(
-            SurveyConfig(str(kernel), dict(config), str(source), str(origin), int(registers))
+            SurveyConfig(str(kernel), str(source), str(origin), int(registers), dict(config))
             for kernel, source, origin, registers, config in data["configs"]
         )
         known = range(len(problems)), range(LIBRARY, len(configs))
@@ -149,11 +143,6 @@ class SurveyPart:
             versions=dict(data["versions"]), id=checked_id(data["id"]),
             **{name: str(data[name]) for name in _TEXTS},
         )  # fmt: skip
-
-
-def rounded(value: float, digits: int) -> float:
-    """A figure with so many digits, far below its noise: it is stored as a short text."""
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else 0.0
 
 
 Kept = Record | Champion | Retraction | SurveyPart | Crown

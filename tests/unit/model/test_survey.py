@@ -241,7 +241,9 @@ def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(d
     asked = request(device)
     (kernel,), problem = asked.kernels, ProblemKey.of(asked.problems[0])
     config = {"BLOCK": 64, "UNROLL": 1}
-    configs = tuple(SurveyConfig(kernel.name, config, source) for source in ("before", kernel.source_hash))
+    configs = tuple(
+        SurveyConfig(kernel.name, source, "", 0, config) for source in ("before", kernel.source_hash)
+    )
     parts = [
         SurveyPart(
             asked.found.info, "toy", "cold", (problem,), configs,

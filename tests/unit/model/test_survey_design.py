@@ -15,7 +15,7 @@ from tuner.declare.space import Config, Constraint, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, Ranges, SurveyRequest, Turn, draw
-from tuner.model.survey_pool import Named, RandomConfigs
+from tuner.model.survey_pool import Named, Pool
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import Timing
@@ -80,7 +80,7 @@ def test_a_survey_comes_closer_to_the_best_than_configs_at_random() -> None:
     random = [
         Turn(each.problem, tuple(
             at
-            for named in at_random._random.draw(
+            for named in at_random.pool.draw(
                 each.problem, len(each.configs), np.random.default_rng(place), {}
             )
             if (at := at_random.pool.number(named)) is not None
@@ -140,7 +140,7 @@ def tied_problem(m: int, n: int) -> Problem:
 
 
 def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
-    drawn = RandomConfigs([TIED], BOARD)
+    drawn = Pool([TIED], BOARD, 99)
     rng = np.random.default_rng(1)
     for m, n in ((16, 64), (100, 48), (33, 16)):
         found = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
