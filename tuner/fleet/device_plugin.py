@@ -31,9 +31,9 @@ from tuner.fleet import orders
 from tuner.night.claims import PatientStore, patiently
 from tuner.night.night import Stage
 from tuner.night.sentinels import SentinelCode
+from tuner.night.stored import Sentinel
 from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.results.measurement import OTHERS_PROCESSES
-from tuner.results.sentinel import Sentinel
 from tuner.store import Store
 from tuner.study.progress import Progress
 from tuner.workers.process import Worker, WorkerFailed

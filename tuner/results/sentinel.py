@@ -1,19 +1,15 @@
-"""What a sentinel measured: champion, the champion before it and the library, in turns. Plain frozen data."""
+"""How participants that take turns compare: verdicts that hold at every look, whatever drifts meanwhile."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import MAD_TO_SIGMA
-from tuner.results.record import Id, ProblemKey, new_id, utc_now
 
 #: Differences below this share are of no interest.
 BOUND = 0.01
@@ -142,91 +138,6 @@ class Terms:
     full: bool = False
 
 
-@dataclass(frozen=True)
-class Player:
-    """One participant of a sentinel.
-
-    Attributes:
-        name: One of `PLAYERS`.
-        kernel: The kernel, or the library's name.
-        config: Its config; empty for the library.
-        rounds_s: Its times in seconds, two for each block.
-        binary_hash: Hash of its machine code; empty for the library.
-        compiler: Compiler of that code.
-        source_hash: `tuner.declare.kernel.Kernel.source_hash`.
-        wrong: What is wrong with it; empty if it is correct and was timed.
-    """
-
-    name: str
-    kernel: str
-    config: Mapping[str, Any]
-    rounds_s: tuple[float, ...] = ()
-    binary_hash: str = ""
-    compiler: str = ""
-    source_hash: str = ""
-    wrong: str = ""
-
-    @property
-    def time_s(self) -> float | None:
-        """Median in seconds; None if it was not timed."""
-        return statistics.median(self.rounds_s) if self.rounds_s else None
-
-
-@dataclass(frozen=True)
-class Sentinel:
-    """One problem's sentinel in one process.
-
-    Attributes:
-        problem: The problem.
-        device: The board.
-        regime: How time was taken.
-        night: Id of the night.
-        process: 1 for the night's own pass, 2 and on for its repeats, 0 if it confirms a new champion.
-        players: The participants that were asked for.
-        bound: Differences below this share are of no interest.
-        circumstances: ``sm_clock_hz``, ``temperature_c``, ``power_w``, ``throttle_reasons``: one value for each
-            block.
-        seen: What other processes did meanwhile; see `tuner.devices.machine_load`.
-        versions: Name -> version of driver, compiler, library.
-        took_s: Seconds of everything: arrays, checks, rounds.
-        id: UUID.
-        measured_at: ISO 8601, UTC.
-    """
-
-    problem: ProblemKey
-    device: DeviceInfo
-    regime: str
-    night: str
-    process: int
-    players: tuple[Player, ...]
-    bound: float = BOUND
-    circumstances: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    seen: Mapping[str, float] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    took_s: float = 0.0
-    id: Id = field(default_factory=new_id)
-    measured_at: str = field(default_factory=utc_now)
-
-    def player(self, name: str) -> Player | None:
-        """The participant of this name; None if there was none, or it was not timed."""
-        return next((player for player in self.players if player.name == name and player.rounds_s), None)
-
-    def shift(self, of: str, to: str) -> Shift | None:
-        """How much longer one takes than another; None unless both were timed."""
-        this, other = self.player(of), self.player(to)
-        return shift(this.rounds_s, other.rounds_s) if this and other else None
-
-    def verdict(self, to: str) -> str:
-        """How the champion compares with another at the bound; empty unless both were timed."""
-        shifted = self.shift(CHAMPION, to)
-        return shifted.verdict(self.bound) if shifted else ""
-
-    def circumstance(self, name: str) -> float | None:
-        """Median over the blocks; None if it was not read."""
-        values = self.circumstances.get(name)
-        return statistics.median(values) if values else None
-
-
 def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:
     """True if the champion's ratio to each other is known well enough.
 
@@ -244,23 +155,3 @@ def decided(rounds_s: Mapping[str, Sequence[float]], bound: float) -> bool:
         if shifted.half_width > bound / 2 or shifted.verdict(bound) == UNKNOWN:
             return False
     return True
-
-
-def joined_of(parts: Sequence[Sentinel]) -> Sentinel:
-    """One sentinel of the rounds that several processes took; who is wrong in one of them was not timed."""
-    first = parts[0]
-    players = []
-    for player in {own.name: own for part in reversed(parts) for own in part.players}.values():
-        same = [own for part in parts for own in part.players if own.name == player.name]
-        wrong = next((own.wrong for own in same if own.wrong), "")
-        rounds_s = () if wrong else tuple(time_s for own in same for time_s in own.rounds_s)
-        players.append(replace(player, rounds_s=rounds_s, wrong=wrong))
-    circumstances = {
-        name: [value for part in parts for value in part.circumstances.get(name, ())]
-        for name in dict.fromkeys(name for part in parts for name in part.circumstances)
-    }
-    seen = {name: max(part.seen.get(name, 0.0) for part in parts) for part in parts for name in part.seen}
-    return replace(
-        first, players=tuple(players), circumstances=circumstances, seen=seen,
-        took_s=sum(part.took_s for part in parts),
-    )  # fmt: skip

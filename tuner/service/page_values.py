@@ -11,13 +11,14 @@ from tuner.extras import required
 from tuner.lookup import tune_command
 from tuner.lookup.asking import completed_device
 from tuner.lookup.snapshot import ANSWER
+from tuner.night import stored
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey, Role
 from tuner.service import stored_jobs as jobs
 from tuner.service.job_queue import job_json
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
-from tuner.store import Store, listing, watched
+from tuner.store import Store, listing
 from tuner.store.listing import Selection
 from tuner.store.reading import Reader
 from tuner.study.crowns import champion_json, champions_page, history_of, reign_json, reigns
@@ -67,9 +68,7 @@ def overview_values(service: Service) -> dict[str, Any]:
     kinds = ("faster", "slower", "same", "new")
     here = set() if pool.is_elsewhere else {named[0].info.name for named in pool.devices.values()}
     running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
-    nights = [
-        event.data for event in watched.events(service.store, limit=EVENTS) if event.event == watched.ENDED
-    ]
+    nights = [event.data for event in stored.events(service.store, limit=EVENTS) if event.event == stored.ENDED]
     return {
         "changes": changes[:CHANGES], "devices": devices, "here_devices": here,
         "counts": {kind: sum(change["what"] == kind for change in changes) for kind in kinds},

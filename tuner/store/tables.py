@@ -191,7 +191,7 @@ claims = _table(
     Index("tuner_claims_by_study", "study", "state"), Index("tuner_claims_by_night", "night"),
 )  # fmt: skip
 
-# What nights watched; see `tuner.store.watched`.
+# What nights watched; see `tuner.night.stored`.
 sentinels = _table(
     "tuner_sentinels", _id(), Column("night", _UUID, nullable=False),
     Column("process", sa.Integer, nullable=False), *_refer("problem", "device"), *_texts("regime"),

@@ -1,131 +1,30 @@
-"""What nights keep beside records: sentinels, events, models of times, and demand, which guides the next night.
+"""What is kept beside records: models of times, and demand, which guides the next night.
 
-Sentinels and events are only added. Models and demand are a help, and no measurement: they can be made again,
-and are neither exported nor copied beside the database.
+They are a help, and no measurement: they can be made again, and are neither exported nor copied beside the
+database.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tuner.results import codec
-from tuner.results.record import ProblemKey, Wanted, checked_id, new_id, utc_now
+from tuner.results.record import Wanted, utc_now
 from tuner.store import rows, tables
 
 if TYPE_CHECKING:
-    from tuner.results.sentinel import Sentinel
     from tuner.store import Store
     from tuner.store.reading import Reader
 
-#: Events of a night.
-BEGUN, ENDED = "begun", "ended"
 #: A model unpacks to at most so many bytes: a damaged row must not fill the memory.
 MOST_BYTES = 1 << 24
 #: Rows of demand at the most; those that save the least go.
 MOST_ROWS = 10_000
 #: Rows beyond that before any go.
 SLACK = 500
-
-
-# --- sentinels and events ------------------------------
-
-
-@dataclass(frozen=True)
-class NightEvent:
-    """Something that is noted of a night.
-
-    Attributes:
-        night: The night's id.
-        event: ``begun`` or ``ended``.
-        data: What is known of it: of the end, the whole report.
-        id: UUID.
-        at: ISO 8601, UTC.
-    """
-
-    night: str
-    event: str
-    data: Mapping[str, Any]
-    id: str = field(default_factory=new_id)
-    at: str = field(default_factory=utc_now)
-
-
-def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
-    """Stores sentinels in one transaction; those whose id is stored already are left as they are.
-
-    Returns:
-        How many are new.
-
-    Raises:
-        StoreTrouble: The database cannot be written; nothing of this call is stored.
-    """
-    new, numbers = 0, dict[tuple[str, ...], int]()
-    with store.writing() as connection:
-        for sentinel in sentinels:
-            problem, device = rows.problem_row(sentinel.problem), rows.device_row(sentinel.device)
-            row = {
-                "id": checked_id(sentinel.id), "night": checked_id(sentinel.night),
-                "process": sentinel.process, "regime": sentinel.regime, "measured_at": sentinel.measured_at,
-                "problem": store.number(connection, tables.problems, problem, numbers),
-                "device": store.number(connection, tables.devices, device, numbers),
-                "data": codec.to_json(sentinel),
-            }  # fmt: skip
-            new += connection.execute(store.insert(tables.sentinels).on_conflict_do_nothing(), row).rowcount
-    return new
-
-
-def sentinels(
-    store: Reader, problem: ProblemKey | None = None, regime: str = "", night: str = "", since: str = ""
-) -> list[Sentinel]:
-    """Stored sentinels in order of time; rows that are damaged are left out.
-
-    Args:
-        store: The store to read.
-        problem: Of this problem only.
-        regime: Of this regime only.
-        night: Of this night only.
-        since: Measured since then; ISO 8601, UTC.
-    """
-    from tuner.results.sentinel import Sentinel  # loads NumPy
-
-    of = tables.sentinels.c
-    named = rows.fits(
-        tables.sentinels, problem=problem, regime=regime, night=checked_id(night) if night else None
-    )
-    wanted = sa.select(of.data).where(of.measured_at >= since, *named)
-    stored = store.read(wanted.order_by(of.measured_at, of.id))
-    return [codec.from_json(Sentinel, data) for data in stored if data is not None]
-
-
-def note(store: Store, event: NightEvent) -> None:
-    """Adds an event of a night.
-
-    Raises:
-        StoreTrouble: The database cannot be written.
-    """
-    row = {**vars(event), "id": checked_id(event.id), "night": checked_id(event.night)}
-    with store.writing() as connection:
-        connection.execute(tables.nights.insert(), row)
-
-
-def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent]:
-    """Events of nights, the latest last; rows that are damaged are left out.
-
-    Args:
-        store: The store to read.
-        night: Of this night only.
-        limit: Of the latest, at most so many.
-    """
-    of = tables.nights.c
-    named = rows.fits(tables.nights, night=checked_id(night) if night else None)
-    wanted = sa.select(of.night, of.event, of.data, of.id, of.at).where(*named)
-    with store.reading() as connection:
-        latest = connection.execute(wanted.order_by(of.at.desc(), of.number.desc()).limit(limit)).all()
-    return [NightEvent(*row) for row in reversed(latest) if row.data is not None]
 
 
 # --- models of times -----------------------------------

@@ -15,10 +15,11 @@ from fixtures.fake_device import TOY, write_device
 from fixtures.server import Server, eventually, fill, serving
 
 from tuner.cli.main import run
+from tuner.night import stored
 from tuner.results.record import new_id
 from tuner.service import tokens
 from tuner.service.pages import local, templates
-from tuner.store import Store, watched
+from tuner.store import Store
 
 pytestmark = pytest.mark.skipif(
     may_be_missing(), reason="there is no Chromium, and it cannot be installed here"
@@ -179,14 +180,14 @@ def test_the_overview_tells_what_the_sentinels_of_the_last_night_found(server: S
         "rolled_back": [],
     }  # fmt: skip
     with Store.open(server.db) as store:
-        watched.note(store, watched.NightEvent(new_id(), watched.ENDED, report))
+        stored.note(store, stored.NightEvent(new_id(), stored.ENDED, report))
     text = httpx.get(server.base, headers=HTML).text
     assert "<strong>The driver changed</strong>: 2 problems slower by 4.3 %" in text
     assert "3 sentinels timed, 0 champions confirmed" in text
     assert (alert["command"] in text, behind["command"] in text) == (True, True)
     with Store.open(server.db) as store:
         calm = report | {"alerts": [], "behind": [], "sentinels": [{}]}
-        watched.note(store, watched.NightEvent(new_id(), watched.ENDED, calm))
+        stored.note(store, stored.NightEvent(new_id(), stored.ENDED, calm))
     text = httpx.get(server.base, headers=HTML).text
     assert "1 sentinel timed, 0 champions confirmed, nothing slower." in text
 

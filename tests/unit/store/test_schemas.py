@@ -16,10 +16,11 @@ from fixtures.postgres import Databases
 import tuner.store
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import StoreTrouble
+from tuner.night import stored
 from tuner.results.measurement import CompileReport, Error, Outcome
 from tuner.results.record import ProblemKey, Retraction, Role
 from tuner.results.verdict import Act
-from tuner.store import Store, health, listing, tables, watched
+from tuner.store import Store, health, listing, tables
 
 ROOT = Path(tuner.__file__).parent.parent
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "schemas"
@@ -92,7 +93,7 @@ def test_what_was_stored_is_read_as_it_was_written(
         champion = store.champion(record.problem, "GPU-1", "cold")
         assert len(store.records()) == 34
         assert len(list(listing.stream(store, Retraction))) == (schema >= "0003")
-        log, sentinels, events = store.rulings.log(), watched.sentinels(store), watched.events(store)
+        log, sentinels, events = store.rulings.log(), stored.sentinels(store), stored.events(store)
     assert record.problem == ProblemKey("gemm", (("m", 64), ("n", 64), ("k", 64)), "float32", "nn")
     assert record.device == DeviceInfo(
         "NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", sm_count=132
