@@ -180,7 +180,7 @@ def _open(path: Path) -> int:
 def _sign(descriptor: int, what: str) -> None:
     """Writes the holder into the lock file, unless the file is read-only."""
     holder = {
-        "pid": os.getpid(), "user": _user(), "host": socket.gethostname(), "what": what,
+        "pid": os.getpid(), "user": user_name(), "host": socket.gethostname(), "what": what,
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     with contextlib.suppress(OSError):
@@ -188,7 +188,8 @@ def _sign(descriptor: int, what: str) -> None:
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
 
 
-def _user() -> str:
+def user_name() -> str:
+    """The name of this process's user; its number if it has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

@@ -6,12 +6,13 @@ The command line, a service and nights use the same functions.
 
 from __future__ import annotations
 
-import getpass
-import platform
+import socket
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.devices.device_lock import user_name
 from tuner.errors import InputError, NothingFound
 from tuner.results.record import Champion, ProblemKey, rank_in_time
 from tuner.results.verdict import Act, Crown, CrownRules, rules_of
@@ -58,26 +59,25 @@ class Reign:
     history: tuple[Champion, ...]
     log: tuple[Crown, ...]
 
-    @property
+    @cached_property
     def rules(self) -> CrownRules:
         """What the log says."""
         return rules_of(self.log, [(one.id, one.crowned_at) for one in self.history])
 
-    @property
+    @cached_property
     def champion(self) -> Champion | None:
         """The champion that answers; None if none may."""
         allowed = self.rules.allowed([(one.id, one.crowned_at) for one in self.history])
         return next((one for one in reversed(self.history) if one.id in allowed), None)
 
-    @property
+    @cached_property
     def before(self) -> Champion | None:
         """The latest champion of another config or source before the one that answers, among those that may."""
-        now = self.champion
-        if now is None:
+        if self.champion is None:
             return None
-        earlier = self.history[: self.history.index(now)]
-        out = self.rules.out
-        return next((one for one in reversed(earlier) if one.id not in out and not same(one, now)), None)
+        at, out = self.history.index(self.champion), self.rules.out
+        others = (one for one in self.history[:at][::-1] if not same(one, self.champion))
+        return next((one for one in others if one.id not in out), None)
 
     @property
     def beaten(self) -> Champion | None:
@@ -86,21 +86,19 @@ class Reign:
         if now is None or before is None:
             return None
         since = self.history[self.history.index(before) + 1 :]
-        first = next(one for one in since if same(one, now))
-        return before if first.verdict == "faster" else None
+        return before if next(one for one in since if same(one, now)).verdict == "faster" else None
 
     def state(self, champion: Champion) -> str:
         """``pinned``, ``gone back from``, ``frozen out``, ``confirmed``, ``not confirmed``, or nothing."""
-        rules = self.rules
-        if champion.id == rules.pinned:
-            return "pinned"
-        if champion.id in rules.out:
-            return "gone back from"
-        if rules.frozen_at and rank_in_time(champion.crowned_at) > rank_in_time(rules.frozen_at):
-            return "frozen out"
-        if champion.id in rules.confirmed:
-            return "confirmed"
-        return "not confirmed" if champion.id in rules.doubted else ""
+        rules, frozen_at = self.rules, self.rules.frozen_at
+        states = {
+            "pinned": champion.id == rules.pinned,
+            "gone back from": champion.id in rules.out,
+            "frozen out": frozen_at and rank_in_time(champion.crowned_at) > rank_in_time(frozen_at),
+            "confirmed": champion.id in rules.confirmed,
+            "not confirmed": champion.id in rules.doubted,
+        }
+        return next((state for state, holds in states.items() if holds), "")
 
 
 def same(one: Champion, other: Champion) -> bool:
@@ -230,19 +228,10 @@ def confirm(store: Store, champion: Champion, won: bool, why: str, who: str = ""
     return _enter(store, act, Throne.of(champion), champion.id, why, who)
 
 
-def user() -> str:
-    """The user of this process, with the machine's name."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    return f"{name}@{platform.node() or 'unknown'}"
-
-
 def _enter(
     store: Store, act: Act, place: tuple[ProblemKey | None, str, str, str], champion: str, why: str, who: str
 ) -> Crown:
-    entry = Crown(act, *place, champion, who or user(), why)
+    entry = Crown(act, *place, champion, who or f"{user_name()}@{socket.gethostname()}", why)
     store.add(entry)
     return entry
 
@@ -263,11 +252,8 @@ def _named(where: Reign, champion: str) -> str:
 def reign_json(reigning: Reign) -> dict[str, Any]:
     """A problem on a device with the champion that answers, and the one before it."""
     place, rules, now, before = reigning.place, reigning.rules, reigning.champion, reigning.before
-    return {
-        "operation": place.problem.operation, "shape": place.problem.dims, "dtype": place.problem.dtype,
-        "layout": place.problem.layout, "precision": place.problem.precision,
-        **place.problem.told_epilogue, "device": place.device,
-        "regime": place.regime, "champion": now and champion_json(reigning, now),
+    return place.problem.as_keys() | {
+        "device": place.device, "regime": place.regime, "champion": now and champion_json(reigning, now),
         "before": before and champion_json(reigning, before), "pinned": rules.pinned or None,
         "frozen_at": rules.frozen_at or None,
     }  # fmt: skip
