@@ -50,10 +50,7 @@ def one(job: tuple[Path, str, int, int, Path | None]) -> dict[str, Any]:
     """One study."""
     path, sampler, seed, trials, warm = job
     past = read_recording(warm) if warm else None
-    result = simulate(
-        read_recording(path), sampler=sampler, trials=trials, repeats=1, seed=seed, warm_start=past
-    )
-    return result.to_json()
+    return simulate(read_recording(path), sampler=sampler, trials=trials, repeats=1, seed=seed, warm_start=past)
 
 
 def gathered(studies: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """``tuner distil``: chooses few configs for many shapes, times what they lack, and writes the choice down.
 
-It is written as a Python module that imports nothing: a decision tree, and for each config the conditions under
-which it is legal.
+It is written as a Python module that imports nothing: for each tuned shape its ranking of the configs, and for
+each config the conditions under which it is legal. A shape takes what is fastest at the nearest tuned one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
@@ -29,6 +29,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find, gpus, is_spec
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble, NothingFound
@@ -48,14 +49,11 @@ from tuner.version import __version__
 from tuner.workers.device_worker import Crew
 
 Floats = NDArray[np.float64]
-Numbers = NDArray[np.intp]
 
 #: A config that always answers must be legal at these dims.
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
-#: Largest number of questions from the root of a tree to a leaf.
-DEPTH = 7
-#: Least gain of a question in mean loss over all rows: one that gains less is not asked.
-LEAST_GAIN = 0.001
+#: Another layout counts as a shape that is so many times as large.
+OTHER_LAYOUT = 150
 #: Length of lines of the written function.
 WIDTH = 110
 
@@ -105,81 +103,6 @@ def _worth(speeds: Floats, columns: Sequence[int]) -> float:
     return float(speeds[:, list(columns)].max(axis=1, initial=0.0).mean())
 
 
-# ---- the tree: which of a few columns to prefer at a shape
-
-
-class Tree:
-    """Ranks columns by a shape, by questions whose answers cost least.
-
-    Attributes:
-        text: The body of a Python function of the dims and ``layout``, which returns the ranking.
-    """
-
-    def __init__(self, shapes: Sequence[Mapping[str, Any]], losses: Floats) -> None:
-        """Grows it.
-
-        Args:
-            shapes: Per row: the dims, and ``layout``.
-            losses: Shape (rows, columns): loss of a column, as a fraction of speed; infinite if it may not be
-                used.
-        """
-        self._losses = np.where(np.isinf(losses), 1.0, losses)
-        self._usual = self._losses.mean(axis=0)
-        self._questions = list(_questions(shapes))
-        asked = [compile(question, "<question>", "eval") for question in self._questions]
-        self._answers = np.array([[eval(code, {}, dict(shape)) for shape in shapes] for code in asked], bool)
-        self.text = self._grown(np.arange(len(losses)), DEPTH, "    ")
-        names: dict[str, Any] = {}
-        exec(f"def ranked({', '.join(shapes[0])}):\n{self.text}", names)
-        self._ranked: Callable[..., tuple[int, ...]] = names["ranked"]
-
-    def ranking(self, shape: Mapping[str, Any]) -> tuple[int, ...]:
-        """The columns for a shape, the one to prefer first."""
-        return self._ranked(**shape)
-
-    def _grown(self, rows: Numbers, depth: int, indent: str) -> str:
-        """The part of the tree that these rows reach."""
-        losses = self._losses[rows]
-        sums = losses.sum(axis=0)
-        leaf = f"{indent}return ({', '.join(map(str, np.lexsort((self._usual, sums))))},)"
-        if not depth or not self._questions:
-            return leaf
-        yes = self._answers[:, rows].astype(float)
-        # Per question: the total loss of rows after it; infinite if it does not separate them.
-        costs = (yes @ losses).min(axis=1) + ((1 - yes) @ losses).min(axis=1)
-        costs[yes.min(axis=1) == yes.max(axis=1)] = np.inf
-        best = int(np.argmin(np.round(costs, 9)))
-        if sums.min() - costs[best] < LEAST_GAIN * len(self._losses):
-            return leaf
-        holds = self._answers[best, rows]
-        one = self._grown(rows[holds], depth - 1, indent + "    ")
-        other = self._grown(rows[~holds], depth - 1, indent)
-        return f"{indent}if {self._questions[best]}:\n{one}\n{other}"
-
-
-def _questions(shapes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields all possible questions: sizes of dims and their products, their divisors, the layout."""
-    names = [name for name in shapes[0] if name != "layout"]
-    pairs = list(itertools.combinations(names, 2))
-    products = [
-        " * ".join(some) for count in range(len(names)) for some in itertools.combinations(names, count + 1)
-    ]
-    ends = [f"{end}({left}, {right})" for left, right in pairs for end in ("min", "max")]
-    for text in products + ends:
-        sizes = {eval(text, {}, dict(shape)) for shape in shapes}
-        yield from (f"{text} <= {_between(*pair):_}" for pair in itertools.pairwise(sorted(sizes)))
-    yield from (f"{name} % {divisor} == 0" for name in names for divisor in (2, 4))
-    yield from (f"{left} <= {right}" for left, right in pairs)
-    for place, letters in enumerate(zip(*(shape.get("layout", "") for shape in shapes), strict=True)):
-        yield from (f'layout[{place}] == "{letter}"' for letter in sorted(set(letters))[1:])
-
-
-def _between(low: int, high: int) -> int:
-    """A round number from one size on, and below the next: the first power of two, or the middle."""
-    power = 1 << (low - 1).bit_length()
-    return power if power < high else int(math.sqrt(low * high))
-
-
 # ---- the data, and the choice
 
 
@@ -206,31 +129,6 @@ class KnownShapes:
     always: Flags
 
 
-class Losses(NamedTuple):
-    """The loss of a choice over the known shapes, as fractions of speed.
-
-    Attributes:
-        mean: Over the shapes.
-        worst: Of one shape.
-        shapes: Number of shapes.
-        unmeasured: Number of shapes that rest on estimates rather than measurements.
-    """
-
-    mean: float
-    worst: float
-    shapes: int
-    unmeasured: int
-
-    def __str__(self) -> str:
-        rest = f", {self.unmeasured} of them not measured" if self.unmeasured else ""
-        return f"mean {self.mean:.2%}, worst {self.worst:.2%} over {self.shapes} shapes{rest}"
-
-
-def _shape(problem: Problem) -> dict[str, Any]:
-    """What a tree may ask about."""
-    return dict(problem.dims) | ({"layout": problem.layout} if problem.layout else {})
-
-
 @dataclass(frozen=True)
 class Distilled:
     """Few configs for many shapes.
@@ -238,13 +136,13 @@ class Distilled:
     Attributes:
         shapes: The known shapes and their configs.
         chosen: Numbers of columns, in the order chosen.
-        tree: Chooses among them, by their place in `chosen`.
+        learned: Rows that it was learned from, of which a shape takes the nearest.
         count: Largest number of configs requested.
     """
 
     shapes: KnownShapes
     chosen: tuple[int, ...]
-    tree: Tree
+    learned: Sequence[int]
     count: int
 
     @property
@@ -257,11 +155,25 @@ class Distilled:
         """Per row: the best of the chosen columns."""
         return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
 
-    @functools.cached_property
-    def losses(self) -> dict[str, Losses]:
-        """``best``: of the best chosen config; ``decided``: of the tree's; ``left_out``: of other choices.
+    def ranking(self, row: int) -> list[int]:
+        """Places in `chosen`, the one to prefer at a row first."""
+        speeds = self.shapes.speeds[row]
+        return sorted(range(len(self.chosen)), key=lambda place: -speeds[self.chosen[place]])
 
-        Those of ``left_out`` are at shapes that neither configs nor tree were chosen by.
+    def decision(self, row: int) -> int | None:
+        """The column that a row takes: the first legal one of the ranking at the nearest row."""
+        problems, speeds = [place.problem for place in self.shapes.rows], self.shapes.speeds[row]
+        nearest = min(self.learned, key=lambda other: apart(problems[row], problems[other]))
+        order = (self.chosen[place] for place in self.ranking(nearest))
+        return next((column for column in order if speeds[column] > 0), None)
+
+    @functools.cached_property
+    def losses(self) -> dict[str, dict[str, float]]:
+        """``best``: of the best chosen config; ``decided``: of what `decision` takes; ``left_out``: see below.
+
+        ``left_out`` is of choices that were learned from all shapes but the one that they decide. Each has the
+        loss as a fraction of speed, ``mean`` and ``worst`` over the ``shapes``; and how many of these are
+        ``unmeasured``, because their times are expected from other shapes.
         """
         every = range(len(self.shapes.rows))
         without = (distilled(self.shapes, self.count, [at for at in every if at != row]) for row in every)
@@ -269,19 +181,16 @@ class Distilled:
             "best": self.fastest, "decided": [self.decision(row) for row in every],
             "left_out": [choice.decision(row) for row, choice in enumerate(without)],
         }  # fmt: skip
-        return {name: self._losses_of(columns) for name, columns in answers.items()}
-
-    def _losses_of(self, answers: Sequence[int | None]) -> Losses:
-        """The losses of a column for each row; None is no answer."""
         speeds, measured = self.shapes.speeds, self.shapes.measured
-        losses = [1.0 if at is None else 1 - float(speeds[row, at]) for row, at in enumerate(answers)]
-        unmeasured = sum(at is None or not measured[row, at] for row, at in enumerate(answers))
-        return Losses(statistics.fmean(losses), max(losses), len(losses), unmeasured)
-
-    def decision(self, row: int) -> int | None:
-        """The column that the tree chooses for a row: the first legal one of its ranking."""
-        order = (self.chosen[place] for place in self.tree.ranking(_shape(self.shapes.rows[row].problem)))
-        return next((column for column in order if self.shapes.speeds[row, column] > 0), None)
+        losses = {}
+        for name, columns in answers.items():
+            own = [1.0 if at is None else 1 - float(speeds[row, at]) for row, at in enumerate(columns)]
+            unmeasured = sum(at is None or not measured[row, at] for row, at in enumerate(columns))
+            losses[name] = {
+                "mean": statistics.fmean(own), "worst": max(own), "shapes": len(own),
+                "unmeasured": int(unmeasured),
+            }  # fmt: skip
+        return losses
 
     def missing(self) -> list[MissingTime]:
         """The missing times of the chosen configs at known shapes."""
@@ -301,12 +210,25 @@ class Distilled:
                 for kernel, config in (named or (None, {}) for named in self.columns)
             ],
             "shapes": [place.problem.to_json() for place in self.shapes.rows],
-            "loss": {name: losses._asdict() for name, losses in self.losses.items()},
+            "loss": self.losses,
             "missing": [
                 {**one.problem.to_json(), "kernel": one.kernel.name, "config": dict(one.config)}
                 for one in self.missing()
             ],
         }  # fmt: skip
+
+
+def apart(one: Problem, other: Problem) -> float:
+    """How many times larger one problem is than another: the product over the dims, whichever is larger."""
+    sizes = zip(one.dims.values(), other.dims.values(), strict=True)
+    times = math.prod(max(pair) / min(pair) for pair in sizes)
+    return times if one.layout == other.layout else times * OTHER_LAYOUT
+
+
+def loss_text(loss: Mapping[str, float]) -> str:
+    """One of `Distilled.losses` in words."""
+    rest = f", {loss['unmeasured']} of them not measured" if loss["unmeasured"] else ""
+    return f"mean {loss['mean']:.2%}, worst {loss['worst']:.2%} over {loss['shapes']} shapes{rest}"
 
 
 def shapes_of(
@@ -380,21 +302,19 @@ def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Fl
 
 
 def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = None) -> Distilled:
-    """Chooses configs, one of which is legal for every shape if there is one, and grows the tree.
+    """Chooses configs, one of which is legal for every shape if there is one.
 
     Args:
         shapes: The shapes and configs to choose from.
         count: Largest number of configs.
         known: The rows to learn from; by default all.
     """
-    rows = np.arange(len(shapes.rows)) if known is None else np.array(known)
-    speeds = shapes.speeds[rows]
+    learned = list(range(len(shapes.rows))) if known is None else known
+    speeds = shapes.speeds[learned]
     chosen, always = cover(speeds, count), np.flatnonzero(shapes.always).tolist()
     if always and set(always).isdisjoint(chosen):
         chosen = cover(speeds, count, [max(always, key=lambda column: float(speeds[:, column].mean()))])
-    losses = np.where(speeds[:, chosen] > 0, 1 - speeds[:, chosen], np.inf)
-    tree = Tree([_shape(shapes.rows[row].problem) for row in rows], losses)
-    return Distilled(shapes, tuple(chosen), tree, count)
+    return Distilled(shapes, tuple(chosen), learned, count)
 
 
 # ---- the command
@@ -499,19 +419,14 @@ def _measured(
 
 
 def _show(choice: Distilled) -> None:
-    fastest = choice.fastest
-    rows = [
-        (number, *((kernel, config_text(config)) if kernel else ("the library", "-")), best_for)
-        for number, ((kernel, config), best_for) in enumerate(
-            (named or ("", {}), f"{fastest.count(column)} of {len(fastest)}")
-            for column, named in zip(choice.chosen, choice.columns, strict=True)
-        )
-    ]
+    rows, fastest = [], choice.fastest
+    for number, (column, named) in enumerate(zip(choice.chosen, choice.columns, strict=True)):
+        kernel, config = (named[0], config_text(named[1])) if named else ("the library", "-")
+        rows.append((number, kernel, config, f"{fastest.count(column)} of {len(fastest)}"))
     table("The configs", ("", "kernel", "config", "best for"), rows)
     names = ("the best of them", "the one that `choose` takes", "at shapes left out of all choices")
-    table(
-        "What they cost, as a fraction of speed", ("", "loss"), zip(names, choice.losses.values(), strict=True)
-    )
+    costs = zip(names, map(loss_text, choice.losses.values()), strict=True)
+    table("What they cost, as a fraction of speed", ("", "loss"), costs)
     if missing := choice.missing():
         click.echo(f"{len(missing)} times are missing; `--measure` takes them, on the device", err=True)
 
@@ -525,14 +440,21 @@ def python_text(choice: Distilled) -> str:
     ``choose(dims..., layout)`` returns (kernel, config). A kernel of ``None`` stands for the library.
     """
     like = choice.shapes.rows[0]
-    names, layouts = list(_shape(like.problem)), like.problem.operation.layouts
+    dims, layouts = list(like.problem.dims), like.problem.operation.layouts
+    names = dims if layouts == ("",) else [*dims, "layout"]
+    problems = [choice.shapes.rows[row].problem for row in choice.learned]
     return filled(
-        Path(__file__).with_name("templates") / "choose.py.jinja", {},
-        choice=choice, like=like, version=__version__, names=", ".join(names),
+        Path(__file__).with_name("templates") / "choose.py.jinja", {"loss": loss_text},
+        choice=choice, like=like, version=__version__, names=", ".join(names), other_layout=OTHER_LAYOUT,
+        dims=", ".join(dims), has_layout=names != dims,
         columns=[_written(column) for column in choice.columns],
         legal=[_conditions(choice, column) for column in choice.columns],
-        parameters=", ".join(f'layout="{layouts[0]}"' if name == "layout" else name for name in names),
-        shown=", ".join(f"{name}={{{name}}}" for name in names), branches=choice.tree.text,
+        parameters=", ".join([*dims, *([f'layout="{layouts[0]}"'] if names != dims else [])]),
+        shown=", ".join(f"{name}={{{name}}}" for name in names),
+        known=[
+            (tuple(problem.dims.values()), problem.layout, tuple(choice.ranking(row)))
+            for row, problem in zip(choice.learned, problems, strict=True)
+        ],
     )  # fmt: skip
 
 
@@ -548,12 +470,13 @@ def _conditions(choice: Distilled, column: Column | None) -> list[tuple[str, str
     if column is None:
         return []
     rows, by_rule = choice.shapes.rows, dict[str, list[str]]()
-    layouts = rows[0].problem.operation.layouts
+    kernel, layouts = choice.shapes.kernels[column[0]], rows[0].problem.operation.layouts
     for layout in layouts:
-        own = [place for place in rows if place.problem.layout == layout]
-        rule = _rule_of(choice.shapes.kernels[column[0]], column, own or rows, layout)
-        if rule is not None:
-            by_rule.setdefault(rule, []).append(layout)
+        known = [place.problem for place in rows if place.problem.layout == layout]
+        problems = known or [replace(place.problem, layout=layout) for place in rows]
+        allowed = [problem for problem in problems if kernel.allows(problem, rows[0].device, column[1])]
+        if allowed:
+            by_rule.setdefault(_rule(kernel, column[1], allowed[0], rows[0].device), []).append(layout)
     if list(by_rule.values()) == [list(layouts)]:
         (rule,) = by_rule
         return [("", rule)] if rule else []
@@ -561,17 +484,13 @@ def _conditions(choice: Distilled, column: Column | None) -> list[tuple[str, str
     return [*rules, ("", "False")]
 
 
-def _rule_of(kernel: Kernel, column: Column, rows: Sequence[TunedProblem], layout: str) -> str | None:
-    """The conditions under which the rules hold as they do at a shape where they all do; None without one."""
-    device, binding = rows[0].device, [rule for rule in kernel.constraints if not rule.for_speed]
-    problems = (replace(place.problem, layout=layout) for place in rows)
-    problem = next((own for own in problems if kernel.allows(own, device, column[1])), None)
-    if problem is None:
-        return None
+def _rule(kernel: Kernel, config: Config, problem: Problem, device: DeviceInfo) -> str:
+    """The conditions under which the rules hold as they do at a problem where they all do; empty for none."""
     dims, trace = traced(problem)
     try:
-        for constraint in binding:
-            bool(constraint.rule(dims, device, column[1]))
+        for constraint in kernel.constraints:
+            if not constraint.for_speed:
+                bool(constraint.rule(dims, device, config))
     except Exception:  # a rule that cannot be followed holds for this one shape, as far as is known
         return " and ".join(f"{name} == {size}" for name, size in problem.shape)
     conditions = [in_python(assumption.condition) for assumption in trace.assumptions]

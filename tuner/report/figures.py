@@ -232,16 +232,6 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     return titled(figure, "", 160 + 26 * len(names))
 
 
-def _roof(intensities: Sequence[float], gbps: float, tflops: float, **style: Any) -> go.Figure:
-    """A figure of speed over flops per byte, with the line that memory and arithmetic allow."""
-    ridge = tflops * 1e3 / gbps
-    ends = [min(*intensities, ridge) / 4, ridge, max(*intensities, ridge) * 4]
-    speeds = [min(intensity * gbps / 1e3, tflops) for intensity in ends]
-    figure = go.Figure().add_scatter(x=ends, y=speeds, mode="lines", **{"line": {"color": LIMIT}} | style)
-    figure.update_xaxes(title="flops per byte that must move", type="log")
-    return figure.update_yaxes(title="TFLOPS", type="log")
-
-
 def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.Figure:
     """Champions by arithmetic intensity, below the limits of their device.
 
@@ -250,22 +240,25 @@ def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.F
         limits: ``gbps`` and ``tflops`` as measured; where one is missing, the best of the champions stands in.
     """
     by_operation: dict[str, list[Any]] = {}
-    for champion in champions:
-        record = champion.record
-        text = f"{record.problem}<br>{record.kernel}, {champion.speedup or 0:.3f} x library"
+    for record, speedup in ((champion.record, champion.speedup) for champion in champions):
+        text = f"{record.problem}<br>{record.kernel}, {speedup or 0:.3f} x library"
         place = record.work["flops"] / max(record.work["bytes"], 1.0), record.tflops, text
         by_operation.setdefault(record.problem.operation, []).append(place)
-    gbps = limits.get("gbps") or max(champion.record.gbps for champion in champions)
-    tflops = limits.get("tflops") or max(champion.record.tflops for champion in champions)
-    measured = len(limits) == 2
-    figure = _roof(
-        [place[0] for places in by_operation.values() for place in places], gbps, tflops,
-        name="measured limits" if measured else "best seen here",
-        line={"color": LIMIT, "dash": "solid" if measured else "dash"},
+    gbps, tflops = (
+        limits.get(name) or max(getattr(champion.record, name) for champion in champions)
+        for name in ("gbps", "tflops")
+    )
+    intensities = [tflops * 1e3 / gbps, *(x for places in by_operation.values() for x, *_ in places)]
+    ends = sorted({min(intensities) / 4, intensities[0], max(intensities) * 4})
+    figure = go.Figure().add_scatter(
+        x=ends, y=[min(intensity * gbps / 1e3, tflops) for intensity in ends], mode="lines",
+        name="measured limits" if len(limits) == 2 else "best seen here", line={"color": LIMIT},
         hovertemplate=f"{gbps:.4g} GB/s, {tflops:.4g} TFLOPS<extra></extra>",
     )  # fmt: skip
     for operation, places in by_operation.items():
         points(figure, places, "%{y:.4g} TFLOPS at %{x:.3g} flop/byte", name=operation, marker={"size": 8})
+    figure.update_xaxes(title="flops per byte that must move", type="log")
+    figure.update_yaxes(title="TFLOPS", type="log")
     return titled(figure, "Roofline", 480)
 
 
@@ -324,8 +317,6 @@ def _of_section(ladder: Ladder, section: Section, rows: Rows) -> Iterator[tuple[
         yield "errors", _errors(ladder, problem, rows)
     if len(comparable(rows)) > 1:
         yield "beside", _beside(ladder, section, rows)
-    if problem.work.flops and ladder.limits.tflops and not section.is_sweep:
-        yield "roofline", _steps_below_roof(ladder, problem, rows)
 
 
 def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
@@ -351,14 +342,8 @@ def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
     return titled(figure, f"{section.title}, on {ladder.device.name}", 200 + 40 * len(rows))
 
 
-def _labelled(figure: go.Figure, places: Iterable[tuple[float, float, str]], colour: str) -> None:
-    """Adds points with their names beside them."""
-    style = {"mode": "markers+text", "textposition": "top right", "marker": {"color": colour}}
-    points(figure, places, "%{x:.4g}, %{y:.3g}", showlegend=False, **style)
-
-
 def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
-    """A point for each step, and the library: its error over its speed."""
+    """A point for each step, and the library, with its name: its error over its speed."""
     libraries = [
         {"label": library.name, **ladder.figures(problem, library.measurement)}
         for library, _ in ladder.libraries_of(problem)
@@ -366,20 +351,12 @@ def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
     figure = go.Figure()
     for some, colour in ((rows, OURS), (libraries, LIBRARY)):
         places = [(row["tflops"], row["error"]["rms_rel"], row["label"]) for row in some if row["error"]]
+        style = {"mode": "markers+text", "textposition": "top right", "marker": {"color": colour}}
         if places:
-            _labelled(figure, places, colour)
+            points(figure, places, "%{x:.4g} TFLOPS, %{y:.3g}", showlegend=False, **style)
     figure.update_xaxes(title="TFLOPS; to the right is faster")
     figure.update_yaxes(title="error, root mean square over the result's; further down is exact", type="log")
     return titled(figure, f"Error beside speed of {problem} on {ladder.device.name}")
-
-
-def _steps_below_roof(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
-    gbps, tflops = ladder.limits.bandwidth_gbps(problem), ladder.limits.tflops
-    intensity = problem.work.flops / problem.work.bytes
-    name = f"memory {gbps:.0f} GB/s, multiply-adds {tflops:.3g} TFLOPS"
-    figure = _roof([intensity], gbps, tflops, name=name)
-    _labelled(figure, [(intensity, row["tflops"], row["label"]) for row in rows], OURS)
-    return titled(figure, f"Roofline of {ladder.device.name} with the steps of {problem}")
 
 
 def comparable(rows: Rows) -> list[tuple[Mapping[str, Any], float]]:

@@ -1,6 +1,6 @@
 """``tuner show``, and pages of studies, ladders, fronts and comparisons, which need no other file.
 
-It implements the extension point ``figures``: what the core and the service show of a study, a device and a front.
+It implements the extension point ``figures``: what others show of a study, a device and a Pareto front.
 """
 
 from __future__ import annotations
@@ -132,27 +132,36 @@ def _untitled(figure: go.Figure) -> go.Figure:
 
 
 def write_study(study: Tuned | StudyView, folder: Path) -> list[Path]:
-    """Writes ``study.html``: a study's figures and tables.
+    """Writes ``study.html``: a study's tables and figures.
 
     Raises:
         InputError: The folder cannot be written.
     """
     view = view_of(study) if isinstance(study, Tuned) else study
-    fastest = sorted(
-        (own for own in view.of_kernel if own.measurement.outcome is Outcome.MEASURED), key=time_of
-    )
-    rows = [
+    page = folder / "study.html"
+    return [write_page(page, "study", study=view, tables=study_tables(view), figures=study_figures(view))]
+
+
+def study_tables(study: StudyView) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+    """Title, columns and rows of each table that has a row, for terminal and page."""
+    timed = [trial for trial in study.of_kernel if trial.measurement.outcome is Outcome.MEASURED]
+    fastest = [
         (
-            f"{view.speed(own):.4g}", duration(time_of(own)), f"{own.measurement.noise:.1%}",
-            config_text(own.config),
+            f"{study.speed(trial):.4g}", duration(time_of(trial)), f"{trial.measurement.noise:.1%}",
+            config_text(trial.config),
         )
-        for own in fastest[:FASTEST]
+        for trial in sorted(timed, key=time_of)[:FASTEST]
     ]  # fmt: skip
-    failed = [(count, outcome, why) for (outcome, why), count in reasons(view).items() if why]
-    figures = study_figures(view)
-    return [
-        write_page(folder / "study.html", "study", study=view, fastest=rows, failed=failed, figures=figures)
-    ]
+    shares = [(name, f"{share:.1%}") for name, share in importance(study).items()]
+    failed = [(str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(study).items()]
+    spent = [(name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()]
+    tables: tuple[tuple[str, Sequence[str], Sequence[Sequence[str]]], ...] = (
+        (f"The fastest trials of {study.kernel}", (study.unit, "time", "noise", "config"), fastest),
+        (f"What matters in {study.kernel}", ("parameter", "share of variance it explains alone"), shares),
+        ("What was not measured, and why", ("trials", "why"), failed),
+        ("Where the time of trials went", ("stage", "seconds"), spent),
+    )
+    return [shown for shown in tables if shown[2]]
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> list[Path]:
@@ -230,17 +239,5 @@ def show_command(
         click.echo(str(write_study(study, folder)[0]))
         return
     pairs(study.title, study.summary())
-    tables = {
-        (f"What matters in {study.kernel}", "parameter", "share of variance it explains alone"): [
-            (name, f"{share:.1%}") for name, share in importance(study).items()
-        ],
-        ("What was not measured, and why", "trials", "why"): [
-            (str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(study).items()
-        ],
-        ("Where the time of trials went", "stage", "seconds"): [
-            (name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()
-        ],
-    }
-    for (title, *columns), rows in tables.items():
-        if rows:
-            table(title, columns, rows)
+    for shown in study_tables(study):
+        table(*shown)

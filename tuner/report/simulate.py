@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -38,38 +37,6 @@ from tuner.workers.sampling import screen_by
 CHECKPOINTS = (10, 25, 50, 100, 200)
 
 
-@dataclass(frozen=True)
-class SimulationResult:
-    """Studies of one strategy on one recording.
-
-    Attributes:
-        space: Name of the recording.
-        strategy: Name of the sampler.
-        fractions: Trials -> the fraction of the optimum that each study had reached after them; 0 before any
-            config has a time.
-        seconds_per_trial: Mean recorded seconds for compiling and running a trial's config.
-        search_seconds_per_trial: Mean seconds for asking and telling, in these replays.
-    """
-
-    space: str
-    strategy: str
-    fractions: Mapping[int, Sequence[float]]
-    seconds_per_trial: float
-    search_seconds_per_trial: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values; fractions as their mean, least and most."""
-        fractions = {
-            str(trials): {"mean": fmean(reached), "min": min(reached), "max": max(reached)}
-            for trials, reached in self.fractions.items()
-        }
-        return {
-            "space": self.space, "strategy": self.strategy, "repeats": len(next(iter(self.fractions.values()))),
-            "fraction_at": fractions, "seconds_per_trial": self.seconds_per_trial,
-            "search_seconds_per_trial": self.search_seconds_per_trial,
-        }  # fmt: skip
-
-
 def simulate(
     recording: Recording,
     *,
@@ -78,7 +45,7 @@ def simulate(
     repeats: int = 20,
     seed: int = 0,
     warm_start: Recording | None = None,
-) -> SimulationResult:
+) -> dict[str, Any]:
     """Replays studies on a recording.
 
     Args:
@@ -88,6 +55,11 @@ def simulate(
         repeats: Studies, with seeds that follow on `seed`.
         seed: Seed of the first study.
         warm_start: Another device's recording of the same kernels, which the study uses like earlier records.
+
+    Returns:
+        ``space``, ``strategy`` and ``repeats``; under ``fraction_at``, by trials, the fraction of the optimum
+        that studies had reached after them, 0 before any config has a time; ``seconds_per_trial``, as recorded
+        for compiling and running, and ``search_seconds_per_trial`` for asking and telling, in these replays.
 
     Raises:
         InputError: There is less than one trial or repeat, or a warm start shares no kernel.
@@ -103,10 +75,17 @@ def simulate(
         replays = [_Replay(recording, SearchOptions(number, sampler, trials), elsewhere) for number in seeds]
         reached = [[replay.fraction_after(count) for count in checkpoints] for replay in replays]
     made = sum(replay.made for replay in replays)
-    return SimulationResult(
-        recording.name, sampler, dict(zip(checkpoints, zip(*reached, strict=True), strict=True)),
-        sum(replay.recorded_s for replay in replays) / made, sum(replay.search_s for replay in replays) / made,
-    )  # fmt: skip
+    figures: Mapping[str, Callable[[Sequence[float]], float]]
+    figures = {"mean": fmean, "min": min, "max": max, "st_dev": pstdev}
+    return {
+        "space": recording.name, "strategy": sampler, "repeats": repeats,
+        "fraction_at": {
+            str(count): {name: figure(fractions) for name, figure in figures.items()}
+            for count, fractions in zip(checkpoints, zip(*reached, strict=True), strict=True)
+        },
+        "seconds_per_trial": sum(replay.recorded_s for replay in replays) / made,
+        "search_seconds_per_trial": sum(replay.search_s for replay in replays) / made,
+    }  # fmt: skip
 
 
 def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
@@ -190,15 +169,14 @@ def simulate_command(
     result = simulate(
         read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
     )
+    per_trial_s = result["seconds_per_trial"]
     rows = [
-        (
-            count, *(f"{figure(reached):.3f}" for figure in (fmean, pstdev, min, max)),
-            clock(count * result.seconds_per_trial),
-        )
-        for count, reached in result.fractions.items()
+        (count, *(f"{reached[name]:.3f}" for name in ("mean", "st_dev", "min", "max")),
+         clock(int(count) * per_trial_s))
+        for count, reached in result["fraction_at"].items()
     ]  # fmt: skip
     columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
-    title = f"{result.space}: {result.strategy}, {repeats} studies"
-    show_rows(as_json, result.to_json(), title, columns, rows)
+    title = f"{result['space']}: {sampler}, {repeats} studies"
+    show_rows(as_json, result, title, columns, rows)
     if not as_json:
-        click.echo(f"searching takes {duration(result.search_seconds_per_trial)} a trial", err=True)
+        click.echo(f"searching takes {duration(result['search_seconds_per_trial'])} a trial", err=True)
