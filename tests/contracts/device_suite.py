@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from fixtures.fake_device import TOY
@@ -12,7 +11,7 @@ from tuner.declare import catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.space import Space
-from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed
+from tuner.devices.protocol import Binary, Compiler, Device, LaunchFailed, Run
 from tuner.results.measurement import Outcome
 from tuner.workers.bench import Bench, CompiledConfig
 from tuner.workers.workload import Workload
@@ -71,6 +70,14 @@ class DeviceContract:
         """Fresh arrays of the toy."""
         return Workload(device, catalogue.from_file(TOY).operation("toy").problem({"n": N}), seed=1)
 
+    @pytest.fixture
+    def run(self, device: Device, rendered: Rendered, workload: Workload) -> Run:
+        """The toy, loaded and run once."""
+        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+        run()
+        device.synchronize()
+        return run
+
     def compiled(self, device: Device, rendered: Rendered, workload: Workload) -> Binary:
         """Machine code for the device."""
         return self.compiler().compile(rendered, device.info.architecture, workload.problem)
@@ -87,16 +94,9 @@ class DeviceContract:
     def test_it_knows_what_memory_is_free(self, device: Device) -> None:
         assert 0 < device.free_bytes() <= device.info.memory_bytes
 
-    def test_inputs_are_drawn_by_the_seed_where_the_device_is(self, device: Device) -> None:
-        first, same, other = (device.random(seed).standard_normal(100, dtype="float32") for seed in (1, 1, 2))
-        assert isinstance(first, device.xp.ndarray)
-        assert bool((first == same).all())
-        assert not bool((first == other).any())
-
     def test_a_loaded_kernel_writes_the_right_answer_each_time(
-        self, device: Device, rendered: Rendered, workload: Workload
+        self, device: Device, run: Run, workload: Workload
     ) -> None:
-        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
         for _ in range(2):
             workload.poison()
             assert "unwritten" in workload.check()[1]
@@ -104,24 +104,11 @@ class DeviceContract:
             device.synchronize()
             assert workload.check()[1] == ""
 
-    def test_two_loaded_kernels_do_not_mix(self, device: Device, rendered: Rendered) -> None:
-        problem = catalogue.from_file(TOY).operation("toy").problem({"n": N})
-        loads = [Workload(device, problem, seed) for seed in (1, 2)]
-        code = self.compiled(device, rendered, loads[0]).code
-        runs = [device.load(rendered, code, workload) for workload in loads]
-        runs[0]()
-        device.synchronize()
-        assert loads[0].check()[1] == ""
-        assert loads[1].check()[1] != ""
-
     def test_samples_are_as_many_as_asked_and_above_zero(
-        self, device: Device, rendered: Rendered, workload: Workload
+        self, device: Device, run: Run, workload: Workload
     ) -> None:
-        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
-        run()
-        device.synchronize()
         for regime in self.regimes:
-            for count in (1, 7):
+            for count in (1, 150):  # more than fit into a queue
                 samples = device.samples_s(run, count, regime)
                 assert len(samples) == count
                 assert all(0 < sample < 60 for sample in samples)
@@ -130,10 +117,8 @@ class DeviceContract:
         assert all(isinstance(value, float) for value in seen.values())
 
     def test_what_comes_before_a_sample_is_what_it_runs_on(
-        self, device: Device, rendered: Rendered, workload: Workload
+        self, device: Device, run: Run, workload: Workload
     ) -> None:
-        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
-        run()
         for regime in self.regimes:
             calls: list[str] = []
 
@@ -161,17 +146,7 @@ class DeviceContract:
             assert {"writes_input": "wrote into the input x", "stale": "stale"}[how] in found[1].reason
             assert not bench.unwell
 
-    def test_more_runs_are_timed_than_fit_into_a_queue(
-        self, device: Device, rendered: Rendered, workload: Workload
-    ) -> None:
-        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
-        run()
-        assert len(device.samples_s(run, 150, "hot")) == 150
-
-    def test_power_is_told_in_watts_or_not_at_all(
-        self, device: Device, rendered: Rendered, workload: Workload
-    ) -> None:
-        run = device.load(rendered, self.compiled(device, rendered, workload).code, workload)
+    def test_power_is_told_in_watts_or_not_at_all(self, device: Device, run: Run) -> None:
         power_w = device.power_w(run)
         assert power_w is None or 0 < power_w < 5000
 
@@ -202,11 +177,7 @@ class DeviceContract:
 
     def test_no_library_where_none_is_declared(self, device: Device) -> None:
         bare = replace(catalogue.from_file(TOY).operation("toy"), baselines={})
-        assert self.bare_library(device, Workload(device, bare.problem({"n": 10}), 1)) is None
-
-    def bare_library(self, device: Device, workload: Workload) -> Any:
-        """The library's run for an operation that declares none."""
-        return device.library(workload)
+        assert device.library(Workload(device, bare.problem({"n": 10}), 1)) is None
 
     def test_a_failure_is_told_and_the_device_stays_well(
         self, device: Device, rendered: Rendered, workload: Workload
@@ -221,6 +192,3 @@ class DeviceContract:
         """All that a verification does with a kernel."""
         device.load(rendered, code, workload)()
         device.synchronize()
-
-    def test_the_canary_lives(self, device: Device) -> None:
-        device.canary()

@@ -47,7 +47,7 @@ def asked(search: Search, batch: int, most: int = 1000) -> list[tuple[str, Confi
 
 
 @pytest.mark.parametrize("sampler", PRESENT)
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [1, 5, 37])
 def test_every_legal_config_is_asked_once_and_then_none(sampler: str, batch: int) -> None:
     search = Search(spaces(), SearchOptions(sampler=sampler, seed=1, budget=100))
     found = asked(search, batch)
@@ -56,14 +56,6 @@ def test_every_legal_config_is_asked_once_and_then_none(sampler: str, batch: int
     assert set(found) == set(every)
     assert search.ask(3) == []
     assert search.stopped == "space covered"
-
-
-@pytest.mark.parametrize("sampler", PRESENT)
-def test_configs_in_flight_are_not_asked_again(sampler: str) -> None:
-    search = Search(spaces(), SearchOptions(sampler=sampler, seed=1))
-    found = search.ask(37)
-    assert len({(each.kernel, each.config) for each in found}) == 37
-    assert len({each.number for each in found}) == 37
 
 
 @pytest.mark.parametrize("sampler", PRESENT)
@@ -121,21 +113,12 @@ def test_only_failures_do_no_harm(sampler: str, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("sampler", PRESENT)
-def test_a_config_that_has_no_other_beside_it_is_asked_once(sampler: str) -> None:
-    single = Space.build((choice("X", 4), choice("MODE", "a")), (), None, None)
-    search = Search({"k": single}, SearchOptions(seed=1, sampler=sampler))
-    (candidate,) = search.ask(5)
-    assert candidate.config == {"X": 4, "MODE": "a"}
-    search.tell(candidate, Outcome.MEASURED, 1.0)
-    assert search.ask() == []
-    assert search.stopped == "space covered"
-
-
-@pytest.mark.parametrize("sampler", PRESENT)
-def test_empty_spaces_ask_nothing(sampler: str) -> None:
-    none = Space.build((choice("N", 1, 2),), (Constraint("never", lambda p, d, c: c.N > 5),), None, None)
-    search = Search({"empty": none}, SearchOptions(sampler=sampler, seed=1))
-    assert search.ask(2) == []
+@pytest.mark.parametrize("most", [4, 5])
+def test_a_space_of_one_config_is_asked_once_and_an_empty_one_never(sampler: str, most: int) -> None:
+    rule = Constraint("X exceeds a number", lambda p, d, c: most > c.X)
+    space = Space.build((choice("X", 4), choice("MODE", "a")), (rule,), None, None)
+    search = Search({"k": space}, SearchOptions(sampler=sampler, seed=1))
+    assert asked(search, 2) == [("k", Config({"X": 4, "MODE": "a"}))] * (most - 4)
     assert search.stopped == "space covered"
 
 
