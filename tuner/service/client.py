@@ -151,13 +151,11 @@ class Client:
 
     def _answer(self, query: Mapping[str, str]) -> RemoteAnswer:
         """The answer to a question: the server's, or the one that it gave last."""
-        key = _query(dict(sorted(query.items())))
-        kept: dict[str, Any] = {}
+        key, kept = _query(dict(sorted(query.items()))), dict[str, Any]()
         with contextlib.suppress(KeyError, OSError, ValueError, sqlite3.Error):
             kept = json.loads(self._cache[key])
-        headers = {"if-none-match": kept["etag"]} if kept else {}
         try:
-            with self._open("GET", f"/v1/best?{key}", headers=headers) as response:
+            with self._open(f"/v1/best?{key}", headers={"if-none-match": kept.get("etag", "")}) as response:
                 if response.status != 304:
                     kept = {"etag": response.headers.get("etag", ""), "at": utc_now()}
                     kept["answer"] = json.loads(response.read(MOST_BYTES))
@@ -196,7 +194,7 @@ class Client:
         for start in range(0, len(problems), AT_ONCE):
             some = [question(problem) for problem in problems[start : start + AT_ONCE]]
             body = {"problems": some, "device": device, "regime": regime, "snapshot": snapshot}
-            reply = self._json("POST", "/v1/best", body)
+            reply = self._json("/v1/best", body)
             snapshot = reply["snapshot"]
             for answer in reply["answers"]:
                 refused = answer.get("refused")
@@ -235,7 +233,7 @@ class Client:
             ServerAway: The server does not answer.
         """
         query = _query(question(problem) | {"device": device, "regime": regime, "format": form})
-        with self._open("GET", f"/v1/export?{query}") as response:
+        with self._open(f"/v1/export?{query}") as response:
             return written(response.read(MOST_BYTES), response.headers, Path(folder))
 
     # --- jobs ----------------------------------------------
@@ -247,23 +245,26 @@ class Client:
             InputError: It is wrong; for a plan, a `PlanError` with line and key.
             ServerAway: The server does not answer.
         """
-        return self._json("POST", "/v1/jobs", job)
+        return self._json("/v1/jobs", job)
 
     def job(self, job_id: str) -> dict[str, Any]:
         """State, progress and report of a job."""
-        return self._json("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        return self._json(_path_of(job_id))
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Cancels a job; what it has measured is kept."""
-        return self._json("POST", f"/v1/jobs/{quote(job_id, safe='')}/cancel")
+        return self._json(f"{_path_of(job_id)}/cancel", {})
 
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
         """What happens to a job, until it ends; goes on where it was after a broken connection."""
-        path, last = f"/v1/jobs/{quote(job_id, safe='')}/events", ""
-        while self.job(job_id)["state"] in ("queued", "running", "stopping") or not last:
+        last = ""
+        while self.job(job_id)["ended_at"] is None or not last:
             headers = {"last-event-id": last} if last else {}
-            with contextlib.suppress(OSError), self._open("GET", path, None, headers, 60.0) as response:
-                for event in _events(response):
+            with (
+                contextlib.suppress(OSError),
+                self._open(f"{_path_of(job_id)}/events", None, headers, 60.0) as lines,
+            ):
+                for event in _events(lines):
                     last = event.get("id", last)
                     yield {"event": event.get("event", ""), **json.loads(event["data"])}
 
@@ -275,34 +276,30 @@ class Client:
         Returns:
             Counts of what is new, what was known, and what was refused, with reasons.
         """
-        length = str(Path(path).stat().st_size)
-        headers = {"content-type": "application/octet-stream", "content-length": length}
-        with Path(path).open("rb") as file:
-            return self._read("POST", "/v1/records", file, headers, 600.0)
+        headers = {"content-type": "application/octet-stream", "content-length": f"{Path(path).stat().st_size}"}
+        with Path(path).open("rb") as file, self._open("/v1/records", file, headers, 600.0) as response:
+            counts: dict[str, Any] = json.loads(response.read(MOST_BYTES))
+            return counts
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
         """Any other GET of the interface: ``client.get("/v1/champions", operation="gemm")``."""
-        return self._json("GET", f"{path}?{urlencode(query)}" if query else path)
+        return self._json(f"{path}?{urlencode(query)}" if query else path)
 
     # --- HTTP ----------------------------------------------
 
-    def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    def _json(self, path: str, body: Any = None) -> dict[str, Any]:
+        """What the server tells as JSON; a body is posted as such."""
         data = None if body is None else json.dumps(body).encode()
-        return self._read(method, path, data, {"content-type": "application/json"} if data else {})
-
-    def _read(self, *request: Any) -> dict[str, Any]:
-        """What the server tells as JSON; takes what `_open` does."""
-        with self._open(*request) as response:
+        with self._open(path, data, {"content-type": "application/json"}) as response:
             keys: dict[str, Any] = json.loads(response.read(MOST_BYTES))
             return keys
 
     def _open(
-        self, method: str, path: str, data: Any = None, headers: Mapping[str, str] | None = None,
-        timeout_s: float = 0.0,
-    ) -> Any:  # fmt: skip
-        """The response to a request; one of status 304 has no body."""
+        self, path: str, data: Any = None, headers: Mapping[str, str] = {}, timeout_s: float = 0.0
+    ) -> Any:
+        """The response to a request, which posts data if there are any; one of status 304 has no body."""
         own = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        request = urllib.request.Request(f"{self.url}{path}", data, {**own, **(headers or {})}, method=method)
+        request = urllib.request.Request(f"{self.url}{path}", data, {**own, **headers})
         try:
             return urllib.request.urlopen(request, timeout=timeout_s or self._timeout_s)
         except urllib.error.HTTPError as error:
@@ -314,6 +311,10 @@ class Client:
                 f"the server {self.url} does not answer ({getattr(error, 'reason', None) or error}); check "
                 "that it runs, or try again"
             ) from error
+
+
+def _path_of(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
 
 
 def question(problem: Problem | ProblemKey | str) -> dict[str, str]:
@@ -347,11 +348,11 @@ def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
 
 def _error_of(told: Mapping[str, Any]) -> TunerError:
     """An error of the kind that was told; names are those of `tuner.errors`."""
-    kind, message = getattr(errors, told["kind"], InputError), str(told["message"])
-    if kind is errors.PlanError:
+    kind, message = str(told["kind"]), str(told["message"])
+    if kind == "PlanError":
         return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
-    is_ours = isinstance(kind, type) and issubclass(kind, TunerError) and kind is not errors.UnknownName
-    return kind(message) if is_ours else InputError(message)
+    plain = (errors.NothingFound, errors.DeviceTrouble, errors.StoreTrouble, EnvironmentTrouble)
+    return {known.__name__: known for known in plain}.get(kind, InputError)(message)
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[dict[str, str]]:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from tuner.declare import catalogue
-from tuner.declare.catalogue import Catalogue
-from tuner.declare.problem import Problem, check_sizes, worded
-from tuner.errors import InputError, NothingFound, PlanError, UnknownName
+from tuner.declare.problem import check_sizes, worded
+from tuner.errors import InputError, NothingFound, PlanError
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import Complaints, document_of, plan_of
 from tuner.service import stored_jobs as jobs
@@ -29,7 +28,6 @@ from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_file, allowed_json, node
 from tuner.service.records import After
 from tuner.service.responses import Reads, Submits, root_of, service_of, working
-from tuner.service.state import Service
 from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import queue
 from tuner.service.tokens import Caller
@@ -119,8 +117,8 @@ def _deadline(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _problem(store: Store, asked: ProblemOfJob, targets: Sequence[str]) -> dict[str, Any]:
-    """A checked problem, written out in full."""
+def _problem(store: Store, asked: ProblemOfJob, targets: Collection[str]) -> dict[str, Any]:
+    """A checked problem, written out in full, for which each of some targets has a kernel."""
     file = allowed_file(store, asked.file) if asked.file else None
     kernels = catalogue.from_file(file) if file else builtin_now()
     if file and not asked.problem and not asked.operation:
@@ -128,31 +126,15 @@ def _problem(store: Store, asked: ProblemOfJob, targets: Sequence[str]) -> dict[
     key, regime = asked.key(kernels), asked.checked_regime()
     problem = key.of_operation(kernels.operation(key.operation))
     check_sizes(problem)
-    _check_kernels(kernels, problem, targets, tuple(asked.kernels))
-    full = {
-        "operation": key.operation, "shape": dict(problem.shape), "dtype": problem.dtype,
-        "layout": problem.layout, "precision": problem.precision, "regime": regime,
-        "kernels": asked.kernels, "file": str(file) if file else "", **problem.told_epilogue,
-    }  # fmt: skip
-    return {"kind": "problem", "problem": full, "files": [str(file)] if file else []}
-
-
-def _check_kernels(kernels: Catalogue, problem: Problem, targets: Sequence[str], only: tuple[str, ...]) -> None:
-    """Refuses a problem that has no kernel for any of some targets.
-
-    Raises:
-        InputError: It has none.
-        UnknownName: No kernel is called like that.
-    """
     for target in targets:
-        try:
-            if kernels.serving(problem, target, only):
-                return
-        except UnknownName:
-            if target == targets[-1]:
-                raise
-    name = problem.operation.name
-    raise InputError(f"{name} has no kernel for {' or '.join(targets)} that is for {problem}")
+        if not kernels.serving(problem, target, tuple(asked.kernels)):
+            raise InputError(
+                f"{key.operation} has no kernel for {target} that is for {problem}; choose another"
+            )
+    names = ("operation", "dtype", "layout", "precision")
+    full = {name: getattr(key, name) for name in names} | {"shape": key.dims, "regime": regime}
+    full |= {"kernels": asked.kernels, "file": str(file or ""), **problem.told_epilogue}
+    return {"kind": "problem", "problem": full, "files": [str(file)] if file else []}
 
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
@@ -160,7 +142,7 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     check_bounds(text)
     try:
         document, complaints = document_of(text, PLAN)
-        files = list(_files(store, document, complaints))
+        files = _files(store, document, complaints)
         plan = plan_of(document, Path("/nothing") / PLAN, complaints)
     except RecursionError:
         raise PlanError(f"{PLAN}: brackets of a plan nest a few levels deep; correct it") from None
@@ -186,28 +168,19 @@ def check_bounds(text: str) -> None:
             raise PlanError(f"{PLAN}:{number}: {rule}, and numbers of up to 20 digits; split it", number)
 
 
-def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) -> Iterator[str]:
+def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) -> list[str]:
     """The kernel files that a plan names, if they are allowed; its other mistakes are for its own checks."""
-    for kind in ("problems", "surveys"):
+    files = []
+    for kind, key in (("problems", "file"), ("surveys", "file"), ("surveys", "shapes")):
         tables = document.get(kind)
         for index, table in enumerate(tables if isinstance(tables, list) else []):
-            if not isinstance(table, dict):
-                continue
-            if kind == "surveys" and "shapes" in table:
-                why = "shapes: a plan that is submitted names no other plan; give the problems in it"
-                raise complaints.about((kind, index, "shapes"), why)
-            if (file := table.get("file")) is not None:
-                try:
-                    yield _whole_path(store, str(file))
-                except InputError as error:
-                    raise complaints.about((kind, index, "file"), f"file: {error}") from None
-
-
-def _whole_path(store: Store, file: str) -> str:
-    path = str(allowed_file(store, file))
-    if file != path:
-        raise InputError(f"a plan that is submitted names a file by its whole path, got {file!r}: {path}")
-    return path
+            file = table.get(key) if isinstance(table, dict) else None
+            with complaints.noting((kind, index, key), f"{key}: "):
+                if file is not None and str(allowed_file(store, str(file))) != file:
+                    raise InputError(f"a plan that is submitted names a file by its whole path, got {file!r}")
+            files += [file] if file is not None else []
+    complaints.check()
+    return files
 
 
 def cancel(store: Store, job_id: str) -> Job:
@@ -337,61 +310,59 @@ async def cancel_one(request: Request, caller: Submits, job_id: str) -> Response
     return JSONResponse(job_json(await cancelled(request, job_id)))
 
 
+async def _counted(request: Request) -> AsyncIterator[None]:
+    """Counts a stream as long as it is open.
+
+    Raises:
+        HTTPException: As many are open as may be.
+    """
+    service = service_of(request)
+    if service.streams >= MOST_STREAMS:
+        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
+        raise HTTPException(503, why, {"retry-after": "5"})
+    service.streams += 1
+    try:
+        yield
+    finally:
+        service.streams -= 1
+
+
 @router.get(
-    "/jobs/{job_id}/events", summary="What happens to a job, as it happens",
+    "/jobs/{job_id}/events", summary="What happens to a job, as it happens", dependencies=[Depends(_counted)],
     responses={200: {"content": {"text/event-stream": {}}}},
 )  # fmt: skip
 async def events(
     request: Request, caller: Reads, job_id: str,
     last_event_id: Annotated[str, Header(max_length=20, description="Only what came after this event.")] = "",
 ) -> Response:  # fmt: skip
-    """Server-sent events: `state` and `progress`, each with an id. The stream ends with the job.
+    """Server-sent events: `state` and `progress`, with the id of the last state. The stream ends with the job.
 
     After a broken connection, browsers ask for what came after the last event that they have.
     """
-    service = service_of(request)
-    job = await working(request, lambda: job_of(service.store, job_id))
-    if service.streams >= MOST_STREAMS:  # no `await` from here until it is counted
-        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
-        raise HTTPException(503, why, {"retry-after": "5"})
+    store = service_of(request).store
+    job = await working(request, lambda: job_of(store, job_id))
     after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
-    service.streams += 1
-    return _CountedStream(_events(request, job, after), service)
+    return EventSourceResponse(_events(request, job, after), ping=15)
 
 
-class _CountedStream(EventSourceResponse):
-    """A stream that is counted from when it is admitted until it ends, whether it was ever read or not."""
-
-    def __init__(self, events: AsyncIterator[ServerSentEvent], service: Service) -> None:
-        super().__init__(events, ping=15)
-        self._service = service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._service.streams -= 1
+def _news(store: Store, job: Job, after: int) -> tuple[Job, Sequence[Any]]:
+    """A job as it is, and then its events after one of them: the last of all is stored with its state."""
+    return job_of(store, job.id), jobs.events(store, job, after)
 
 
 async def _events(request: Request, job: Job, after: int) -> AsyncIterator[ServerSentEvent]:
-    store, clock = service_of(request).store, asyncio.get_running_loop().time
-
-    def news() -> tuple[Sequence[Any], bool]:
-        """The events after the last, and whether no more will come."""
-        now = job_of(store, job.id)  # before the events: the last one is stored with the state
-        events = jobs.events(store, job, after)
-        return events, now.state not in jobs.UNFINISHED and len(events) < jobs.EVENTS_AT_ONCE
-
-    until_s, ended = clock() + STREAM_S, False
-    while clock() < until_s and not ended:
-        events, ended = await working(request, news)
+    store, progress = service_of(request).store, job.progress if job.ended_at else {}
+    for _ in range(int(STREAM_S / LOOK_EVERY_S)):
+        job, events = await working(request, functools.partial(_news, store, job, after))
+        if job.progress != progress:
+            progress = job.progress
+            yield ServerSentEvent(json.dumps(progress), event="progress", id=str(after))
         for event in events:
-            after, is_progress = event.number, event.kind == jobs.PROGRESS
-            data = event.said if is_progress else event.said | {"at": event.at, "state": event.kind}
-            kind = "progress" if is_progress else "state"
-            yield ServerSentEvent(json.dumps(data), event=kind, id=str(event.number))
-        if not ended:
-            await asyncio.sleep(LOOK_EVERY_S)
+            after, data = event.number, event.said | {"at": event.at, "state": event.kind}
+            yield ServerSentEvent(json.dumps(data), event="state", id=str(after))
+        if job.ended_at:
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 @router.get("/allowed", summary="Kernel files that jobs may name")

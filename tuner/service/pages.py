@@ -316,7 +316,7 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
 
     def values() -> dict[str, Any]:
         job = job_queue.job_of(store, job_id)
-        events = [event for event in jobs.events(store, job) if event.kind != jobs.PROGRESS]
+        events = jobs.events(store, job)
         report = job.report if isinstance(job.report, dict) else {}
         is_linked = job.asked["kind"] == "problem" and job.device in devices
         link = job.asked["problem"] | {"device": devices[job.device][0].info.name} if is_linked else None

@@ -77,12 +77,9 @@ class DevicePool:
         found = [device for (device,) in self.devices.values()]
         return tuple(device for device in found if spec == ANY or asks_for((spec,), device.info))
 
-    def targets(self, spec: str) -> tuple[str, ...]:
-        """What kernels have to be for on a device: one of these."""
-        if self.is_elsewhere:
-            kind = spec.partition(":")[0].lower()
-            return (kind,) if kind in KINDS else KINDS
-        return tuple(dict.fromkeys(device.target for device in self.named(spec)))
+    def targets(self, spec: str) -> set[str]:
+        """What kernels have to be for on a device; empty on a cluster, whose night finds devices for them."""
+        return set() if self.cluster else {device.target for device in self.named(spec)}
 
     def _here(self, text: str) -> tuple[str, DeviceInfo] | None:
         """Spec and device of this machine by spec, name or uuid, the first if empty; None if there is none."""

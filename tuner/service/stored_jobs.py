@@ -17,11 +17,6 @@ DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 #: States of a job that has not ended.
 UNFINISHED = (QUEUED, RUNNING, STOPPING)
 STATES = (*UNFINISHED, DONE, FAILED, CANCELLED)
-#: Events of progress that are kept of one job; the latest.
-PROGRESS_KEPT = 200
-PROGRESS = "progress"
-#: Events that are read at a time.
-EVENTS_AT_ONCE = 500
 
 _OF = tables.jobs.c
 
@@ -178,24 +173,18 @@ def note(store: Store, job_id: str, why: str) -> None:
         connection.execute(queued.values(why=why))
 
 
-def progressed(store: Store, one: Job, progress: Mapping[str, Any]) -> None:
-    """Stores the progress of a job, with an event; of these a job keeps the latest."""
-    events = tables.job_events
+def progressed(store: Store, job_id: str, progress: Mapping[str, Any]) -> None:
+    """Stores the progress of a job."""
     with store.writing() as connection:
-        connection.execute(sa.update(tables.jobs).where(_OF.id == one.id).values(progress=progress))
-        _add_event(connection, one.number, PROGRESS, progress)
-        mine = sa.and_(events.c.job == one.number, events.c.kind == PROGRESS)
-        number = events.c.number
-        kept = sa.select(number).where(mine).order_by(number.desc()).limit(PROGRESS_KEPT)
-        connection.execute(sa.delete(events).where(mine, number.not_in(kept)))
+        connection.execute(sa.update(tables.jobs).where(_OF.id == job_id).values(progress=progress))
 
 
 def events(store: Reader, one: Job, after: int = 0) -> Sequence[sa.Row[Any]]:
-    """The events of a job after one of them, in order: their ``number``, ``kind``, ``said`` and ``at``."""
+    """The changes of a job's state after one of them, in order: ``number``, ``kind``, ``said`` and ``at``."""
     of = tables.job_events.c
     later = sa.select(tables.job_events).where(of.job == one.number, of.number > after).order_by(of.number)
     with store.reading() as connection:
-        return connection.execute(later.limit(EVENTS_AT_ONCE)).all()
+        return connection.execute(later).all()
 
 
 def _add_event(connection: sa.Connection, number: int, kind: str, said: Mapping[str, Any]) -> None:

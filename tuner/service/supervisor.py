@@ -282,7 +282,7 @@ class JobSupervisor(Loop):
         runs = process.runs  # before the last progress is read
         progress = process.read("progress")
         if progress and progress != job.progress:
-            jobs.progressed(self._store, job, progress)
+            jobs.progressed(self._store, job.id, progress)
         if not runs:
             state, why = self._outcome(job, process)
             report = process.read("out") if state != QUEUED else None
