@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +40,16 @@ COLD = "cold"
 FORMAT = 1
 #: A model is at most so large, its data's provenance included.
 MOST_BYTES = 1 << 20
-#: Parts of a model that are arrays, and what makes them of these.
-PARTS: Mapping[str, Callable[..., Any]] = {
-    "forest": Forest, "library": Forest, "calibration": Calibration.read, "evidence": Evidence,
-}  # fmt: skip
-#: Values that need no more than single precision.
-SINGLE = (
-    "leaves", "values", "places", "losses", "errors", "inputs", "summed", "library", "behind", "centre",
-    "spread", "knots", "steps", "offsets",
-)  # fmt: skip
+#: Parts of a model that are made of arrays.
+PARTS = "forest", "library", "calibration", "evidence", "network"
+#: Values that need double precision; all others are kept in single.
+DOUBLE = "thresholds", "parameters"
+#: What base 85 counts by its characters, and a digit at each place of five.
+_DIGITS = np.zeros(256, np.uint64)
+_DIGITS[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~")] = range(
+    85
+)
+_WORTH = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
 
 
 def name_of(operation: Operation, dtype: str = "") -> str:
@@ -67,8 +68,8 @@ def to_bytes(model: Model) -> bytes:
         "format": FORMAT, "operation": model.operation, "device": model.device.to_json(),
         "provenance": dict(model.provenance), "limits": vars(model.limits),
         "configs": base64.b64encode(zlib.compress(configs.encode(), 9)).decode(),
-        "traits": [[*key, _arrays(of)] for key, of in model.traits.items()],
-        **{name: _packed(name, getattr(model, name)) for name in ("parameters", *PARTS, "network")},
+        "traits": [[*key, _packed("", of)] for key, of in model.traits.items()],
+        **{name: _packed(name, getattr(model, name)) for name in ("parameters", *PARTS)},
     }  # fmt: skip
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
     if len(text) > MOST_BYTES:
@@ -84,36 +85,31 @@ def from_bytes(text: bytes) -> Model:
     Raises:
         InputError: The text is damaged, or of a later version.
     """
-    if len(text) > MOST_BYTES:
-        raise InputError(f"a model takes {MOST_BYTES} bytes at the most, got {len(text)}; fit it again")
     try:
         body = json.loads(text)
         version, checksum = body["format"], body.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError("a model is JSON with format and checksum, got other text; fit it again") from error
+        if version == FORMAT and checksum == _checksum(body):
+            return _read(body)
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise InputError(f"a model is JSON with all its parts, got {error!r}; fit it again") from error
     if version != FORMAT:
         raise InputError(
             f"a model has format {FORMAT}, got {version!r}; update the tuner or fit the model again"
         )
-    if checksum != _checksum(body):
-        raise InputError("a model's checksum is that of its text, got another: it is damaged; fit it again")
-    try:
-        return _read(body)
-    except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
-        raise InputError(f"a model has all its parts, got {error}; fit it again") from error
+    raise InputError("a model's checksum is that of its text, got another: it is damaged; fit it again")
 
 
 def _read(body: Mapping[str, Any]) -> Model:
-    configs = json.loads(_inflated(base64.b64decode(body["configs"]), 16 * MOST_BYTES))
-    network = _unpacked_all(body.get("network") or {})
-    if network:
-        network["encoding"] = Encoding(**_unpacked_all(network["encoding"]))
+    configs = json.loads(zlib.decompress(base64.b64decode(body["configs"])))
+    parts = {name: _unpacked(body.get(name) if name == "network" else body[name]) for name in PARTS}
+    if network := parts.pop("network"):
+        network = Network(**{**network, "encoding": Encoding(**network["encoding"])})
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), DeviceRates(**body["limits"]),
         [(kernel, Config(config)) for kernel, config in configs], _unpacked(body["parameters"]),
-        {(dtype, layout): Traits(**_unpacked_all(of)) for dtype, layout, of in body["traits"]},
-        **{name: read(**_unpacked_all(body[name])) for name, read in PARTS.items()},
-        provenance=body["provenance"], network=Network(**network) if network else None,
+        {(dtype, layout): Traits(**_unpacked(of)) for dtype, layout, of in body["traits"]},
+        Forest(**parts["forest"]), Forest(**parts["library"]), Calibration.read(**parts["calibration"]),
+        Evidence(**parts["evidence"]), body["provenance"], network,
     )  # fmt: skip
 
 
@@ -121,22 +117,21 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _arrays(of: Any) -> dict[str, Any]:
-    return {name: _packed(name, getattr(of, name)) for name in of.__dataclass_fields__}
-
-
 def _packed(name: str, value: Any) -> Any:
-    """An array as dtype, shape and compressed bytes, columns one after the other; a plain value as it is.
+    """An array as dtype, shape and compressed bytes, columns one after the other; else what JSON has.
 
     Of numbers with a point all first bytes come first, then all second ones: they compress better.
     """
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _packed(name, getattr(value, name)) for name in value.__dataclass_fields__}
     if not isinstance(value, np.ndarray):
-        return _arrays(value) if hasattr(value, "__dataclass_fields__") else value
+        return value
     if value.dtype.kind == "i":
         most = abs(value).max(initial=0)
-        kept = np.dtype(f"i{1 if most < 2**7 else 2 if most < 2**15 else 4}")
+        kind = next(kind for kind in ("i1", "i2", "i4") if most <= np.iinfo(kind).max)
     else:
-        kept = np.dtype(f"f{4 if name in SINGLE else 8}")
+        kind = "f8" if name in DOUBLE else "f4"
+    kept = np.dtype(kind)
     data = np.ascontiguousarray(value.T.astype(kept)).tobytes()
     if kept.kind == "f":
         data = np.frombuffer(data, np.uint8).reshape(-1, kept.itemsize).T.tobytes()
@@ -145,52 +140,27 @@ def _packed(name: str, value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
     if not isinstance(value, dict) or "dtype" not in value:
-        return tuple(value) if isinstance(value, list) else value
+        return {name: _unpacked(part) for name, part in value.items()} if isinstance(value, dict) else value
     dtype, shape = np.dtype(value["dtype"]), value["shape"]
-    if dtype.kind not in "if":
-        raise ValueError(f"an array of {dtype}")
-    room = int(np.prod(shape)) * dtype.itemsize
     if "data" in value:  # as earlier versions kept it
-        data = _inflated(base64.b64decode(value["data"]), room)
+        data = zlib.decompress(base64.b64decode(value["data"]))
     else:
-        data = _inflated(_base85(value["text"]), room)
+        data = zlib.decompress(_base85(value["text"]))
         if dtype.kind == "f":
             data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
     wide = np.int32 if dtype.kind == "i" else np.float64
     return np.ascontiguousarray(np.frombuffer(data, dtype).reshape(shape[::-1]).T.astype(wide))
 
 
-#: What a character of base 85 counts, and a digit at each place of five.
-_COUNTS = np.full(256, 1 << 33, np.uint64)
-_COUNTS[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~")] = range(
-    85
-)
-_WORTH = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
-
-
 def _base85(text: str) -> bytes:
-    """What `base64.b85encode` wrote; the standard library takes a tenth of a second to read a megabyte.
-
-    Raises:
-        ValueError: It wrote no such text.
-    """
+    """What `base64.b85encode` wrote; the standard library takes a tenth of a second to read a megabyte."""
     missing = -len(text) % 5
-    digits = _COUNTS[np.frombuffer(text.encode("ascii") + b"~" * missing, np.uint8)]
-    values = digits.reshape(-1, 5) @ _WORTH
-    if values.max(initial=0) >= 1 << 32:
-        raise ValueError("a text in base 85 has other characters, or groups beyond four bytes")
-    data = values.astype(">u4").tobytes()
+    digits = _DIGITS[np.frombuffer(text.encode("ascii") + b"~" * missing, np.uint8)]
+    data = (digits.reshape(-1, 5) @ _WORTH).astype(">u4").tobytes()
     return data[: len(data) - missing]
-
-
-def _inflated(kept: bytes, room: int) -> bytes:
-    """What was compressed; one byte more than there is room for if that was more."""
-    return zlib.decompressobj().decompress(kept, room + 1)
-
-
-def _unpacked_all(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _unpacked(value) for name, value in values.items()}
 
 
 def path_of(name: str, device: str, directory: Path | None = None) -> Path:
@@ -224,9 +194,9 @@ def models(
         InputError: A file cannot be read; the message names it.
         StoreTrouble: The database cannot be read.
     """
-    by_device = _named(operation, operation, regime, directory, store)
-    if dtype:
-        by_device |= _named(f"{operation} {dtype}", operation, regime, directory, store)
+    by_device: dict[str, Model] = {}
+    for name in dict.fromkeys([operation, f"{operation} {dtype}".strip()]):
+        by_device |= _named(name, operation, regime, directory, store)
     return list(by_device.values())
 
 
