@@ -59,12 +59,7 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    snapshot, catalogue = Snapshot.open(kept_open(db)), builtin_now()
-    result = snapshot.once(
-        (ANSWER, problem, where, regime, kernel, confirmed, id(catalogue)),
-        lambda: _answered(snapshot, parse_key(problem), where, regime, kernel, None, confirmed),
-        catalogue,
-    )
+    result = answer(kept_open(db), problem, where, regime, kernel, confirmed=confirmed)
     if result.match != EXACT and not (regime != "cold" or kernel or db):
         DEMAND.asked(result)
     return result
@@ -72,7 +67,7 @@ def best(
 
 def answer(
     source: Store | Snapshot | None,
-    problem: ProblemKey,
+    problem: Problem | ProblemKey | str,
     device: DeviceInfo | str,
     regime: str = "cold",
     kernel: str | None = None,
@@ -85,7 +80,7 @@ def answer(
 
     Args:
         source: Where records are, or a state of them that was opened before; None without a database.
-        problem: What is to be computed.
+        problem: What is to be computed: a problem, its key or words, as for `best`.
         device: Where: a device of this machine, or a name such as ``NVIDIA H200`` or a uuid.
         regime: How time was taken; where nothing was timed like that, another regime answers and is told.
         kernel: Only this kernel.
@@ -102,38 +97,30 @@ def answer(
     """
     snapshot = source if isinstance(source, Snapshot) else Snapshot.open(source, published)
     declared = catalogue or builtin_now()
-    return snapshot.once(
-        (ANSWER, problem, device, regime, kernel, confirmed, id(declared), catalogue is None),
-        lambda: _answered(snapshot, problem, device, regime, kernel, catalogue, confirmed),
-        declared,
-    )
+
+    def work() -> Answer:
+        full = snapshot.once(("device", device), lambda: completed_device(device, snapshot.devices()))
+        question = Question(parse_key(problem, declared), full, regime, kernel or "", catalogue, confirmed)
+        result = _answered(Case(question, snapshot, declared, declared_problem(question, declared)))
+        if result.champion is None:
+            return result
+        versions = {"compiler": installed_compiler(device.kind)} if isinstance(device, DeviceInfo) else {}
+        stale, why = staleness(result.champion.record, catalogue, full, versions)
+        return replace(result, stale=stale, stale_reason=why)
+
+    key = ANSWER, problem, device, regime, kernel, confirmed, id(declared), catalogue is None
+    return snapshot.once(key, work, declared)
 
 
-def _answered(
-    snapshot: Snapshot,
-    problem: ProblemKey,
-    device: DeviceInfo | str,
-    regime: str,
-    kernel: str | None,
-    catalogue: Catalogue | None,
-    confirmed: bool,
-) -> Answer:
-    """The answer of the first tier that has one, marked where it is stale.
+def _answered(case: Case) -> Answer:
+    """The answer of the first tier that has one.
 
     Where nothing of the regime is known, what was timed in another one answers before a mere default does.
     """
-    full = snapshot.once(("device", device), lambda: completed_device(device, snapshot.devices()))
-    question = Question(problem, full, regime, kernel or "", catalogue, confirmed)
-    declared = catalogue or builtin_now()
-    case = Case(question, snapshot, declared, declared_problem(question, declared))
     result = by_record(case) or by_another_regime(case) or default(case)
     if result is None:
         raise NothingFound(_nothing(case))
-    if result.champion is None:
-        return result
-    versions = {"compiler": installed_compiler(device.kind)} if isinstance(device, DeviceInfo) else {}
-    stale, why = staleness(result.champion.record, catalogue, full, versions)
-    return replace(result, stale=stale, stale_reason=why)
+    return result
 
 
 def _nothing(case: Case) -> str:

@@ -127,7 +127,7 @@ class Answer:
     stale: bool | None = False
     stale_reason: str = ""
     question: Question | None = None
-    default: tuple[str, Config] | None = None
+    default: tuple[str, Config] = ("", Config({}))
     library: str = ""
     reasons: tuple[str, ...] = ()
     predicted: Predicted | None = None
@@ -146,17 +146,12 @@ class Answer:
     @property
     def kernel(self) -> str:
         """Name of the kernel."""
-        return self.champion.record.kernel if self.champion is not None else self._default[0]
+        return self.champion.record.kernel if self.champion is not None else self.default[0]
 
     @property
     def config(self) -> Mapping[str, Any]:
         """A config of the kernel that is legal for the problem and device that were asked for."""
-        return self.champion.record.config if self.champion is not None else self._default[1]
-
-    @property
-    def _default(self) -> tuple[str, Config]:
-        assert self.default is not None, "an answer has a record or a default"
-        return self.default
+        return self.champion.record.config if self.champion is not None else self.default[1]
 
     @property
     def expected_loss(self) -> float:
@@ -247,24 +242,22 @@ def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[st
 def _figures(champion: Champion | None) -> dict[str, Any]:
     if champion is None:
         return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
-    record, error = champion.record, champion.record.measurement.error
+    record, baseline, told_baseline = champion.record, champion.baseline, None
+    measurement, error = record.measurement, record.measurement.error
+    if baseline is not None:
+        threads = baseline.measurement.circumstances.get("threads")
+        told_baseline = {
+            "name": baseline.kernel,
+            "version": baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} "),
+            "time_s": baseline.measurement.time_s, "tflops": baseline.tflops,
+            **({} if threads is None else {"threads": int(threads)}),
+        }  # fmt: skip
     return {
-        "time_s": record.measurement.time_s, "noise": record.measurement.noise, "tflops": record.tflops,
-        "gbps": record.gbps, "baseline": _baseline_json(champion.baseline),
+        "time_s": measurement.time_s, "noise": measurement.noise, "tflops": record.tflops, "gbps": record.gbps,
+        "baseline": told_baseline,
         # 0 says that nothing was compared: no library, or one that could not be timed.
         "speedup": champion.speedup or None,
         "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
-    }  # fmt: skip
-
-
-def _baseline_json(baseline: Record | None) -> dict[str, Any] | None:
-    if baseline is None:
-        return None
-    version = baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} ")
-    threads = baseline.measurement.circumstances.get("threads")
-    return {
-        "name": baseline.kernel, "version": version, "time_s": baseline.measurement.time_s,
-        "tflops": baseline.tflops, **({} if threads is None else {"threads": int(threads)}),
     }  # fmt: skip
 
 

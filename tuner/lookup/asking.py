@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -87,6 +88,7 @@ def kept_open(url: str = "", patience_s: float = 30.0) -> Store | None:
         return _STORES.get(key)
 
 
+@functools.cache
 def _file(url: str) -> Path | None:
     """The file of a SQLite database; None for any other."""
     path = url.removeprefix("sqlite:///").partition("?")[0]
@@ -115,11 +117,9 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
     Raises:
         InputError: The words name no problem.
     """
-    if isinstance(problem, ProblemKey):
-        return problem
     if isinstance(problem, str):
         problem = _problem_of(problem, catalogue or builtin_now())
-    return ProblemKey.of(problem)
+    return problem if isinstance(problem, ProblemKey) else ProblemKey.of(problem)
 
 
 def _problem_of(words: str, catalogue: Catalogue) -> Problem:
@@ -129,18 +129,18 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
     if len(sizes) != len(operation.dims):
         wanted = " ".join(dim.upper() for dim in operation.dims)
         raise InputError(f"{name} takes {wanted}: {len(operation.dims)} dims, got {len(sizes)} in {words!r}")
+    kinds = {"dtype": operation.dtypes, "precision": PRECISIONS, "epilogue": WORDS}
     others = [word for word in rest if not word.isdigit()]
-    dtype = next((word for word in others if word in operation.dtypes), "")
-    precision = next((word for word in others if word in PRECISIONS), "")
-    epilogue = next((word for word in others if word.partition("+")[0] in WORDS), "")
-    layout = next((word for word in others if word not in (dtype, precision, epilogue)), "")
-    if len(others) > len(list(filter(None, (dtype, layout, precision, epilogue)))):
+    named: dict[str, str] = {}
+    for word in others:
+        first = word.partition("+")[0]
+        named.setdefault(next((kind for kind, words in kinds.items() if first in words), "layout"), word)
+    if len(others) > len(named):
         raise InputError(
             "a problem has one dtype, one layout, one precision and one epilogue, got "
             f"{' '.join(others)} in {words!r}"
         )
-    shape = dict(zip(operation.dims, sizes, strict=True))
-    return operation.problem(shape, dtype, layout, precision, epilogue)
+    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), **named)
 
 
 def device_in_full(words: str, db: str = "") -> DeviceInfo:
@@ -155,12 +155,7 @@ def device_in_full(words: str, db: str = "") -> DeviceInfo:
         DeviceTrouble: There is no such device here.
         StoreTrouble: The database cannot be used.
     """
-    store = opened(db)
-    try:
-        return completed_device(parse_device(words), Snapshot.open(store).devices())
-    finally:
-        if store is not None:
-            store.close()
+    return completed_device(parse_device(words), Snapshot.open(kept_open(db)).devices())
 
 
 def completed_device(device: DeviceInfo | str, known: Sequence[DeviceInfo]) -> DeviceInfo:

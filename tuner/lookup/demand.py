@@ -82,13 +82,9 @@ class Demand:
             answer: What was answered; None without an answer.
             db: URL of the database; the default one when empty.
         """
-        url, match, saves_s = (
-            database_url(db),
-            answer.match if answer else "",
-            saving_s(answer, problem, device),
-        )
+        match, saves_s = answer.match if answer else "", saving_s(answer, problem, device)
         one = Wanted(ProblemKey.of(problem), device.kind, device.name, match, 1, saves_s)
-        count = CallCount(url, one)
+        count = CallCount(database_url(db), one)
         if os.environ.get(VARIABLE) == "0":
             return count
         with self._lock:
@@ -111,7 +107,8 @@ class Demand:
             db: URL of the database; the default one when empty.
         """
         question = answer.question
-        if answer.match == EXACT or question is None or question.regime != COLD or question.kernel:
+        off = os.environ.get(VARIABLE) == "0"
+        if off or answer.match == EXACT or question is None or question.regime != COLD or question.kernel:
             return
         problem = declared_problem(question, catalogue or builtin_now())
         if problem is not None and not problem.operation.origin:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import alike
@@ -31,12 +30,14 @@ class Case:
         snapshot: What is known.
         catalogue: Kernels as they are now.
         problem: The problem as declared now; None where it is not, and only its own records can answer.
+        finishing: True for kernels alone that can apply an epilogue.
     """
 
     question: Question
     snapshot: Snapshot
     catalogue: Catalogue
     problem: Problem | None
+    finishing: bool = False
 
     @property
     def store(self) -> Store | None:
@@ -48,11 +49,12 @@ class Case:
         operation, kind = self.question.problem.operation, self.question.device.kind
         only, catalogue = self.question.kernel, self.catalogue
         return self.snapshot.once(
-            ("kernels", operation, kind, only, id(catalogue)),
+            ("kernels", operation, kind, only, self.finishing, id(catalogue)),
             lambda: [
                 kernel
                 for kernel in catalogue.kernels
                 if kernel.operation == operation and only in ("", kernel.name) and kernel.kind == kind
+                if kernel.scope.epilogues or not self.finishing
             ],
             catalogue,
         )
@@ -75,17 +77,14 @@ class Case:
 
 def exact(case: Case) -> Answer | None:
     """The champion of this very problem: one of this board first, then what is not stale, then the latest."""
-    question = case.question
-    store, own = case.store, None
+    question, store, own = case.question, case.store, None
     if store is not None:
         place = question.problem, question.device, question.regime
         own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
         if own is not None and store.is_chosen(own) and case.may_run(own.record):
             return Answer(own, question=question)
-    champions = [
-        champion for champion in (own, case.snapshot.published_champion(question)) if champion is not None
-    ]
-    champions = [champion for champion in champions if case.may_run(champion.record)]
+    both = own, case.snapshot.published_champion(question)
+    champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
     if not champions:
         return None
 
@@ -128,13 +127,11 @@ def similar_device(case: Case) -> Answer | None:
     """What is known of a device that is like this one, whose own loss nobody has measured."""
     where, operation = case.question.device, case.question.problem.operation
     what, kin = alike(where, [*(model.device for model in case.models()), *case.snapshot.devices()])
-    for other in [*{device.name: device for device in reversed(kin)}.values()][::-1]:
-        answer = _of_device(
-            case, other.name, f"no {operation} is known on {where.name}; {other.name} is {what}"
-        )
-        if answer is not None:
-            return _with_all_cores(case, answer, other.cores)
-    return None
+    names = [*dict.fromkeys(device.name for device in reversed(kin))][::-1]
+    answers = (
+        _of_device(case, name, f"no {operation} is known on {where.name}; {name} is {what}") for name in names
+    )
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
@@ -155,27 +152,11 @@ def _of_device(case: Case, name: str, alike: str = "") -> Answer | None:
         of = question.problem.operation, question.problem.arithmetic, question.device.kind
         subject = Subject(*of, question.regime, name)
         tuned = snapshot.tuned(subject, catalogue)
-        key = "near", subject, id(catalogue), question.kernel
+        key = "near", subject, id(catalogue), question.kernel, case.finishing
         near = snapshot.once(key, lambda: extra.near(tuned, case.kernels()), catalogue) if tuned else None
         answer = near.answer(question, problem, alike) if near is not None else None
     result: Answer | None = answer
     return result
-
-
-def _with_all_cores(case: Case, answer: Answer, before: int) -> Answer:
-    """On a CPU with more or fewer cores, threads in proportion, where that is legal and worth trying."""
-    kernel = next(each for each in case.kernels() if each.name == answer.kernel)
-    name, cores = kernel.threads, case.question.device.cores
-    threads = answer.config.get(name)
-    if not isinstance(threads, int) or threads < 2 or not cores or not before or case.problem is None:
-        return answer
-    values = [value for each in kernel.parameters if each.name == name for value in each.values]
-    fitting = [value for value in values if isinstance(value, int) and value <= threads * cores / before]
-    config = Config({**answer.config, name: max(fitting, default=threads)})
-    if config == answer.config or not legal(kernel, case.problem, case.question.device, [config])[1][0]:
-        return answer
-    why = f"{name}={config[name]} for {name}={threads}, since {cores} cores are not {before}"
-    return replace(answer, default=(answer.kernel, config), reasons=(*answer.reasons, why))
 
 
 def default(case: Case) -> Answer | None:
@@ -197,7 +178,7 @@ def default(case: Case) -> Answer | None:
     if library:
         reasons.append(f"{library} is the safer choice: no kernel was seen to be faster here")
     return Answer(
-        None, DEFAULT, Loss(UNMEASURED, 0, "not measured: nothing is known here"), question=question,
+        None, DEFAULT, _unmeasured("nothing is known here"), question=question,
         default=(kernel.name, config), library=library, reasons=tuple(reasons), stale=False,
     )  # fmt: skip
 
@@ -222,15 +203,14 @@ def by_another_regime(case: Case) -> Answer | None:
     ):
         answer = by_record(replace(case, question=replace(question, regime=regime)))
         if answer is not None:
-            said = f"not measured: timed {regime} for this very problem, and not {question.regime}"
-            loss = (
-                replace(answer.loss, said=f"{regime}: {answer.loss.said}") if answer.loss.cases else answer.loss
-            )
-            reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
-            library = "" if answer.use == "kernel" else answer.use
+            loss, library = answer.loss, answer.library
             if answer.match == EXACT:
-                return _answering(answer, question, reason, Loss(UNMEASURED, 0, said), library)
-            return _answering(answer, question, reason, loss, answer.library)
+                loss = _unmeasured(f"timed {regime} for this very problem, and not {question.regime}")
+                library = "" if answer.use == "kernel" else answer.use
+            elif loss.cases:
+                loss = replace(loss, said=f"{regime}: {loss.said}")
+            reason = f"nothing was timed {question.regime} on such a device; this was timed {regime}"
+            return _answering(answer, question, reason, loss, library)
     return None
 
 
@@ -241,20 +221,12 @@ def _answering(answer: Answer, question: Question, reason: str, loss: Loss, libr
 
 def from_plain(case: Case) -> Answer | None:
     """What is known of a problem without its epilogue; None where nothing is that may be used with it."""
-    question, problem, every = case.question, case.problem, case.catalogue
+    question, problem = case.question, case.problem
     if problem is None:
         return None
-    # The same object for the same catalogue, since much is kept by it.
-    applying = case.snapshot.once(
-        ("applying", id(every)),
-        lambda: Catalogue(
-            every.operations, tuple(kernel for kernel in every.kernels if kernel.scope.epilogues)
-        ),
-        every,
-    )
     plain = replace(question, problem=question.problem.plain)
-    without = replace(case, question=plain, catalogue=applying, problem=declared_problem(plain, every))
-    kernels = {kernel.name: kernel for kernel in case.kernels() if kernel.scope.epilogues}
+    without = replace(case, question=plain, problem=declared_problem(plain, case.catalogue), finishing=True)
+    kernels = {kernel.name: kernel for kernel in without.kernels()}
     for tier in (exact, best_trial, predicted, similar_device):
         answer = tier(without)
         kernel = kernels.get(answer.kernel) if answer is not None else None
@@ -265,12 +237,17 @@ def from_plain(case: Case) -> Answer | None:
                 f"nothing was timed with epilogue {question.problem.epilogue}, which adds one pass over the "
                 "result; answered without it"
             )
-            said = f"not measured: timed for this very problem without {question.problem.epilogue}"
-            loss = Loss(UNMEASURED, 0, said) if answer.match == EXACT else answer.loss
+            loss = answer.loss
+            if answer.match == EXACT:
+                loss = _unmeasured(f"timed for this very problem without {question.problem.epilogue}")
             library = "" if answer.use == "kernel" else library_of(case) or answer.use
             answer = replace(answer, match=PREDICTED if answer.match == EXACT else answer.match)
             return _answering(answer, question, reason, loss, library)
     return None
+
+
+def _unmeasured(why: str) -> Loss:
+    return Loss(UNMEASURED, 0, f"not measured: {why}")
 
 
 def library_of(case: Case) -> str:

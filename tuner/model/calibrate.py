@@ -80,7 +80,7 @@ class Cases:
         """
         by_kernel = self.gain > margin
         answered_s = np.where(by_kernel, self.kernel_s, self.library_s)
-        return answered_s, 1 - self.best_s / answered_s, np.where(by_kernel, *self.error.T)
+        return answered_s, 1 - self.best_s / answered_s, np.where(by_kernel, self.error[:, 0], self.error[:, 1])
 
 
 def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:

@@ -26,8 +26,8 @@ from tuner.errors import NothingFound
 from tuner.lookup.asking import device_in_full, kept_open
 from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import LossSummary, spread_of, spread_text
-from tuner.model.fit import refit, timings
-from tuner.model.judging import cases_of, later_answers, read_page
+from tuner.model.fit import refit
+from tuner.model.judging import cases_of, read_page
 from tuner.model.predict import Model
 from tuner.model.stored import models, name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
@@ -115,37 +115,18 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     """
     writable_file(output)
     known = KnownModel.of(dtype=dtype, db=db, **where)
-    drawn = [read_page(page, known.operation, known.model) for page in pages]
-    cases = cases_of(known.model, known.kernels, [answer for _, answers in drawn for answer in answers])
+    drawn = [read_page(page, known.model) for page in pages]
+    cases = cases_of(
+        known.model, known.operation, known.kernels, [case for page in drawn for case in page["cases"]]
+    )
     corrected = known.model.calibration.corrected(cases)
-    origin = {"calibrated_at": utc_now(), "drawn_seeds": [seed for seed, _ in drawn]}
+    origin = {"calibrated_at": utc_now(), "drawn_seeds": [page["seed"] for page in drawn]}
     made = replace(known.model, calibration=corrected, provenance={**known.model.provenance, **origin})
     with Store.open(db) as store:
         name = name_of(known.operation, dtype)
         watched.add_model(store, name, made.device.name, regime_of(made), to_bytes(made))
     _show(made, before=known.model.calibration.judged(cases), now=corrected.judged(cases))
     _publish(made, known.operation, dtype, output)
-
-
-@model.command()
-@_of_model
-def check(dtype: str, db: str, **where: Any) -> None:
-    """Compare what a model says with surveys that it was not fitted to.
-
-    A survey made after the fit, for a minute or two, tells how the model does on this board, at those of its
-    problems where it happened to time what the model answers.
-    """
-    known = KnownModel.of(dtype=dtype, db=db, **where)
-    of, kernels = known.model, known.kernels
-    with Store.open(db, read_only=True) as store:
-        surveyed = timings(store, known.operation, kernels.values(), of.device.name, regime_of(of), dtype)
-    answers = later_answers(of, kernels, surveyed)
-    if not answers:
-        raise NothingFound(
-            f"the database's surveys of {of.operation} time nothing that the model answers at problems that it "
-            "was not fitted to; survey more"
-        )
-    _show(of, at_other_problems=of.calibration.judged(cases_of(of, kernels, answers)))
 
 
 @model.command()

@@ -340,28 +340,27 @@ def joined(
     registers: dict[tuple[str, Config], int] = {}
     times: dict[tuple[ProblemKey, tuple[str, Config] | None], Timing] = {}
     for part in parts:
-        configs = [(config.kernel, Config(dict(config.config))) for config in part.configs]
+        named = [(config.kernel, Config(dict(config.config))) for config in part.configs]
+        registers = {of: one.registers for of, one in zip(named, part.configs, strict=True)} | registers
         current = [sources.get(config.kernel) == latest_hash(config.source_hash) for config in part.configs]
-        for named, config in zip(configs, part.configs, strict=True):
-            registers.setdefault(named, config.registers)
+        # The library is the last, as its number -1 says.
+        is_counted, configs = [*current, True], [*named, None]
         for timing in part.timings:
-            problem, is_library = part.problems[timing.problem], timing.config == LIBRARY
-            if dtype in ("", problem.dtype) and (is_library or current[timing.config]):
-                times[problem, None if is_library else configs[timing.config]] = timing
+            problem = part.problems[timing.problem]
+            if dtype in ("", problem.dtype) and is_counted[timing.config]:
+                times[problem, configs[timing.config]] = timing
     times = {at: timing for at, timing in times.items() if not timing.outcome.failed}
     if not times:
         return None
     problems = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in times))}
-    numbers = {
-        named: number
-        for number, named in enumerate(dict.fromkeys(named for _, named in times if named is not None))
-    }
+    every = list(dict.fromkeys(named for _, named in times if named is not None))
+    numbers = {None: LIBRARY} | {named: number for number, named in enumerate(every)}
     return Timings(
-        [operation.problem(key.dims, key.dtype, key.layout) for key in problems], list(numbers),
+        [operation.problem(key.dims, key.dtype, key.layout) for key in problems], every,
         np.array([problems[key] for key, _ in times], np.int64),
-        np.array([LIBRARY if named is None else numbers[named] for _, named in times], np.int64),
+        np.array([numbers[named] for _, named in times], np.int64),
         np.array([timing.time_s for timing in times.values()]),
-        np.array([registers[named] for named in numbers], float), _parts_provenance(parts),
+        np.array([registers[named] for named in every], float), _parts_provenance(parts),
     )  # fmt: skip
 
 

@@ -303,7 +303,6 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        self._check(problem)
         expected: dict[Named, float] = {}
         for (name, config), time_s in sorted(timed.items(), key=lambda item: item[1])[:parents]:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
@@ -329,13 +328,6 @@ class Predictor:
         shared = [sum(other[name] == value for name, value in config.items()) for other in every]
         return int(numbers[int(np.argmax(shared))])
 
-    def _check(self, problem: Problem) -> None:
-        if not self.model.knows(problem):
-            raise InputError(
-                f"a model answers for what was surveyed, {self.model.operation} of "
-                f"{sorted(self.model.traits)}, got {problem}; survey that, too"
-            )
-
     def _lot(self, problem: Problem) -> Lot:
         """All configs of the shortlist."""
         key, model = (problem.dtype, problem.layout), self.model
@@ -352,8 +344,13 @@ class Predictor:
 
     def _known(self, problem: Problem) -> _Known:
         """What to choose among: legal configs that were good near by, or are like these, else all."""
-        self._check(problem)
-        model, lot = self.model, self._lot(problem)
+        model = self.model
+        if not model.knows(problem):
+            raise InputError(
+                f"a model answers for what was surveyed, {model.operation} of {sorted(model.traits)}, "
+                f"got {problem}; survey that, too"
+            )
+        lot = self._lot(problem)
         count, kind = len(model.configs), list(model.traits).index((problem.dtype, problem.layout))
         behind, gains = model.evidence.around(problem, kind, count)
         if not np.isfinite(model.evidence.library).any():  # there is no library

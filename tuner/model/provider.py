@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from tuner.results.record import latest_hash
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
 
-#: Leads that differ by less look the same when they are printed.
-NOTICEABLE = 0.005
 #: How many times as fast as the library a config must be where nobody measured how far such figures are off.
 LEAD = 1 / (1 - RECKONED)
 
@@ -59,20 +57,48 @@ def from_model(
     prediction = predictor_for(model, kernels, question.device).answer(problem)
     if prediction.best is None:
         return None
-    baseline = problem.operation.baselines.get(question.device.kind)
-    name = baseline.named(problem) if baseline else "the library"
     library_s = prediction.library_s if math.isfinite(prediction.library_s) else None
     predicted = Predicted(prediction.best.time_s, library_s, None if alike else prediction.time_interval_s)
-    lead, least = math.exp(prediction.gain), math.exp(model.calibration.margin)
-    if alike:  # none is trusted from another CPU: their libraries, cores and caches differ more
-        least = math.inf if kind_of(question.device.kind).is_host else LEAD
-    by_library = library_s is not None and not lead > least
-    stale, why = staleness_of(model, question.device, kernels)
+    lead, least = math.exp(prediction.gain), LEAD if alike else math.exp(model.calibration.margin)
+    counts, (stale, why) = model.provenance, staleness_of(model, question.device, kernels)
+    rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
+    doubt = f"{lead:.2f} x as fast with what was timed near by, and {least:.2f} x is needed"
+    return _answer(
+        question, problem, alike, (rests, "" if library_s is None or lead > least else doubt),
+        default=prediction.best[:2], predicted=predicted, loss=_loss(model, prediction, alike), stale=stale,
+        stale_reason=why,
+    )  # fmt: skip
+
+
+def _answer(
+    question: Question,
+    problem: Problem,
+    alike: str,
+    reasons: tuple[str, str],
+    predicted: Predicted,
+    **more: Any,
+) -> Answer:
+    """An answer by what was timed at other problems, or on another device.
+
+    Args:
+        question: What is asked.
+        problem: The same as it is declared now.
+        alike: In what the other device is like the question's; empty where it is the same.
+        reasons: What the answer rests on; and why the kernel's lead over the library is not supported, empty if
+            it is. None is on another CPU: their libraries, cores and caches differ more.
+        predicted: Times.
+        more: Other attributes.
+    """
+    (rests, doubt), kind = reasons, question.device.kind
+    baseline = problem.operation.baselines.get(kind)
+    library = baseline.named(problem) if baseline else ""
+    if alike and kind_of(kind).is_host:
+        doubt = doubt or "another CPU tells too little of it"
+    if library and doubt:
+        rests += f"; {library} is the safer choice: the kernel is {predicted.speedup:.2f} x as fast, {doubt}"
     return Answer(
-        None, SIMILAR_DEVICE if alike else PREDICTED, _loss(model, prediction, alike), stale=stale,
-        stale_reason=why, question=question, default=prediction.best[:2], library=name if by_library else "",
-        reasons=(*([alike] if alike else []), _reason(model, predicted, prediction.best[0], lead, least, name)),
-        predicted=predicted,
+        None, SIMILAR_DEVICE if alike else PREDICTED, question=question, library=library if doubt else "",
+        reasons=(*([alike] if alike else []), rests), predicted=predicted, **more,
     )  # fmt: skip
 
 
@@ -80,33 +106,11 @@ def _loss(model: Model, prediction: Prediction, alike: str) -> Loss:
     if alike:
         return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
     trust, (low, high) = model.calibration, prediction.loss_interval
-    against = "what a study is likely to find, extrapolated from fewer tries there"
-    if trust.searched:
-        against = f"a longer search, which {trust.searched} of them had; at the others {against}"
-    said = (
-        f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times, against "
-        f"{against}; the nearest ones count more"
-    )
+    said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
     if trust.drawn:
-        drawn = f"what {trust.drawn} problems drawn after the fit lost against studies"
-        said = f"{trust.scale:.2f} of what was {said}: it is scaled to {drawn}"
-    said += f"; four of five lose {low:.1%} to {high:.1%}"
+        said += f", and scaled to what {trust.drawn} problems drawn after the fit lost against studies"
+    said += f"; the nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
     return Loss(prediction.expected_loss, len(trust.losses), said, prediction.loss_interval)
-
-
-def _reason(model: Model, predicted: Predicted, kernel: str, lead: float, least: float, library: str) -> str:
-    counts = model.provenance
-    rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
-    if predicted.library_s is None:
-        return rests
-    if lead > least:
-        return f"{rests}: {kernel} is {predicted.speedup:.2f} x as fast as {library}"
-    why = f"below {least:.2f} x" if math.isfinite(least) else "on another CPU"
-    # Where what was timed near by says less than the prediction, that is what was too little.
-    near = ""
-    if lead < predicted.speedup * (1 - NOTICEABLE):
-        near = f" and {lead:.2f} x with what was timed near by"
-    return f"{rests}: {library} is the safer choice, {kernel} is {predicted.speedup:.2f} x as fast{near}, {why}"
 
 
 def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:
@@ -137,6 +141,8 @@ def search(
     return predictor_for(model, surveyed, device) if surveyed else None
 
 
+#: Less than this looks like nothing when it is printed.
+NOTICEABLE = 0.0005
 #: A problem is near another one if no dim differs by a larger factor.
 NEAR = 4.0
 #: Near problems with the library's time that must speak for a kernel.
@@ -185,38 +191,31 @@ class TunedNear:
             problem: The same as it is declared now.
             alike: In what the device of the problems is like the question's; empty where it is the same.
         """
-        best, host = self._best(problem, question.device), kind_of(question.device.kind).is_host
+        best = self._best(problem, question.device)
         if best is None:
             return None
-        (kernel, config), gain = self._choices.named(best[0]), best[1]
-        apart = distances(self._places, log_dims(problem.shape))
-        timed = [at for at, tuned in enumerate(self._tuned) if (kernel, config) in tuned.times]
-        near = self._tuned[min(timed, key=apart.__getitem__)]
-        time = near.times[kernel, config]
+        named, gain = self._choices.named(best[0]), best[1]
+        here = log_dims(problem.shape)
+        timed = [at for at, tuned in enumerate(self._tuned) if named in tuned.times]
+        near = self._tuned[min(timed, key=distances(self._places, here).__getitem__)]
+        time = near.times[named]
         kernel_s = time.time_s * self._rates.roofline_s(problem) / self._rates.roofline_s(near.problem)
         predicted = Predicted(kernel_s, kernel_s * math.exp(gain) if math.isfinite(gain) else None, None)
-        close = (np.abs(self._places - log_dims(problem.shape)) <= math.log2(NEAR)).all(axis=1)
-        speak = int((close & self._has_library).sum())
-        baseline = problem.operation.baselines.get(question.device.kind)
-        library = baseline.named(problem) if baseline else ""
-        if predicted.speedup > LEAD and speak >= LEAST_NEAR and not (alike and host):
-            library = ""
-        behind = time.time_s / near.best_s
-        slower = "the best" if behind < 1.0005 else f"{behind - 1:.1%} slower than the best"
-        rests = f"no survey was made, but {len(self._tuned)} problems were tuned"
-        reasons = [f"{rests}: {kernel} was {slower} at {near.problem} on {near.device.name}"]
-        if library:
-            reasons.append(
-                f"{library} is the safer choice: what such answers lose was not measured, and a lead "
-                f"of {LEAD:.2f} x is not known from {LEAST_NEAR} problems with all dims within {NEAR:g} x"
-            )
-        stale = time.source_hash != self._sources[kernel]
-        said = "not measured: it would take a survey of the operation on this device"
-        return Answer(
-            None, SIMILAR_DEVICE if alike else PREDICTED, Loss(UNMEASURED, 0, said), stale=stale,
-            stale_reason=f"kernel {kernel!r} has changed since; tune again" if stale else "", question=question,
-            default=(kernel, config), library=library, reasons=(*([alike] if alike else []), *reasons),
-            predicted=predicted,
+        close = (np.abs(self._places - here) <= math.log2(NEAR)).all(axis=1) & self._has_library
+        behind = time.time_s / near.best_s - 1
+        slower = f"{behind:.1%} slower than the best" if behind >= NOTICEABLE else "the best"
+        rests = (
+            f"no survey was made, but {len(self._tuned)} problems were tuned: {named[0]} was {slower} at "
+            f"{near.problem} on {near.device.name}"
+        )
+        doubt = f"{LEAD:.2f} x is needed at {LEAST_NEAR} problems with all dims within {NEAR:g} x"
+        if predicted.speedup > LEAD and close.sum() >= LEAST_NEAR:
+            doubt = ""
+        stale = time.source_hash != self._sources[named[0]]
+        return _answer(
+            question, problem, alike, (rests, doubt), default=named, predicted=predicted, stale=stale,
+            loss=Loss(UNMEASURED, 0, "not measured: it would take a survey of the operation on this device"),
+            stale_reason=f"kernel {named[0]!r} has changed since; tune again" if stale else "",
         )  # fmt: skip
 
     def _best(self, problem: Problem, device: DeviceInfo) -> tuple[int, float] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
+from fixtures.lookup_records import BOARD, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +99,7 @@ def test_the_library_answers_unless_three_near_problems_show_a_clear_lead(store:
         tuned(store, gemm(4096, 4096, size), {8: 4e-3, 32: 3e-3}, speedup=1.1)
     told = answer(store, gemm(4096, 4096, 4100), BOARD)
     assert (told.match, told.use, told.config) == ("predicted", "cuBLAS", LARGE)
-    assert "cuBLAS is the safer choice: what such answers lose was not measured" in told.reasons[-1]
+    assert "cuBLAS is the safer choice: the kernel is 1.10 x as fast, 1.25 x is needed" in told.reasons[-1]
 
 
 def test_a_similar_device_answers_where_nothing_is_known_of_this_one(store: Store) -> None:
@@ -112,22 +112,6 @@ def test_a_similar_device_answers_where_nothing_is_known_of_this_one(store: Stor
     assert "of architecture sm_90, too" in answer(store, gemm(64, 64, 64), other).reasons[0]
     older = replace(BOARD, name="NVIDIA A100", uuid="GPU-4", architecture="sm_80")
     assert answer(store, gemm(64, 64, 64), older).match == "default"
-
-
-def test_a_cpu_with_more_cores_gets_more_threads(store: Store) -> None:
-    kernel = BUILTIN.of("gemm", "cpu")[-1]
-    problem = BUILTIN.operations["gemm"].problem({"m": 2048, "n": 2048, "k": 2048})
-    few, many = replace(CPU, cores=4), replace(CPU, name="AMD EPYC (AVX-512, 16 cores)", uuid="cpu-2", cores=16)
-    if "THREADS" not in {each.name for each in kernel.parameters}:
-        pytest.skip("the last CPU kernel has one thread")
-    space = Space.build(kernel.parameters, kernel.constraints, problem, few, limit=100_000)
-    config = next(each for each in space if each["THREADS"] == 4)
-    versions = {"role": Role.FINAL, "kernel": kernel.name, "source_hash": kernel.source_hash}
-    crown(store, record(gemm(2048, 2048, 2048), device=few, config=dict(config), **versions))
-    told = answer(store, gemm(2048, 2048, 2048), many)
-    assert (told.match, told.config["THREADS"]) == ("similar-device", 16)
-    assert any("THREADS=16 for THREADS=4, since 16 cores are not 4" in reason for reason in told.reasons)
-    assert told.use == "NumPy"  # what one CPU shows says too little of another one's library
 
 
 def test_published_results_answer_without_a_database(store: Store, tmp_path: Path) -> None:

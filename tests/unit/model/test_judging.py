@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS, plain_model
+from fixtures.lookup_records import BOARD
+from fixtures.model_survey import GEMM, KERNELS, plain_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
+from tuner.lookup.answers import PREDICTED, Answer, Question
 from tuner.model.calibrate import FEWEST_DRAWN, PRIOR, LossSummary
-from tuner.model.judging import TimedAnswer, cases_of
+from tuner.model.judging import cases_of
 from tuner.model.predict import Model, Predictor
+from tuner.model.quality import case_of
+from tuner.results.record import ProblemKey
 
 #: A model that takes a kernel at any price, and expects every answer to lose 2 %.
 MODEL = plain_model(-9.0)
 PROBLEMS = [GEMM.problem({"m": 100 + 40 * number, "n": 300, "k": 200}) for number in range(24)]
 
 
-def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = None) -> list[TimedAnswer]:
+def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = None) -> list[dict[str, Any]]:
     """Problems at which the model's answers lose so much, and take so many times what was predicted."""
-    predictor, answers = Predictor(model, KERNELS), []
+    predictor, cases = Predictor(model, KERNELS), []
     for problem, loss, factor in zip(PROBLEMS, losses, off or [1.0] * len(losses), strict=False):
         best = predictor.answer(problem).best
         assert best is not None
+        answer = Answer(None, PREDICTED, default=best[:2], question=Question(ProblemKey.of(problem), BOARD))
         time_s = factor * best.time_s
-        answers.append(TimedAnswer(problem, best.kernel, best.config, time_s, math.inf, (1 - loss) * time_s))
-    return answers
+        cases.append(case_of(problem, answer, (time_s, None, (1 - loss) * time_s)))
+    return cases
 
 
-def calibrated(model: Model, answers: Sequence[TimedAnswer]) -> tuple[Model, LossSummary, LossSummary]:
+def calibrated(model: Model, drawn: Sequence[dict[str, Any]]) -> tuple[Model, LossSummary, LossSummary]:
     """A model set right by drawn problems, and what it says there before and now."""
-    cases = cases_of(model, KERNELS, answers)
+    cases = cases_of(model, GEMM, KERNELS, drawn)
     corrected = model.calibration.corrected(cases)
     return replace(model, calibration=corrected), model.calibration.judged(cases), corrected.judged(cases)
 
@@ -79,10 +84,10 @@ def test_answers_stay_and_the_second_time_counts_alone() -> None:
     assert best[0] == best[1]
 
 
-def test_problems_at_which_something_else_is_answered_do_not_count() -> None:
-    answers = drawn(MODEL, [0.1] * FEWEST_DRAWN)
-    other = next(config for _, config in CONFIGS if config != answers[0].config)
-    unknown = replace(answers[0].problem, layout="tt")
-    for changed in ({"config": other}, {"problem": unknown}, {"kernel_s": math.inf}):
-        with pytest.raises(InputError, match=f"got {FEWEST_DRAWN - 1} at which"):
-            calibrated(MODEL, [answers[0]._replace(**changed), *answers[1:]])
+@pytest.mark.parametrize(
+    "changed", [{"config": {"BM": 1}}, {"layout": "tt"}, {"kernel_time_s": None}, {"match": "exact"}]
+)
+def test_problems_at_which_something_else_is_answered_do_not_count(changed: dict[str, Any]) -> None:
+    first, *others = drawn(MODEL, [0.1] * FEWEST_DRAWN)
+    with pytest.raises(InputError, match=f"got {FEWEST_DRAWN - 1} at which"):
+        calibrated(MODEL, [first | changed, *others])

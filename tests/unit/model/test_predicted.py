@@ -86,7 +86,7 @@ def test_a_kernel_that_lost_near_by_is_not_answered_though_it_is_predicted_to_wi
     assert asked(published(tmp_path / "won", replace(surveyed(), evidence=won))).use == "kernel"
     told = asked(published(tmp_path / "lost", replace(surveyed(), evidence=lost)))
     assert (told.match, told.use) == ("predicted", "cuBLAS")
-    assert "x with what was timed near by, below" in told.reasons[0]
+    assert "x as fast with what was timed near by, and" in told.reasons[0]
     model = replace(surveyed(), evidence=lost)
     trusting = replace(model, calibration=replace(model.calibration, doubt=0.0))
     assert asked(published(tmp_path / "trusting", trusting)).use == "kernel"
