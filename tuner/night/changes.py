@@ -240,9 +240,15 @@ class ProblemNight:
             [np.where(here | (_who(night, BEFORE) == before), levels(night), np.nan) for night in sentinels]
         )
 
-    def is_behind(self, other: str) -> bool:
-        """True if the champion is slower than another in all passes."""
-        return all(night.verdict(other) == "slower" for night in self.passes)
+    def is_behind(self, other: str, beyond: float = 0.0) -> bool:
+        """True if the champion is slower than another, by more than a share, in all passes."""
+        shifts = [night.shift(CHAMPION, other) for night in self.passes]
+        return all(
+            shift is not None
+            and shift.verdict(night.bound) == "slower"
+            and shift.log_ratio >= math.log1p(beyond)
+            for night, shift in zip(self.passes, shifts, strict=True)
+        )
 
     @property
     def was_behind(self) -> bool:

@@ -147,8 +147,11 @@ def _plan(path: Path, options: Mapping[str, Any]) -> Plan:
     plan, seconds = read_plan(path), options["seconds"]
     if seconds is not None and not 0 < seconds < math.inf:
         raise InputError(f"--seconds is a number above 0, got {seconds}; give e.g. 28800")
-    clocks = {name: clock_time(options[name]) for name in ("since", "until") if options[name]}
-    plan = replace(plan, seconds=plan.seconds if seconds is None else seconds, **clocks)
+    since, until = (clock_time(options[name]) if options[name] else None for name in ("since", "until"))
+    plan = replace(
+        plan, seconds=plan.seconds if seconds is None else seconds, since=since or plan.since,
+        until=until or plan.until,
+    )  # fmt: skip
     if plan.since is not None and plan.until is None:
         raise InputError("--from goes with --until, got --from alone; say when the night ends")
     return plan

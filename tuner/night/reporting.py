@@ -74,7 +74,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": [_behind(sentinel) for sentinel in watch.behind],
-        "problems": [item.to_json() for item in items], "boards": _boards(watch.sentinels),
+        "problems": [item.to_json() for item in items],
         "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
     stored.note(watch.store, stored.NightEvent(watch.night, stored.ENDED, report))
@@ -130,8 +130,9 @@ def last_night(store: Store) -> dict[str, Any]:
 
 def _sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "regime": sentinel.regime,
-        "took_s": sentinel.took_s, "others": dict(sentinel.seen),
+        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "device": sentinel.device.name,
+        "regime": sentinel.regime, "took_s": sentinel.took_s, "others": dict(sentinel.seen),
+        "versions": dict(sentinel.versions), "wrong": [one.name for one in sentinel.players if one.wrong],
         **{name: sentinel.circumstance(reading) for name, reading in READINGS.items()},
     }  # fmt: skip
     for name in COLOURS:
@@ -162,26 +163,6 @@ def _is_faster(problem: Mapping[str, Any]) -> bool:
     """True if a problem got a faster champion; a first one that is slower than the library is none."""
     first = problem["verdict"] == "first" and (problem["after"]["speedup"] or 1.0) >= 1.0
     return first or problem["verdict"] == "faster"
-
-
-def _boards(sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
-    """The boards and their health, as the sentinels saw them."""
-    of_boards: dict[str, list[Sentinel]] = {}
-    for sentinel in sentinels:
-        of_boards.setdefault(sentinel.device.uuid, []).append(sentinel)
-    return [
-        {
-            "uuid": uuid, "name": group[0].device.name, "versions": dict(group[0].versions),
-            "wrong": sum(any(player.wrong for player in sentinel.players) for sentinel in group),
-            **{name: _range(group, reading) for name, reading in READINGS.items()},
-        }
-        for uuid, group in of_boards.items()
-    ]  # fmt: skip
-
-
-def _range(sentinels: Iterable[Sentinel], reading: str) -> dict[str, float] | None:
-    values = [value for sentinel in sentinels if (value := sentinel.circumstance(reading)) is not None]
-    return {"least": min(values), "most": max(values)} if values else None
 
 
 def _histories(store: Store, sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,31 +124,18 @@ class NightWatch:
             self.left += left
         return why
 
-    def _timed(self, boards: Boards, chosen: Sequence[Watched]) -> dict[str, list[ProblemNight]]:
+    def _timed(self, boards: Boards, chosen: Sequence[Watched]) -> list[list[ProblemNight]]:
         """Times and stores the sentinels of each board, and again, in fresh processes, what is suspect.
 
         Raises:
             DeviceTrouble: No board can be opened; what one of several cannot is told in `left`.
         """
-        first, troubles = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(1)])
-        if troubles and not first:
-            raise next(iter(troubles.values()))
-        self.left += [f"{name}: {error}" for name, error in troubles.items()]
+        first = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(1)])
         told = told_changes(self.store)
         nights = {
             name: [ProblemNight(self._history(night, told), night) for night in sentinels]
             for name, (sentinels,) in first.items()
         }
-        self._repeat(boards, nights, chosen)
-        return nights
-
-    def _history(self, tonight: Sentinel, told: ToldChanges) -> list[Sentinel]:
-        """The board's own nights of a problem before this one, since the last change that was told."""
-        since = max(told.get((str(tonight.problem), tonight.device.uuid), {"": 0.0}))
-        nights = own_nights(self.store, tonight, since)
-        return [night for night in nights if night.measured_at < tonight.measured_at]
-
-    def _repeat(self, boards: Boards, nights: dict[str, list[ProblemNight]], chosen: Sequence[Watched]) -> None:
         suspects: dict[str, list[tuple[ProblemNight, Watched]]] = {}
         for name, problems in nights.items():
             pairs = [pair for pair in zip(problems, chosen, strict=True) if pair[0].suspect]
@@ -155,36 +143,46 @@ class NightWatch:
                 suspects[name] = pairs
                 names = ", ".join(str(problem.problem) for _, problem in pairs)
                 self.say(f"{name}: repeated in fresh processes: {names}")
-        if not suspects:
-            return
         wanted = {name: [problem for _, problem in pairs] for name, pairs in suspects.items()}
         repeats = [self._pass(process) for process in range(2, 2 + REPEATS)]
-        again, _ = self._passed(boards, wanted, repeats)
-        for name, passes in again.items():
-            for sentinels in passes:
-                for (night, _), sentinel in zip(suspects[name], sentinels, strict=True):
-                    night.again.append(sentinel)
+        for name, passes in self._passed(boards, wanted, repeats).items():
+            for (night, _), *again in zip(suspects[name], *passes, strict=True):
+                night.again = again
+        return list(nights.values())
+
+    def _history(self, tonight: Sentinel, told: ToldChanges) -> list[Sentinel]:
+        """The board's own nights of a problem before this one, since the last change that was told."""
+        since = max(told.get((str(tonight.problem), tonight.device.uuid), {"": 0.0}))
+        nights = own_nights(self.store, tonight, since)
+        return [night for night in nights if night.measured_at < tonight.measured_at]
 
     def _passed(
         self, boards: Boards, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]
-    ) -> tuple[dict[str, list[list[Sentinel]]], dict[str, DeviceTrouble]]:
-        """Times problems on boards and stores the sentinels; returns those of each board, and troubles."""
-        answers = boards.timed(wanted, passes)
+    ) -> dict[str, list[list[Sentinel]]]:
+        """Times problems on boards, and stores the sentinels.
+
+        Raises:
+            DeviceTrouble: No board can be used; what one of several cannot is told in `left`.
+        """
+        answers = boards.timed(wanted, passes) if wanted else {}
         troubles = {name: answer for name, answer in answers.items() if isinstance(answer, DeviceTrouble)}
         timed = {name: answer for name, answer in answers.items() if not isinstance(answer, DeviceTrouble)}
-        for sentinels in (sentinels for answer in timed.values() for sentinels in answer):
-            stored.add(self.store, sentinels)
-        return timed, troubles
+        if troubles and not timed:
+            raise next(iter(troubles.values()))
+        self.left += [f"{name}: {error}" for name, error in troubles.items()]
+        for answer in timed.values():
+            stored.add(self.store, itertools.chain(*answer))
+        return timed
 
     def _pass(self, process: int, processes: int = PROCESSES) -> Pass:
         return Pass(self.night, process, Terms(self.plan.watch.seconds), processes)
 
-    def _judge(self, of_boards: Mapping[str, Sequence[ProblemNight]]) -> None:
+    def _judge(self, boards: Sequence[Sequence[ProblemNight]]) -> None:
         """Notes what all boards of a model came to; champions that won are confirmed."""
-        nights = [night for board in of_boards.values() for night in board]
+        nights = list(itertools.chain(*boards))
         self.sentinels += [night.tonight for night in nights]
         self.left += [f"{night.tonight.problem}: {night.wrong}" for night in nights if night.wrong]
-        self.alerts += alerts_of(of_boards.values())
+        self.alerts += alerts_of(boards)
         self.behind += [night.tonight for night in nights if night.again and night.is_behind(BEFORE)]
         self.confirmed += confirm_again(self.store, nights)
         if self.plan.watch.rollback == "automatic":
@@ -208,10 +206,7 @@ class NightWatch:
         try:
             boards = LocalBoards(self.boards[:1])
             chosen, _ = choose(self.store, boards.info, [item.item for item in new], {}, most)
-            wanted = dict.fromkeys(boards.names, chosen)
-            again, troubles = self._passed(boards, wanted, [self._pass(CONFIRMING, 1)])
-            for trouble in troubles.values():
-                raise trouble
+            again = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(CONFIRMING, 1)])
             nights = [ProblemNight([], night) for (sentinels,) in again.values() for night in sentinels]
             self.confirmed += confirm_again(self.store, nights)
         except TunerError as error:
@@ -230,51 +225,49 @@ def confirm_again(store: Store, nights: Iterable[ProblemNight]) -> list[str]:
     Returns:
         The problems whose champion was confirmed, in words.
     """
-    verdicts: dict[str, list[tuple[bool, str]]] = {}
+    verdicts: dict[str, tuple[bool, str]] = {}
     champions: dict[str, Champion] = {}
-    for night in nights:
-        reign = _reign(store, night)
+    for reign, night in _reigns(store, nights):
         champion = reign.champion
-        if champion is None or champion.id in reign.rules.confirmed:
-            continue
-        won, why = has_won(night.tonight, champion, reign)
-        if won is not None:
+        verdict = (
+            has_won(night.tonight, reign) if champion and champion.id not in reign.rules.confirmed else None
+        )
+        if champion is not None and verdict is not None:
             champions[champion.id] = champion
-            verdicts.setdefault(champion.id, []).append((won, why))
-    confirmed = []
-    for known, champion in champions.items():
-        won, why = min(verdicts[known])  # False comes first
-        crowns.confirm(store, champion, won, why, BY_ITSELF)
-        confirmed += [str(champion.record.problem)] if won else []
-    return confirmed
+            verdicts[champion.id] = min(verdicts.get(champion.id, verdict), verdict)  # False comes first
+    for known, (won, why) in verdicts.items():
+        crowns.confirm(store, champions[known], won, why, BY_ITSELF)
+    return [str(champions[known].record.problem) for known, (won, _) in verdicts.items() if won]
 
 
-def _reign(store: Store, night: ProblemNight) -> crowns.Reign:
-    now = night.tonight
-    return crowns.reign(store, now.problem, now.device.name, now.regime)
+def _reigns(store: Store, nights: Iterable[ProblemNight]) -> Iterator[tuple[crowns.Reign, ProblemNight]]:
+    for night in nights:
+        now = night.tonight
+        yield crowns.reign(store, now.problem, now.device.name, now.regime), night
 
 
-def has_won(sentinel: Sentinel, champion: Champion, reign: crowns.Reign) -> tuple[bool | None, str]:
-    """Whether a champion won again in a fresh process; None if that is not known yet.
+def has_won(sentinel: Sentinel, reign: crowns.Reign) -> tuple[bool, str] | None:
+    """Whether a champion won again in a fresh process, and how; None if that is not known yet.
 
     Against the one before it must be faster again; the first of a problem must be correct.
     """
     player = next((player for player in sentinel.players if player.name == CHAMPION), None)
+    champion = reign.champion
+    if player is None or champion is None:
+        return None
     record = champion.record
-    if player is None or (player.kernel, dict(player.config)) != (record.kernel, dict(record.config)):
-        return None, ""
+    if (player.kernel, dict(player.config)) != (record.kernel, dict(record.config)):
+        return None
     if player.wrong:
         return False, f"in a fresh process: {player.wrong}"
     if reign.beaten is None:
         why = "correct in a fresh process; there is no champion before it to beat"
-        return (True, why) if player.rounds_s else (None, "")
+        return (True, why) if player.rounds_s else None
     shift, verdict = sentinel.shift(CHAMPION, BEFORE), sentinel.verdict(BEFORE)
-    if shift is None:
-        return None, ""
+    if shift is None or (verdict != "slower" and shift.high >= 0):
+        return None
     why = f"{-shift.log_ratio:+.2%} faster than the one before in a fresh process: {verdict}"
-    if verdict == "slower":
-        return False, why
-    return (True if shift.high < 0 else None), why
+    return verdict != "slower", why
 
 
 def go_back(store: Store, nights: Iterable[ProblemNight]) -> list[str]:
@@ -287,22 +280,18 @@ def go_back(store: Store, nights: Iterable[ProblemNight]) -> list[str]:
     Returns:
         What it went back from, in words.
     """
-    of_places: dict[tuple[object, ...], list[tuple[ProblemNight, float]]] = {}
-    for night in nights:
-        now = night.tonight
-        shift = now.shift(CHAMPION, BEFORE)
-        if shift is not None:
-            place = now.problem, now.device.name, now.regime
-            of_places.setdefault(place, []).append((night, shift.log_ratio))
+    boards: dict[crowns.Throne, list[tuple[crowns.Reign, ProblemNight]]] = {}
+    for reign, night in _reigns(store, nights):
+        if night.tonight.shift(CHAMPION, BEFORE) is not None:
+            boards.setdefault(reign.place, []).append((reign, night))
     rolled_back = []
-    for boards in of_places.values():
-        reign = _reign(store, boards[0][0])
-        if reign.rules.pinned or reign.before is None or not all(goes_back(night) for night, _ in boards):
+    for place, pairs in boards.items():
+        reign, passes = pairs[0][0], sum(len(night.passes) for _, night in pairs)
+        if reign.rules.pinned or reign.before is None or not all(goes_back(night) for _, night in pairs):
             continue
-        slower, passes = min(ratio for _, ratio in boards), sum(1 + len(night.again) for night, _ in boards)
-        why = f"{slower:.1%} slower than the champion before, in each of {passes} passes, and in the last night"
+        why = f"slower than the champion before, in each of {passes} passes, and in the last night"
         crowns.rollback(store, reign, why, BY_ITSELF)
-        rolled_back.append(f"{reign.place.problem}: {why}")
+        rolled_back.append(f"{place.problem}: {why}")
     return rolled_back
 
 
@@ -311,6 +300,4 @@ def goes_back(night: ProblemNight) -> bool:
 
     All passes of a night share what the night does: only another one tells it from a champion's own slowness.
     """
-    shifts = [sentinel.shift(CHAMPION, BEFORE) for sentinel in night.passes]
-    far = all(shift is not None and shift.log_ratio >= math.log1p(GO_BACK_BEYOND) for shift in shifts)
-    return far and bool(night.again) and night.is_behind(BEFORE) and night.was_behind
+    return bool(night.again) and night.is_behind(BEFORE, GO_BACK_BEYOND) and night.was_behind

@@ -184,7 +184,7 @@ def test_a_wrong_result_and_a_slower_library_are_told_apart(folder: Path, ran: R
     code, found = ran("watch", "plan.toml", "--quiet")
     assert code == 4
     assert [each["cause"] for each in found["alerts"]] == ["wrong"]
-    assert found["boards"][0]["wrong"] == 1
+    assert found["sentinels"][0]["wrong"] == ["champion"]
 
 
 @pytest.mark.parametrize("automatic", [False, True])
