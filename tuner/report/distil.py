@@ -1,7 +1,7 @@
 """``tuner distil``: chooses few configs for many shapes, times what they lack, and writes the choice down.
 
-It is written as a Python module that imports nothing: for each tuned shape its ranking of the configs, and for
-each config the conditions under which it is legal. A shape takes what is fastest at the nearest tuned one.
+It is written as a Python module that imports nothing: the configs, the conditions under which each is legal,
+and their speeds at the tuned shapes. A shape takes the legal one that is fastest where near shapes count most.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Distilled:
     Attributes:
         shapes: The known shapes and their configs.
         chosen: Numbers of columns, in the order chosen.
-        learned: Rows that it was learned from, of which a shape takes the nearest.
+        learned: Rows that it was learned from.
         count: Largest number of configs requested.
     """
 
@@ -155,17 +155,13 @@ class Distilled:
         """Per row: the best of the chosen columns."""
         return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
 
-    def ranking(self, row: int) -> list[int]:
-        """Places in `chosen`, the one to prefer at a row first."""
-        speeds = self.shapes.speeds[row]
-        return sorted(range(len(self.chosen)), key=lambda place: -speeds[self.chosen[place]])
-
     def decision(self, row: int) -> int | None:
-        """The column that a row takes: the first legal one of the ranking at the nearest row."""
-        problems, speeds = [place.problem for place in self.shapes.rows], self.shapes.speeds[row]
-        nearest = min(self.learned, key=lambda other: apart(problems[row], problems[other]))
-        order = (self.chosen[place] for place in self.ranking(nearest))
-        return next((column for column in order if speeds[column] > 0), None)
+        """The column that a row takes, as the written function does: the legal one that is expected fastest."""
+        problems, speeds = [place.problem for place in self.shapes.rows], self.shapes.speeds
+        near = [apart(problems[row], problems[other]) ** -2.0 for other in self.learned]
+        expected = np.array(near) @ speeds[np.ix_(self.learned, self.chosen)]
+        order = (self.chosen[place] for place in np.argsort(-expected, kind="stable"))
+        return next((column for column in order if speeds[row, column] > 0), None)
 
     @functools.cached_property
     def losses(self) -> dict[str, dict[str, float]]:
@@ -442,7 +438,8 @@ def python_text(choice: Distilled) -> str:
     like = choice.shapes.rows[0]
     dims, layouts = list(like.problem.dims), like.problem.operation.layouts
     names = dims if layouts == ("",) else [*dims, "layout"]
-    problems = [choice.shapes.rows[row].problem for row in choice.learned]
+    problems = [place.problem for place in choice.shapes.rows]
+    speeds = choice.shapes.speeds[:, choice.chosen].round(3).tolist()
     return filled(
         Path(__file__).with_name("templates") / "choose.py.jinja", {"loss": loss_text},
         choice=choice, like=like, version=__version__, names=", ".join(names), other_layout=OTHER_LAYOUT,
@@ -452,8 +449,8 @@ def python_text(choice: Distilled) -> str:
         parameters=", ".join([*dims, *([f'layout="{layouts[0]}"'] if names != dims else [])]),
         shown=", ".join(f"{name}={{{name}}}" for name in names),
         known=[
-            (tuple(problem.dims.values()), problem.layout, tuple(choice.ranking(row)))
-            for row, problem in zip(choice.learned, problems, strict=True)
+            (tuple(problem.dims.values()), problem.layout, tuple(row))
+            for problem, row in zip(problems, speeds, strict=True)
         ],
     )  # fmt: skip
 

@@ -16,7 +16,6 @@ from tuner.report.ladder_result import Ladder
 from tuner.report.study_view import (
     StudyView,
     best_by_pair,
-    ended,
     importance,
     pairs_shown,
     reasons,
@@ -56,21 +55,24 @@ def titled(figure: go.Figure, title: str, height: int = 420) -> go.Figure:
     return figure
 
 
-def bars(named: Mapping[str, float], texts: Sequence[str], axis: str, **more: Any) -> go.Figure:
+def bars(named: Mapping[str, float], texts: Sequence[str], axis: str, title: str) -> go.Figure:
     """A bar for each name, the first on top, with a text beside it.
 
     Args:
         named: Name -> length.
         texts: What stands beside each.
         axis: Title of the axis.
-        more: Further properties of the bars.
+        title: Of the figure.
     """
-    style = {"marker_color": OURS, "hovertemplate": "%{y}: %{text}<extra></extra>", "cliponaxis": False} | more
-    lengths = [*named.values()]
-    bar = go.Bar(x=lengths, y=[*named], text=texts, orientation="h", textposition="outside", **style)
+    names, lengths = ["<br>".join(textwrap.wrap(name[:60], 34)) for name in named], [*named.values()]
+    bar = go.Bar(
+        x=lengths, y=names, text=texts, orientation="h", textposition="outside", cliponaxis=False,
+        marker_color=OURS, customdata=[*named], hovertemplate="%{customdata}: %{text}<extra></extra>",
+    )  # fmt: skip
     figure = go.Figure(bar)
     figure.update_xaxes(title=axis, range=[0, 1.15 * max(lengths)])
-    return figure.update_yaxes(automargin=True, autorange="reversed")
+    figure.update_yaxes(automargin=True, autorange="reversed")
+    return titled(figure, title, 150 + 40 * len(named))
 
 
 def points(figure: go.Figure, places: Iterable[Any], hover: str, **style: Any) -> None:
@@ -95,6 +97,26 @@ def figures(study: StudyView) -> NamedFigures:
         "failures": (_failures, study.trials), "time": (_time_spent, seconds_by_stage(study)),
     }  # fmt: skip
     return NamedFigures({name: function(study) for name, (function, data) in draw.items() if data})
+
+
+def _importance(study: StudyView) -> go.Figure:
+    shares = importance(study)
+    axis = "share of the variance of log time that its values explain alone"
+    texts = [f"{share:.1%}" for share in shares.values()]
+    figure = bars(shares, texts, axis, f"What matters in {study.kernel}")
+    return figure.update_xaxes(tickformat=".0%", range=[0, max(0.1, 1.15 * max(shares.values()))])
+
+
+def _failures(study: StudyView) -> go.Figure:
+    measured = sum(trial.measurement.outcome is Outcome.MEASURED for trial in study.trials)
+    counts = dict([("measured", measured), *reasons(study).items()][:12])
+    return bars(counts, [*map(str, counts.values())], "trials", "How trials ended, and why")
+
+
+def _time_spent(study: StudyView) -> go.Figure:
+    spent = seconds_by_stage(study)
+    axis = "seconds; compile workers and the search work beside the device"
+    return bars(spent, [f"{seconds:.3g} s" for seconds in spent.values()], axis, "Where the time went")
 
 
 def _history(study: StudyView) -> go.Figure:
@@ -127,15 +149,6 @@ def _history(study: StudyView) -> go.Figure:
     figure.update_xaxes(title="trial")
     figure.update_yaxes(title=study.unit, rangemode="tozero")
     return titled(figure, f"Speed by trial: {study.title}")
-
-
-def _importance(study: StudyView) -> go.Figure:
-    """How much each parameter explains."""
-    shares = importance(study)
-    axis = "share of the variance of log time that its values explain alone"
-    figure = bars(shares, [f"{share:.1%}" for share in shares.values()], axis)
-    figure.update_xaxes(tickformat=".0%", range=[0, max(0.1, 1.15 * max(shares.values()))])
-    return titled(figure, f"What matters in {study.kernel}", 140 + 32 * len(shares))
 
 
 def _pairs(study: StudyView) -> go.Figure:
@@ -173,29 +186,6 @@ def _parallel(study: StudyView) -> go.Figure:
     figure = go.Figure(go.Parcoords(line=line, dimensions=axes))
     titled(figure, f"Configs of {study.kernel}; drag along an axis to select", 460)
     return figure.update_layout(margin={"t": 110})
-
-
-def _failures(study: StudyView) -> go.Figure:
-    """How trials ended, and why those that failed did."""
-    measured = sum(trial.measurement.outcome is Outcome.MEASURED for trial in study.trials)
-    counts = dict([((Outcome.MEASURED.value, ""), measured), *reasons(study).items()][:12])
-    colours = {Outcome.MEASURED.value: OURS, Outcome.PRUNED.value: STOPPED}
-    figure = bars(
-        {"<br>".join(textwrap.wrap(ended(*end), 34)): count for end, count in counts.items()},
-        [*map(str, counts.values())], "trials",
-        marker_color=[colours.get(outcome, FAILED) for outcome, _ in counts],
-        customdata=[why or outcome for outcome, why in counts],
-        hovertemplate="%{x} trials<br>%{customdata}<extra></extra>",
-    )  # fmt: skip
-    return titled(figure, "How trials ended, and why", 140 + 44 * len(counts))
-
-
-def _time_spent(study: StudyView) -> go.Figure:
-    """Seconds by stage, and how the stages of each trial add up."""
-    spent = seconds_by_stage(study)
-    axis = "seconds; compile workers and the search work beside the device"
-    figure = bars(spent, [f"{seconds:.3g} s" for seconds in spent.values()], axis)
-    return titled(figure, "Where the time went", 140 + 32 * len(spent))
 
 
 # ---- of several problems
@@ -331,15 +321,14 @@ def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
         lines.append(("measured limit", amount / least_s, LIMIT, "dash"))
     speeds = {row["label"]: amount / row["time_s"] for row in rows}
     gains = ["", *(f"   {row['step_speedup']:.2f} x" if row["step_speedup"] else "" for row in rows[1:])]
-    figure = bars(
-        speeds, [f"{speed:.3g}{gain}" for speed, gain in zip(speeds.values(), gains, strict=True)],
-        f"{unit}; beside each bar its speed, and how many times faster than the step before",
-    )  # fmt: skip
+    texts = [f"{speed:.3g}{gain}" for speed, gain in zip(speeds.values(), gains, strict=True)]
+    axis = f"{unit}; beside each bar its speed, and how many times faster than the step before"
+    figure = bars(speeds, texts, axis, f"{section.title}, on {ladder.device.name}")
     for name, speed, colour, dash in lines:
         label = f"{name} {speed:.3g} {unit}"
         figure.add_vline(x=speed, line_color=colour, line_dash=dash, name=label, showlegend=True)
-    figure.update_xaxes(range=[0, 1.15 * max([*speeds.values(), *(speed for _, speed, *_ in lines)])])
-    return titled(figure, f"{section.title}, on {ladder.device.name}", 200 + 40 * len(rows))
+    longest = max([*speeds.values(), *(speed for _, speed, *_ in lines)])
+    return figure.update_xaxes(range=[0, 1.15 * longest])
 
 
 def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:

@@ -50,12 +50,10 @@ DEFAULT_SECONDS = 10.0
 FINALS_S = 15.0
 #: Seconds that one config may take, however slow the first steps are.
 LIMIT_S = 560.0
-#: Bytes of the array that is read or copied: on a GPU; on a CPU at the least and at the most.
-GPU_BYTES, CPU_LEAST_BYTES, CPU_MOST_BYTES = 1 << 30, 64 << 20, 256 << 20
-#: On a CPU it is this multiple of the last-level cache. The array and its checks take this multiple of it.
-CACHES, ROOM = 4, 16
-#: Multiply-adds for each number, and numbers for each thread that a GPU can hold, or for each core.
-STEPS, NUMBERS, NUMBERS_OF_A_CORE = 16_384, 8, 1 << 14
+#: Bytes of the array that is read or copied, far beyond any cache; its parts; how many numbers are multiplied.
+GPU_LIMITS, HOST_LIMITS = (1 << 30, 1 << 12, 1 << 21), (1 << 28, 1 << 8, 1 << 18)
+#: The array and its checks take this multiple of its bytes. Multiply-adds for each number.
+ROOM, STEPS = 16, 16_384
 
 
 def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo) -> Space:
@@ -229,33 +227,33 @@ class Climb:
 
     def _limits(self, dtype: str) -> Iterator[float]:
         """Measures reading, copying and multiply-adds; 0 for what cannot be measured in the dtype."""
-        info = self.crew.devices[0].info
-        elements = array_bytes(info, self.crew.devices[0].free_bytes) // DTYPE_BYTES[dtype]
-        parts = 1 << 8 if kind_of(info.kind).is_host else 1 << 12
-        numbers = NUMBERS * info.sm_count * info.max_threads_per_sm
+        worker = self.crew.devices[0]
+        kind = worker.info.kind
+        array_bytes, parts, numbers = HOST_LIMITS if kind_of(kind).is_host else GPU_LIMITS
+        each = min(array_bytes, worker.free_bytes // ROOM) // DTYPE_BYTES[dtype] // parts
         for name, dims in {
-            "read": {"parts": parts, "n": elements // parts},
-            "copy": {"n": elements},
-            "multiply_add": {"n": numbers or NUMBERS_OF_A_CORE * max(info.cores, 1), "steps": STEPS},
-        }.items():
+            "read": {"parts": parts, "n": each}, "copy": {"n": parts * each},
+            "multiply_add": {"n": numbers, "steps": STEPS},
+        }.items():  # fmt: skip
             try:
                 problem, kernels = _limit_problem(name, dims, dtype)
             except TunerError:  # this dtype has no such limit: integers are not multiplied and added
                 yield 0.0
                 continue
-            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.kind == info.kind])
+            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.kind == kind])
             work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
             yield work / time_s if time_s else 0.0
 
     def _best_s(self, problem: Problem, kernels: Iterable[Kernel]) -> float | None:
-        """The shortest median over the declared configs, on a CPU with one thread and with all cores."""
+        """The shortest median over the declared configs, on a CPU with all cores."""
         times = []
         with self._session(problem, "cold") as session:
             info = session.worker.info
-            counts = {1, 1 << (max(info.cores, 1).bit_length() - 1)}
+            cores = 1 << (max(info.cores, 1).bit_length() - 1)
             for kernel in kernels:
-                pins = [{kernel.threads: count} for count in counts] if kernel.threads else [{}]
-                for config in [config for pin in pins for config in first_configs(kernel, pin, problem, info)]:
+                for config in first_configs(
+                    kernel, {kernel.threads: cores} if kernel.threads else {}, problem, info
+                ):
                     measurement = session.timed(kernel, config, LIMIT_S)[1]
                     session.add(Role.TRIAL, kernel, config, measurement)
                     times.append(measurement.time_s)
@@ -280,14 +278,6 @@ def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Prob
     """A problem of a file in ``kernels/limits``, and its kernels."""
     catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
     return catalogue.operation(name).problem(dims, dtype), catalogue.kernels
-
-
-def array_bytes(info: DeviceInfo, free_bytes: int) -> int:
-    """Bytes of the array that is read or copied: far beyond any cache, and a whole number of KiB."""
-    most = GPU_BYTES
-    if kind_of(info.kind).is_host:
-        most = min(max(CACHES * info.l2_bytes, CPU_LEAST_BYTES), CPU_MOST_BYTES)
-    return max(min(most, free_bytes // ROOM), 1 << 20) >> 15 << 15
 
 
 # ---- the command

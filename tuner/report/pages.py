@@ -27,7 +27,6 @@ from tuner.report.ladder_plan import lesson_of
 from tuner.report.ladder_result import Ladder
 from tuner.report.study_view import (
     StudyView,
-    ended,
     importance,
     reasons,
     recorded_study,
@@ -153,7 +152,7 @@ def study_tables(study: StudyView) -> list[tuple[str, Sequence[str], Sequence[Se
         for trial in sorted(timed, key=time_of)[:FASTEST]
     ]  # fmt: skip
     shares = [(name, f"{share:.1%}") for name, share in importance(study).items()]
-    failed = [(str(count), ended(outcome, why, 120)) for (outcome, why), count in reasons(study).items()]
+    failed = [(str(count), why) for why, count in reasons(study).items()]
     spent = [(name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()]
     tables: tuple[tuple[str, Sequence[str], Sequence[Sequence[str]]], ...] = (
         (f"The fastest trials of {study.kernel}", (study.unit, "time", "noise", "config"), fastest),

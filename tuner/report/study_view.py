@@ -164,20 +164,15 @@ def pairs_shown(study: StudyView) -> list[tuple[str, str]]:
     return sorted(itertools.combinations(ranked, 2), key=lambda pair: sum(map(ranked.index, pair)))[:PAIRS]
 
 
-def reasons(study: StudyView) -> dict[tuple[str, str], int]:
-    """Outcome and first line of its reason -> trials, the most frequent first; pruned trials too."""
-    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+def reasons(study: StudyView) -> dict[str, int]:
+    """Why trials were not measured: outcome and first line of its reason -> trials, the most frequent first."""
+    counts: collections.Counter[str] = collections.Counter()
     for measurement in (trial.measurement for trial in study.trials):
         if measurement.outcome is not Outcome.MEASURED:
-            why = "" if measurement.outcome is Outcome.PRUNED else headline(measurement.reason)[:160]
-            counts[measurement.outcome.value, why] += 1
+            why = "" if measurement.outcome is Outcome.PRUNED else headline(measurement.reason)
+            outcome = measurement.outcome.value.lower().replace("_", " ")
+            counts[f"{outcome}: {why}"[:120] if why else outcome] += 1
     return dict(counts.most_common())
-
-
-def ended(outcome: str, why: str, most: int = 60) -> str:
-    """An outcome with the beginning of its reason."""
-    why = why if len(why) <= most else f"{why[: most - 3].rstrip()}..."
-    return outcome.lower().replace("_", " ") + (f": {why}" if why else "")
 
 
 def seconds_by_stage(study: StudyView) -> dict[str, float]:
