@@ -33,7 +33,7 @@ from tuner.search import Candidate
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.study.finals import Finals
-from tuner.study.leaderboard import Leaderboard, Named
+from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TimeLimits, TrialPolicy
 from tuner.study.session import Recorder, Session, study_name
@@ -89,9 +89,8 @@ def candidates(first: FirstUse, store: Store, device: DeviceInfo, model: Predict
     def known() -> Iterator[Named]:
         yield from model.starts
         yield from near_champions(store, first.kernels, key, device)
-        others = [one for one in published(key.operation) if one.record.device.kind == device.kind]
-        for champion in sorted(others, key=lambda one: nearness(key, device, one))[:NEIGHBOURS]:
-            yield champion.record.kernel, Config(champion.record.config)
+        records = [one.record for one in published(key.operation) if one.record.device.kind == device.kind]
+        yield from map(named, sorted(records, key=lambda one: nearness(key, device, one))[:NEIGHBOURS])
         yield from declared_starts(first.kernels)
 
     chosen: dict[Named, None] = {}
@@ -194,22 +193,17 @@ def measure(
     worker, problem, regime = crew.devices[0], first.problem, first.regime
     info, limit = worker.info, limit_for(problem.precision, None)
     model = Predictions(problem, first.kernels, info, regime, known or store)
-    chosen = candidates(first, known or store, info, model)
-    if not chosen:
-        return None
+    policy = FirstUsePolicy(first, candidates(first, known or store, info, model), model)
     name = study_name(ProblemKey.of(problem), info, regime, first.kernels, error_limit=limit)
     recorder = Recorder(store, problem, info, regime, worker.versions, name)
     with Session(crew, recorder, error_limit=limit) as session:
-        policy = FirstUsePolicy(first, chosen, model)
         loop = Loop(session, policy)
         loop.prepare()
         loop.run()
-        leaderboard = policy.leaderboard
-        if not leaderboard.times_s:
+        if not policy.leaderboard.times_s:
             return None
-        finals = Finals(session, first.kernels, machine)
-        left_s = max(first.seconds - policy.spent_s, 0.0)
-        return finals.play(leaderboard, leaderboard.progress.totals, left_s)
+        finals, left_s = Finals(session, first.kernels, machine), max(first.seconds - policy.spent_s, 0.0)
+        return finals.play(policy.leaderboard, policy.leaderboard.progress.totals, left_s)
 
 
 #: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.
@@ -346,9 +340,8 @@ def answered(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str, 
 def _measured(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str, str]:
     """As `answered`, with the device held."""
     words, catalogue = question["problem"], builtin_now()
-    problem = catalogue.operation(words["operation"]).problem(
-        words["shape"], words["dtype"], words["layout"], words["precision"], words.get("epilogue", "")
-    )
+    how = (words.get(name, "") for name in ("dtype", "layout", "precision", "epilogue"))
+    problem = catalogue.operation(words["operation"]).problem(words["shape"], *how)
     device, db = find(question["device"]), question["db"]
     with Store.open(db) as store, occupied(db, (device,), f"first use of {problem}"):
         crew = crews.setdefault(device.spec, Crew([device], CONFIGS))
@@ -362,14 +355,8 @@ def _measured(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str,
         return MEASURED, ""
 
 
-def questions(lines: BinaryIO) -> Iterator[dict[str, Any]]:
-    """The lines of an unbuffered input, until it ends or nothing comes for a while."""
-    while select.select([lines], [], [], IDLE_S)[0] and (line := lines.readline()):
-        yield json.loads(line)
-
-
 def serve(lines: BinaryIO, replies: TextIO) -> None:
-    """Answers the questions of an input, one after the other.
+    """Answers the questions of an input, one after the other, until it ends or nothing comes for a while.
 
     Args:
         lines: The input, unbuffered.
@@ -377,13 +364,14 @@ def serve(lines: BinaryIO, replies: TextIO) -> None:
     """
     crews: dict[str, Crew] = {}
     try:
-        for question in questions(lines):
+        while select.select([lines], [], [], IDLE_S)[0] and (line := lines.readline()):
+            question = json.loads(line)
             signal.alarm(int(LOCK_S + HANGS_S + 2 * question["seconds"]))
             outcome, why = answered(question, crews)
             signal.alarm(0)
             with contextlib.suppress(BrokenPipeError):
-                replies.write(json.dumps({"id": question["id"], "outcome": outcome, "why": why}) + "\n")
-                replies.flush()
+                reply = {"id": question["id"], "outcome": outcome, "why": why}
+                print(json.dumps(reply), file=replies, flush=True)
     finally:
         close_all(crews)
 

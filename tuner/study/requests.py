@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
@@ -122,28 +122,21 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         InputError: An option is wrong, or no kernel is for the device.
         DeviceTrouble: There is no such device here.
     """
-    objectives = read_objectives(options.get("objective") or "time")
-    devices = find_all(options.get("device") or setting("device", "tune") or "")
-    check_power(objectives, devices[0])
-    names, db = options.get("kernels") or (), database_url(options.get("db") or "")
+    given: dict[str, Any] = {
+        name: options.get(name) or setting(name, "tune") for name in ("device", "regime", "sampler")
+    }
+    names, devices = options.get("kernels") or (), find_all(given["device"] or "")
     only = (names,) if isinstance(names, str) else tuple(names)
-    seconds, trials = options.get("seconds"), options.get("trials")
+    seconds, trials, seed = options.get("seconds"), options.get("trials"), options.get("seed")
     seconds, trials = budget(setting("seconds", "tune") if seconds is trials is None else seconds, trials)
-    seed = options.get("seed")
     request = StudyRequest(
-        problem=problem,
-        kernels=competitors(catalogue, problem, devices[0].target, only),
-        found=devices,
-        regime=options.get("regime") or setting("regime", "tune") or "cold",
-        seconds=seconds,
-        trials=trials,
-        seed=secrets.randbits(32) if seed is None else seed,
-        sampler=options.get("sampler") or setting("sampler", "tune") or "tile",
-        objectives=objectives,
-        error_limit=limit_for(problem.precision, read_error_limit(options.get("error_limit"))),
-        drop=not only,
-    )
-    return Asked(catalogue, request, db)
+        problem, competitors(catalogue, problem, devices[0].target, only), devices, given["regime"] or "cold",
+        seconds, trials, secrets.randbits(32) if seed is None else seed, given["sampler"] or "tile",
+        read_objectives(options.get("objective") or "time"),
+        limit_for(problem.precision, read_error_limit(options.get("error_limit"))), drop=not only,
+    )  # fmt: skip
+    check_request(request)
+    return Asked(catalogue, request, database_url(options.get("db") or ""))
 
 
 def budget(seconds: float | None, trials: int | None) -> tuple[float | None, int | None]:
@@ -174,8 +167,6 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
             f"{f'{name} in {dtype}' if dtype in problem.operation.sums else name} has no kernel for {target}; "
             f"it has some for {', '.join(others)}"
         )
-    for kernel in kernels:
-        kernel.check_entry()
     return kernels
 
 
@@ -184,12 +175,15 @@ def check_request(request: StudyRequest) -> None:
 
     Raises:
         DeclarationError: A kernel's source lacks the function to call.
-        InputError: The regime or an objective does not suit the device.
+        InputError: The regime does not suit the device, or it reports no power and energy is an objective.
     """
-    check_regime(request.regime, request.found[0].target)
-    check_power(request.objectives, request.found[0])
+    device = request.found[0]
+    check_regime(request.regime, device.target)
     for kernel in request.kernels:
         kernel.check_entry()
+    trouble = kind_of(device.spec).power_trouble() if "energy" in request.objectives else ""
+    if trouble:
+        raise _no_power(device.info, trouble)
 
 
 def check_regime(regime: str, kind: str) -> None:
@@ -200,18 +194,6 @@ def check_regime(regime: str, kind: str) -> None:
     """
     if regime not in kind_of(kind).regimes:
         raise InputError(f"a CPU is timed cold or hot, got regime {regime!r}; choose one of them")
-
-
-def check_power(objectives: Sequence[str], device: DetectedDevice) -> None:
-    """Refuses energy as an objective if it is known beforehand that the device reports no power.
-
-    Raises:
-        InputError: The device is a CPU whose counters cannot be read.
-    """
-    if "energy" in objectives:
-        trouble = kind_of(device.spec).power_trouble()
-        if trouble:
-            raise _no_power(device.info, trouble)
 
 
 def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Measurement) -> None:
@@ -226,10 +208,8 @@ def check_energy(objectives: Sequence[str], device: DeviceInfo, measurement: Mea
 
 
 def _no_power(device: DeviceInfo, why: str) -> InputError:
-    return InputError(
-        f"the objective energy needs a device that reports its power, {device.name} does not: {why}; "
-        "choose --objective time or time,error"
-    )
+    rule = "the objective energy needs a device that reports its power"
+    return InputError(f"{rule}, {device.name} does not: {why}; choose --objective time or time,error")
 
 
 def legal_spaces(kernels: Iterable[Kernel], problem: Problem, device: DeviceInfo) -> dict[str, Space]:

@@ -7,7 +7,7 @@ import hashlib
 import select
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -52,22 +52,21 @@ def as_on_board(
         regime: How time was taken.
         library: The library's version.
     """
-    medians: dict[str, list[float]] = {}
-    for record in baselines:
-        time_s = record.measurement.time_s
-        if time_s and record.regime == regime and record.versions.get("library", "") == library:
-            medians.setdefault(record.device.uuid, []).append(time_s)
-    library_s = {name: statistics.median(times_s) for name, times_s in medians.items()}
+    by_board: dict[str, list[float]] = {}
+    for one in baselines:
+        if one.regime == regime and one.versions.get("library", "") == library and one.measurement.time_s:
+            by_board.setdefault(one.device.uuid, []).append(one.measurement.time_s)
+    library_s = {name: statistics.median(times_s) for name, times_s in by_board.items()}
 
-    def moved(record: Record) -> Record:
-        there = record.device.uuid
-        factor = library_s[board] / library_s[there] if {board, there} <= library_s.keys() else 1.0
-        if there == board or not 1 / MOST_APART < factor < MOST_APART:
+    def on_this(record: Record) -> Record:
+        ours_s, theirs_s = library_s.get(board), library_s.get(record.device.uuid)
+        factor = ours_s / theirs_s if ours_s and theirs_s else 1.0
+        if record.device.uuid == board or not 1 / MOST_APART < factor < MOST_APART:
             return record
         samples_s = tuple(sample_s * factor for sample_s in record.measurement.samples_s)
         return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
 
-    return [moved(record) for record in records]
+    return [on_this(record) for record in records]
 
 
 @dataclass(frozen=True)
@@ -97,12 +96,6 @@ class Recorder:
         """File of a user's own operation; empty for a built-in one."""
         return str(self.problem.operation.origin or "")
 
-    @property
-    def work(self) -> dict[str, float]:
-        """``flops`` and ``bytes`` of a run."""
-        work = self.problem.work
-        return {"flops": work.flops, "bytes": work.bytes}
-
     def past(self, role: Role) -> list[Record]:
         """Returns stored records of the problem with this driver and compiler, of any kernel.
 
@@ -110,10 +103,10 @@ class Recorder:
         """
         key, board = ProblemKey.of(self.problem), self.device.uuid
         known = past_records(self.store, key, self.device, self.regime, self.versions, role)
-        if role is not Role.TRIAL or all(record.device.uuid == board for record in known):
-            return known
-        baselines = self.store.records(problem=key, device=self.device, role=Role.BASELINE)
-        return as_on_board(board, known, baselines, self.regime, self.versions.get("library", ""))
+        if role is Role.TRIAL and any(record.device.uuid != board for record in known):
+            baselines = self.store.records(problem=key, device=self.device, role=Role.BASELINE)
+            return as_on_board(board, known, baselines, self.regime, self.versions.get("library", ""))
+        return known
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""
@@ -122,7 +115,7 @@ class Recorder:
         return replace(record, versions={**record.versions, "fallback": fallback}) if fallback else record
 
     def of_baseline(self, measurement: Measurement) -> Record:
-        """Makes a record of the library, with its number of threads, without storing it."""
+        """A record of the library, with its number of threads; it is not stored yet."""
         name = self.problem.operation.baselines[self.device.kind].named(self.problem)
         record = self._record(Role.BASELINE, name, {}, "", measurement)
         if "threads" not in measurement.circumstances:
@@ -136,7 +129,7 @@ class Recorder:
         return Record(
             problem=ProblemKey.of(self.problem), device=self.device, regime=self.regime, role=role,
             kernel=kernel, config=config, source_hash=source_hash, measurement=measurement,
-            work=self.work,
+            work=asdict(self.problem.work),
             versions={"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions},
             study=self.study, session=self.session, origin=self.origin,
         )  # fmt: skip
@@ -267,12 +260,11 @@ class Session:
 
     def records(self, role: Role, kernels: Mapping[str, Kernel]) -> list[Record]:
         """Returns stored records of the problem that hold for these kernels as they are now, by name."""
-        recorder = self.recorder
         return [
             record
-            for record in recorder.past(role)
+            for record in self.recorder.past(role)
             if (kernel := kernels.get(record.kernel)) is not None
-            and record.origin == recorder.origin
+            and record.origin == self.recorder.origin
             and measured_as_now(record, kernel, self.problem)
         ]
 

@@ -11,17 +11,16 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.lookup.snapshot import predictor
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import TIME, ErrorLimit, judged, values_of
-from tuner.results.record import VERIFICATION, Champion, ProblemKey, Record, Role
+from tuner.results.record import VERIFICATION, ProblemKey, Record, Role
 from tuner.search import Known, Observation
 from tuner.store import Store
 from tuner.store.published import champions as published
 from tuner.store.reading import Reader
-from tuner.study.leaderboard import Leaderboard, Named
+from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
 from tuner.workers.sampling import CANNOT_WIN
@@ -68,9 +67,10 @@ class Predictions:
         """Predicted times of configs beside those to try first, the best first."""
         if self._search is None:
             return []
-        known = {(one.kernel, one.config): math.inf for one in self.elsewhere}
-        known |= {(one.kernel, one.config): one.time_s or math.inf for one in self.elsewhere[:STARTS]}
-        return _as_observed(self._search.beside(self._problem, known, STARTS, FURTHER))
+        # Others are looked for beside the first of them; the rest are known, and not proposed again.
+        timed_s = [one.time_s or math.inf for one in self.elsewhere[:STARTS]]
+        known = zip_longest(((one.kernel, one.config) for one in self.elsewhere), timed_s, fillvalue=math.inf)
+        return _as_observed(self._search.beside(self._problem, dict(known), STARTS, FURTHER))
 
     def beside(self, timed: Mapping[Named, float]) -> list[Named]:
         """What to try after some configs: the most promising ones beside the fastest of them, the best first.
@@ -97,16 +97,19 @@ def near_champions(
 ) -> list[Named]:
     """Returns the champions of the nearest problems on such a device, of the store and published ones."""
     competing = {kernel.name for kernel in kernels}
-    there = [
-        champion for champion in published(problem.operation)
-        if (champion.record.device.kind, champion.record.device.name) == (device.kind, device.name)
-    ]  # fmt: skip
     known = [
-        champion for champion in (*store.champions(operation=problem.operation, device=device), *there)
-        if _alike(problem, champion) and champion.record.kernel in competing
-    ]  # fmt: skip
-    nearest = sorted(known, key=lambda champion: _distance(problem, champion))[:NEIGHBOURS]
-    return [(champion.record.kernel, Config(champion.record.config)) for champion in nearest]
+        champion.record
+        for champion in (
+            *store.champions(operation=problem.operation, device=device),
+            *published(problem.operation),
+        )
+        if (champion.record.device.kind, champion.record.device.name) == (device.kind, device.name)
+        and champion.record.kernel in competing
+        and _alike(problem, champion.record)
+    ]
+    return [
+        named(record) for record in sorted(known, key=lambda record: _distance(problem, record))[:NEIGHBOURS]
+    ]
 
 
 def trials_elsewhere(
@@ -119,43 +122,40 @@ def trials_elsewhere(
     """
     hashes = {kernel.name: kernel.source_hash for kernel in kernels}
     known = [
-        champion
-        for champion in store.champions(operation=problem.operation, regime=regime)
-        if champion.record.device.kind == device.kind
-        and (champion.record.problem, champion.record.device.name) != (problem, device.name)
-        and champion.record.problem.arithmetic == problem.arithmetic
-        and _alike(problem, champion)
+        record
+        for record in (champion.record for champion in store.champions(problem.operation, regime=regime))
+        if record.device.kind == device.kind
+        and (record.problem, record.device.name) != (problem, device.name)
+        and record.problem.arithmetic == problem.arithmetic
+        and _alike(problem, record)
     ]
-    if not known:
+    nearest = min(known, key=lambda record: nearness(problem, device, record), default=None)
+    if nearest is None:
         return []
-    nearest = min(known, key=lambda champion: nearness(problem, device, champion)).record
-    return [
-        trial
-        for trial in store.records(problem=nearest.problem, device=nearest.device, role=Role.TRIAL)
-        if trial.regime == regime and hashes.get(trial.kernel) == trial.source_hash
-    ]
+    trials = store.records(problem=nearest.problem, device=nearest.device, role=Role.TRIAL)
+    return [one for one in trials if one.regime == regime and hashes.get(one.kernel) == one.source_hash]
 
 
-def nearness(problem: ProblemKey, device: DeviceInfo, champion: Champion) -> tuple[bool, bool, float, float]:
-    """Sorts champions, the one on the most similar device at the nearest shape first.
+def nearness(problem: ProblemKey, device: DeviceInfo, record: Record) -> tuple[bool, bool, float, float]:
+    """Sorts records, the one on the most similar device at the nearest shape first.
 
     Devices are compared by model, then architecture, then number of multiprocessors or cores.
     """
-    there = champion.record.device
+    there = record.device
     count, count_there = device.sm_count or device.cores, there.sm_count or there.cores
     apart = abs(count - count_there) / max(count, count_there, 1)
     unlike = device.name != there.name, device.architecture != there.architecture
-    return *unlike, apart, _distance(problem, champion)
+    return *unlike, apart, _distance(problem, record)
 
 
-def _alike(problem: ProblemKey, champion: Champion) -> bool:
+def _alike(problem: ProblemKey, record: Record) -> bool:
     """False for another operation that once had the same name: authors of kernels change their sizes."""
-    return champion.record.problem.dims.keys() == problem.dims.keys()
+    return record.problem.dims.keys() == problem.dims.keys()
 
 
-def _distance(problem: ProblemKey, champion: Champion) -> float:
+def _distance(problem: ProblemKey, record: Record) -> float:
     """Distance in doublings; another layout, dtype, precision or epilogue counts (`tuner.results.distance`)."""
-    theirs = champion.record.problem
+    theirs = record.problem
     shape = [(name, theirs.dims[name]) for name, _ in problem.shape]
     unlike = OTHER_LAYOUT * (theirs.layout != problem.layout)
     unlike += OTHER_ARITHMETIC * (theirs.arithmetic != problem.arithmetic)
@@ -175,18 +175,11 @@ def with_predictions(known: Known, request: StudyRequest, device: DeviceInfo, st
     if not model.elsewhere:
         return known
     further = model.further()
-    beside = [(one.kernel, one.config) for one in further[:STARTS]]
-    starts = [*alternating(model.starts, beside), *known.starts]
+    # Two configs that the model keeps go first, then one beside such and one that it keeps in turn: there are
+    # far more of the former, so the best of them are more often ones that the model is wrong about.
+    turns = zip_longest(((one.kernel, one.config) for one in further[:STARTS]), model.starts[2:])
+    starts = [*model.starts[:2], *(start for turn in turns for start in turn if start), *known.starts]
     return replace(known, starts=starts, elsewhere=[*model.elsewhere, *further], foretold=True)
-
-
-def alternating(kept: Sequence[Named], beside: Sequence[Named]) -> list[Named]:
-    """What to try first: two configs that the model keeps, then one beside such and one that it keeps in turn.
-
-    There are far more of the former, so the best of them are more often ones that the model is wrong about.
-    """
-    pairs = zip_longest(beside, kept[2:])
-    return [*kept[:2], *(config for pair in pairs for config in pair if config is not None)]
 
 
 def judged_records(records: Iterable[Record], limit: ErrorLimit | None) -> list[Record]:
@@ -203,34 +196,30 @@ def that_count(records: Iterable[Record], objectives: Sequence[str]) -> dict[Nam
     """
     counting: dict[Named, Record] = {}
     for record in records:
-        named, measurement = (record.kernel, Config(record.config)), record.measurement
+        measurement = record.measurement
         complete = measurement.outcome.failed or values_of(measurement, objectives) is not None
-        if len(objectives) > 1 and not complete:
-            continue
-        before = counting.get(named)
-        if before is None or measurement.outcome is Outcome.MEASURED:
-            counting[named] = record
+        if (complete or len(objectives) == 1) and (
+            measurement.outcome is Outcome.MEASURED or named(record) not in counting
+        ):
+            counting[named(record)] = record
     return counting
 
 
 def stopped_hastily(records: Mapping[Named, Record]) -> list[Named]:
     """Returns configs that were stopped early because of a config that no longer counts; by time."""
-    timed = {
-        named: record.measurement
-        for named, record in records.items()
-        if record.measurement.samples_s and not record.measurement.outcome.failed
-    }
-    best_s = min((measurement.time_s or math.inf for measurement in timed.values()), default=math.inf)
-    stopped = {named: min(one.samples_s) for named, one in timed.items() if one.outcome is Outcome.PRUNED}
-    hasty = [named for named in stopped if stopped[named] <= CANNOT_WIN * best_s]
-    return sorted(hasty, key=stopped.__getitem__)
+    measured = {place: record.measurement for place, record in records.items()}
+    times_s = [one.time_s for one in measured.values() if one.time_s and not one.outcome.failed]
+    limit_s = CANNOT_WIN * min(times_s, default=math.inf)
+    pruned = {place: one for place, one in measured.items() if one.outcome is Outcome.PRUNED and one.samples_s}
+    stopped = {place: min(one.samples_s) for place, one in pruned.items() if min(one.samples_s) <= limit_s}
+    return sorted(stopped, key=stopped.__getitem__)
 
 
 def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
     """Converts a record to an observation for a search."""
     measurement = record.measurement
     others = (values_of(measurement, objectives) or ())[1:]
-    return Observation(record.kernel, Config(record.config), measurement.outcome, measurement.time_s, others)
+    return Observation(*named(record), measurement.outcome, measurement.time_s, others)
 
 
 def resume(
@@ -258,15 +247,11 @@ def resume(
         return [record for record in session.records(role, kernels) if record.verification >= VERIFICATION]
 
     trials = that_count(judged_records(stored(Role.TRIAL), _limit(request, library)), objectives)
-    wrong = {
-        (final.kernel, Config(final.config)): final
-        for final in stored(Role.FINAL)
-        if final.measurement.outcome is Outcome.WRONG_RESULT
-    }
-    trials |= {named: final for named, final in wrong.items() if named in trials}
+    wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome is Outcome.WRONG_RESULT]
+    trials |= {named(final): final for final in wrong if named(final) in trials}
     hastily = stopped_hastily(trials)
-    for named in hastily:
-        del trials[named]
+    for place in hastily:
+        del trials[place]
     for (kernel, config), record in trials.items():
         leaderboard.add_trial(kernel, config, record.measurement)
     key = ProblemKey.of(request.problem)
@@ -279,7 +264,7 @@ def resume(
         past=[observed(record, objectives) for record in trials.values()],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
-    return known, {named: record.measurement for named, record in trials.items()}
+    return known, {place: record.measurement for place, record in trials.items()}
 
 
 def _limit(request: StudyRequest, library: Measurement | None) -> ErrorLimit | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from threadpoolctl import threadpool_limits
 
@@ -264,7 +264,7 @@ class Study:
         wrong = found_wrong(self.session.records(Role.FINAL, self.policy.kernels))
         measured = {place: one for place, one in self.leaderboard.with_objectives.items() if place not in wrong}
         record = champion.record if champion is not None else None
-        return front_of(measured, self.request.objectives, record, library, recorder.work)
+        return front_of(measured, self.request.objectives, record, library, asdict(recorder.problem.work))
 
 
 def run_study(
