@@ -15,7 +15,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import TOLERANCE_FACTOR, Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import gpus
-from tuner.python.calls import device_info
+from tuner.python.decisions import device_info
 
 __all__ = ["empty_database", "own_records", "ran"]
 cp = pytest.importorskip("cupy")

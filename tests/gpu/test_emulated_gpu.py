@@ -21,7 +21,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.protocol import Device
 from tuner.export import export
-from tuner.python.calls import device_info
+from tuner.python.decisions import device_info
 from tuner.workers.further_checks import broken_promise, compared
 from tuner.workers.workload import Workload
 

@@ -19,7 +19,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 from tuner.devices.protocol import Device
 from tuner.export import export
-from tuner.python.calls import device_info
+from tuner.python.decisions import device_info
 from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]

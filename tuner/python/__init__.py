@@ -7,7 +7,8 @@ of the package itself: ``tuner.matmul``.
 from tuner.python.decisions import CallableWarning
 from tuner.python.explaining import Explanation, explain
 from tuner.python.functions import Packed, clear_caches, fallbacks, gemv, matmul, pack, transpose
-from tuner.python.policy import on_miss, precision
+from tuner.python.misses import on_miss
+from tuner.python.requests import precision
 
 __all__ = [
     "CallableWarning",

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -57,6 +58,18 @@ class Operand:
     def turned(self) -> Operand:
         """Its transposed view."""
         return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+
+    def flat(self, axes: int) -> Operand | None:
+        """The same elements with all axes but the last `axes` as one; None where they are no single axis."""
+        kept = self.ndim - axes
+        if kept <= 1:
+            return self
+        lead = [pair for pair in zip(self.shape[:kept], self.strides[:kept], strict=True) if pair[0] != 1]
+        if any(step != size * inner for (_, step), (size, inner) in pairwise(lead)) and 0 not in self.shape:
+            return None
+        step = lead[-1][1] if lead else self.itemsize * math.prod(self.shape[kept:])
+        size = math.prod(self.shape[:kept])
+        return replace(self, shape=(size, *self.shape[kept:]), strides=(step, *self.strides[kept:]))
 
     @property
     def is_row_major(self) -> bool:
@@ -386,10 +399,14 @@ def family_of(array: Any) -> Family | None:
 
 #: One family for each library that was met; a dict, since two threads may put the same in.
 _FAMILIES: dict[tuple[type, Any], Family] = {}
+#: Type of arrays -> their `Family.key`, for the types that no subclass is.
+KEY_OF: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
 
 
 def _made(kind: type[CupyFamily] | type[TorchFamily], module: Any) -> Family:
-    return _FAMILIES.setdefault((kind, module), kind(module))
+    family = _FAMILIES.setdefault((kind, module), kind(module))
+    KEY_OF[family.base] = family.key
+    return family
 
 
 def shares_memory_with_others(array: Any) -> bool:

@@ -10,9 +10,10 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 from tuner import lookup
 from tuner.declare.hardware import DeviceInfo
@@ -25,10 +26,24 @@ from tuner.lookup import Answer
 from tuner.lookup.answers import DEFAULT, EXACT, reckoned
 from tuner.lookup.asking import database_url, kept_open, opened
 from tuner.lookup.stale import builtin_now
+from tuner.python.misses import LIBRARY, VARIABLE, chosen
+from tuner.python.requests import CallRequest
 from tuner.results.record import ProblemKey
 
-#: Seconds between two looks.
+#: Seconds between two looks for champions that an operator changed.
 LOOK_EVERY_S = 20.0
+#: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
+PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
+#: Lead over the library below which the library runs: within what noise, and a cache that is warm, may change.
+LEAD = 1.02
+#: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
+OTHER_REGIMES = ("hot",)
+#: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
+KEPT = 4096
+#: One call is decided and prepared at a time, so that nothing is looked up or compiled twice. It is free in a
+#: forked process, where no thread is left to give it back.
+LOCK = threading.RLock()
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class Rereading:
@@ -57,8 +72,7 @@ class Rereading:
         """
         url = database_url()
         if url not in self._newest:
-            self._newest[url] = None
-            self._look(url)
+            self._newest[url] = _newest_ruling(url)
         if self._process != os.getpid():
             self._process = os.getpid()
             threading.Thread(target=self._watch, name="tuner-crowns", daemon=True).start()
@@ -70,30 +84,26 @@ class Rereading:
 
     def look(self) -> None:
         """Looks once; a database that cannot be read is looked at again later."""
-        for url in list(self._newest):
-            self._look(url)
-
-    def _look(self, url: str) -> None:
-        """Compares the number of the latest entry that changes who answers; 0 without a database."""
-        newest = 0
-        try:
-            store = opened(url, patience_s=PATIENCE_S)
-            if store is not None:
-                with store:
-                    newest = store.rulings.newest()
-        except (TunerError, OSError):
-            return
-        before, self._newest[url] = self._newest[url], newest
-        if before is not None and newest != before:
-            self.forget()
+        for url, before in list(self._newest.items()):
+            newest = _newest_ruling(url)
+            if newest is not None:
+                self._newest[url] = newest
+                if before not in (None, newest):
+                    self.forget()
 
 
-#: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
-PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
-#: Lead over the library below which the library runs: within what noise, and a cache that is warm, may change.
-LEAD = 1.02
-#: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
-OTHER_REGIMES = ("hot",)
+def _newest_ruling(url: str) -> int | None:
+    """Number of the latest entry that changes who answers; 0 without a database, None for a broken one."""
+    try:
+        store = opened(url, patience_s=PATIENCE_S)
+        if store is None:
+            return 0
+        with store:
+            return store.rulings.newest()
+    except (TunerError, OSError):
+        return None
+
+
 #: Has what was decided forgotten when an operator goes back to another champion.
 REREADING = Rereading()
 
@@ -130,10 +140,67 @@ class Decision:
         """The library runs instead."""
         return replace(self, kernel=None, config=None, saves_s=0.0, why=why)
 
-    def worth_copying(self, copied_bytes: int, copies: int) -> bool:
-        """Whether the kernel saves more than it costs to copy so many bytes first."""
-        kind = kind_of(self.device.kind)
-        return self.saves_s > copied_bytes / kind.copied_bytes_per_s + copies * kind.copy_s
+
+@cache
+def device_info(device: str) -> DeviceInfo:
+    """Identity and limits of ``cpu`` or ``cuda:N``."""
+    return kind_of(device).describe(int(device.partition(":")[2] or 0))
+
+
+_decided: dict[tuple[ProblemKey, str], Decision] = {}
+
+
+def decision_for(request: CallRequest) -> Decision | None:
+    """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
+    if request.problem is None:
+        return None
+    with LOCK:
+        decision = _decided.get((request.problem, request.device))
+        if decision is None:
+            decision = decide(request.problem, device_info(request.device))
+            keep(_decided, (request.problem, request.device), decision)
+    copies = request.copied
+    if decision.kernel is None:
+        return decision
+    if is_miss(request, decision) and chosen().how == LIBRARY:
+        why = f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss)"
+        return decision.by_library(f"{why}; else: {decision.why}")
+    kind = kind_of(decision.device.kind)
+    copying_s = request.copied_bytes / kind.copied_bytes_per_s + len(copies) * kind.copy_s
+    if not copies or decision.saves_s > copying_s:
+        return decision
+    names = ", ".join(placement.argument for placement in copies)
+    why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
+    return decision.by_library(why)
+
+
+def is_miss(request: CallRequest, decision: Decision | None) -> bool:
+    """Whether a problem for a kernel has no answer of its own."""
+    if request.problem is None or decision is None:
+        return False
+    answer = decision.answer
+    own = decision.problem.precision == request.problem.precision
+    return answer is None or answer.match != EXACT or not own
+
+
+def keep(kept: dict[Any, Any], key: Hashable, value: object) -> None:
+    """Puts a value into a dict that holds `KEPT` at the most."""
+    while len(kept) >= KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value
+
+
+def forget_one(problem: ProblemKey, device: str) -> None:
+    """Has a problem decided anew: it was measured."""
+    _decided.pop((problem, device), None)
+
+
+def forget() -> None:
+    """Has everything decided anew and the database asked where it was left out, and warns once more."""
+    global _left_out_until_s
+    _decided.clear()
+    _left_out_until_s = 0.0
+    _WARNED.clear()
 
 
 def problem_of(key: ProblemKey) -> Problem:
@@ -143,8 +210,7 @@ def problem_of(key: ProblemKey) -> Problem:
         UnknownName: No such operation, dtype or layout.
         InputError: A dim that is missing or below 1.
     """
-    operation = builtin_now().operation(key.operation)
-    return key.of_operation(operation)
+    return key.of_operation(builtin_now().operation(key.operation))
 
 
 def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
@@ -159,33 +225,30 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
         UnknownName: No such device, operation, dtype, layout or precision.
     """
     REREADING.begin()
-    decision = _decided(key, device)
+    decision = _of_own_precision(key, device)
     measured = decision.answer is not None and decision.answer.match == EXACT
     if key.precision == IEEE or decision.kernel is not None or measured:
         return decision
-    plain = _decided(replace(key, precision=IEEE), device)
+    plain = _of_own_precision(replace(key, precision=IEEE), device)
     if plain.kernel is None:
         return decision
     return replace(plain, why=f"nothing is known of it {key.precision}, so as {IEEE}: {plain.why}")
 
 
-def _decided(key: ProblemKey, device: DeviceInfo | str) -> Decision:
-    """As `decide`, of the key's precision alone."""
+def _of_own_precision(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     problem = problem_of(key)
     try:
-        answer = _looked_up(key, device)
-        return _in_every_regime(_judged(problem, answer), key)
+        return _in_every_regime(_judged(problem, _looked_up(key, device)), key)
     except Exception as error:  # a lookup that fails must not break a product
         if isinstance(device, str):  # where nothing is computed
             raise
         if isinstance(error, NothingFound):
-            return _undecided(problem, device, f"no record tells of a kernel that is faster: {error}")
+            return _by_library(problem, device, f"no record tells of a kernel that is faster: {error}")
         warn_once(f"the lookup of {key} failed, so the library is used: {type(error).__name__}: {error}")
-        return _undecided(problem, device, f"the lookup failed: {error}")
+        return _by_library(problem, device, f"the lookup failed: {error}")
 
 
-def _undecided(problem: Problem, device: DeviceInfo, why: str = "", answer: Answer | None = None) -> Decision:
-    """The library's."""
+def _by_library(problem: Problem, device: DeviceInfo, why: str, answer: Answer | None = None) -> Decision:
     baseline = problem.operation.baselines.get(device.kind)
     return Decision(problem, device, baseline.named(problem) if baseline else "library", why, answer)
 
@@ -194,7 +257,7 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     """The decision that an answer leads to."""
     assert answer.question is not None, "a lookup keeps its question"
     device = answer.question.device
-    by_library = partial(_undecided, problem, device, answer=answer)
+    by_library = partial(_by_library, problem, device, answer=answer)
     reasons, exact = "; ".join(answer.reasons), answer.match == EXACT
     if answer.use != "kernel":
         return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
@@ -208,16 +271,15 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     if config is None:
         return by_library(illegal)
     library = by_library("").library
+    measured = (
+        f"measured at {answer.speedup:.3f} x {library}" if answer.speedup else "measured, no library beside"
+    )
     if exact and 0 < answer.speedup < LEAD:
-        return by_library(f"measured at {answer.speedup:.3f} x {library}, a lead too small to count on")
-    if exact:
-        how = (
-            f"measured at {answer.speedup:.3f} x {library}" if answer.speedup else "measured, no library beside"
-        )
-        reasons = "; ".join((how, *answer.reasons))
+        return by_library(f"{measured}, a lead too small to count on")
     fallback = answer.record.versions.get("fallback", "") if answer.record is not None else ""
     kernel = kernel.as_recorded(fallback, problem, device)
-    return Decision(problem, device, library, reasons, answer, kernel, config, _saves_s(answer))
+    why = "; ".join((measured, *answer.reasons)) if exact else reasons
+    return Decision(problem, device, library, why, answer, kernel, config, _saves_s(answer))
 
 
 def _in_every_regime(decision: Decision, key: ProblemKey) -> Decision:
@@ -236,11 +298,10 @@ def _legal_config(
     kernel: Kernel, problem: Problem, device: DeviceInfo, answer: Answer
 ) -> tuple[Config | None, str]:
     """The answer's config where the kernel as it is now may run it here; else why not."""
-    values = dict(answer.config)
     names = [parameter.name for parameter in kernel.parameters]
-    if sorted(names) != sorted(values):
+    if sorted(names) != sorted(answer.config):
         return None, f"kernel {kernel.name!r} has other parameters now; tune again"
-    config = Config({name: values[name] for name in names})
+    config = Config({name: answer.config[name] for name in names})
     for constraint in kernel.constraints:
         if not constraint.for_speed and not constraint.rule(problem, device, config):
             return None, f"its config breaks a rule of kernel {kernel.name!r} here: {constraint.sentence}"
@@ -249,13 +310,12 @@ def _legal_config(
 
 def _saves_s(answer: Answer) -> float:
     """By the model or the record's times, less what may be lost."""
+    kept = 1.0 - reckoned(answer.loss)
     if answer.predicted is not None:
-        kept_s = answer.predicted.kernel_s / (1.0 - reckoned(answer.loss))
-        return max(0.0, (answer.predicted.library_s or 0.0) - kept_s)
+        return max(0.0, (answer.predicted.library_s or 0.0) - answer.predicted.kernel_s / kept)
     if answer.champion is None or not answer.champion.speedup:
         return 0.0
-    ours_s = answer.champion.record.measurement.time_s or 0.0
-    return float(ours_s * (answer.champion.speedup - 1.0 / (1.0 - reckoned(answer.loss))))
+    return float((answer.champion.record.measurement.time_s or 0.0) * (answer.champion.speedup - 1.0 / kept))
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:
@@ -279,10 +339,3 @@ def warn_once(message: str) -> None:
     if message not in _WARNED:
         _WARNED.add(message)
         warnings.warn(message, CallableWarning, stacklevel=2)
-
-
-def forget() -> None:
-    """Has the database asked again where it was left out, and lets every warning be given once more."""
-    global _left_out_until_s
-    _left_out_until_s = 0.0
-    _WARNED.clear()

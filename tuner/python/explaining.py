@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy
 
 from tuner.declare.epilogue import Epilogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import find, is_on_host, is_spec
 from tuner.errors import InputError, UnknownName
-from tuner.lookup.answers import UNMEASURED
+from tuner.lookup import Answer
+from tuner.lookup.answers import EXACT, UNMEASURED
 from tuner.python.arrays import Operand, common_family, row_major, view
-from tuner.python.calls import decision_for
-from tuner.python.decisions import Decision, decide, problem_of
+from tuner.python.decisions import Decision, decide, decision_for, problem_of
 from tuner.python.requests import ARGUMENTS, CallRequest, request_for, request_of
 from tuner.results.record import ProblemKey
 
@@ -27,7 +30,7 @@ class Explanation:
     """What a call would run, and why.
 
     Attributes:
-        function: ``matmul``, ``gemv`` or ``transpose``.
+        function: ``matmul``, ``gemv``, ``transpose``, or a tuned kernel of one's own.
         operands: The arrays in words.
         problem: The problem that a kernel would compute; empty where it is none.
         device: Name of the device.
@@ -55,19 +58,19 @@ class Explanation:
     device: str
     use: str
     why: str
-    kernel: str
-    config: dict[str, Any]
-    fallback: str
-    match: str
-    expected_loss: float
-    loss_said: str
-    speedup: float
-    record: str
-    record_id: str
-    measured_at: str
-    stale: str
-    memory: dict[str, str]
-    copies: tuple[str, ...]
+    kernel: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    fallback: str = ""
+    match: str = ""
+    expected_loss: float = 0.0
+    loss_said: str = ""
+    speedup: float = 0.0
+    record: str = ""
+    record_id: str = ""
+    measured_at: str = ""
+    stale: str = ""
+    memory: dict[str, str] = field(default_factory=dict)
+    copies: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object."""
@@ -75,17 +78,13 @@ class Explanation:
 
     def __str__(self) -> str:
         """A line for each thing that is known, under its name."""
-        config = " ".join(f"{name}={value}" for name, value in self.config.items())
-        kernel, is_kernel = (
-            f"kernel {self.kernel}" + (f" with {config}" if config else ""),
-            self.use == "kernel",
-        )
+        kernel, is_kernel = f"kernel {self.kernel} with {Config(self.config)}", self.use == "kernel"
         speedup = f", {self.speedup:.3f} x {self.use}" if self.speedup else ""
         loss = f"{self.expected_loss:.1%} expected, " if self.expected_loss < UNMEASURED else ""
         elsewhere = self.record and self.record != f"{self.problem} on {self.device}"
-        memory = (
+        memory = [
             text if text.startswith(f"{name} ") else f"{name}: {text}" for name, text in self.memory.items()
-        )
+        ]
         lines = [
             ("call", f"{self.function}: {'; '.join(self.operands)}"),
             ("problem", self.problem),
@@ -218,36 +217,60 @@ def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, de
 
 
 def _explained(request: CallRequest, decision: Decision | None) -> Explanation:
-    answer = decision.answer if decision else None
-    record = answer.record if answer else None
-    kernel = decision.kernel if decision else None
+    answer, kernel = (decision.answer, decision.kernel) if decision else (None, None)
     family = next(iter(request.operands.values())).family
-    tensors = _tensors(decision, len(request.tensors)) if decision else []
+    tensors: list[str] = []
+    if decision is not None:  # of an epilogue's inputs a request may place none
+        inputs = [tensor.name for tensor in decision.problem.inputs]
+        tensors = [*inputs[: len(request.tensors) - 1], *(tensor.name for tensor in decision.problem.outputs)]
     return Explanation(
         function=request.function,
-        operands=tuple(f"{name} {each.dtype} {each.shape}" for name, each in request.operands.items()),
+        operands=tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items()),
         problem=str(request.problem or ""),
         device=decision.device.name if decision else request.device,
         # The arrays' own library, or the one below it that was measured.
         use="kernel" if kernel else decision.library if decision else family,
         why=decision.why if decision else request.why,
-        kernel=answer.kernel if answer else "",
-        config=dict(answer.config) if answer else {},
         fallback=kernel.falls_back_to(answer.config) if kernel and answer else "",
-        match=answer.match if answer else "",
-        expected_loss=answer.expected_loss if answer else 0.0,
-        loss_said=answer.loss.said if answer else "",
-        speedup=answer.speedup if answer else 0.0,
-        record=f"{record.problem} on {record.device.name}" if record else "",
-        record_id=record.id if record else "",
-        measured_at=record.measured_at if record else "",
-        stale=answer.stale_reason if answer and answer.stale else "",
         memory={name: str(tensor) for name, tensor in zip(tensors, request.tensors, strict=False)},
         copies=tuple(map(str, request.copied)),
+        **_of_answer(answer),
     )
 
 
-def _tensors(decision: Decision, count: int) -> list[str]:
-    """Names of the tensors that a request places: of an epilogue's inputs it may know none."""
-    inputs = [tensor.name for tensor in decision.problem.inputs]
-    return [*inputs[: count - 1], *(tensor.name for tensor in decision.problem.outputs)]
+def explain_kernel(name: str, problem: Problem, device: DeviceInfo, answer: Answer) -> Explanation:
+    """What a kernel of one's own runs, and why.
+
+    Args:
+        name: Its name.
+        problem: What it computes.
+        device: Where.
+        answer: What a lookup knows of it.
+    """
+    library = answer.champion.baseline.kernel if answer.champion and answer.champion.baseline else ""
+    timed = f"measured at {answer.speedup:.3f} x {library}" if answer.speedup and library else "measured"
+    return Explanation(
+        function=name,
+        operands=tuple(f"{tensor.name} {tensor.dtype} {tensor.shape}" for tensor in problem.tensors),
+        problem=str(problem),
+        device=device.name,
+        use="kernel",
+        why="; ".join([*([timed] if answer.match == EXACT else []), *answer.reasons]),
+        **_of_answer(answer),
+    )
+
+
+def _of_answer(answer: Answer | None) -> dict[str, Any]:
+    """What a lookup has to say of the kernel that it names."""
+    if answer is None:
+        return {}
+    record = answer.record
+    of_record = {
+        "record": f"{record.problem} on {record.device.name}", "record_id": record.id,
+        "measured_at": record.measured_at,
+    } if record else {}  # fmt: skip
+    return {
+        "kernel": answer.kernel, "config": dict(answer.config), "match": answer.match,
+        "expected_loss": answer.expected_loss, "loss_said": answer.loss.said, "speedup": answer.speedup,
+        "stale": answer.stale_reason if answer.stale else "", **of_record,
+    }  # fmt: skip

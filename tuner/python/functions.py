@@ -18,7 +18,7 @@ from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError, UnknownName
 from tuner.python.arrays import (
-    NUMPY,
+    KEY_OF,
     Family,
     common_family,
     family_of,
@@ -27,13 +27,20 @@ from tuner.python.arrays import (
     shares_memory_with_others,
     view,
 )
-from tuner.python.calls import Prepared, Preparing, forget_all, packed_form, prepared_call
-from tuner.python.decisions import REREADING, warn_once
-from tuner.python.policy import EMULATED_DTYPES, PRECISION, precision_of
-from tuner.python.policy import chosen as policy
-from tuner.python.requests import PackedForm, placed, request_for, request_of
+from tuner.python.calls import Prepared, forget_all, packed_form, prepared_call
+from tuner.python.decisions import LOCK, REREADING, warn_once
+from tuner.python.misses import chosen
+from tuner.python.requests import (
+    EMULATED_DTYPES,
+    PRECISION,
+    PackedForm,
+    placed,
+    precision_of,
+    request_for,
+    request_of,
+)
+from tuner.python.running import key_of
 
-_key_of: dict[type, Callable[[Any], Hashable]] = {numpy.ndarray: NUMPY.key}
 #: Precision -> prepared products.
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: {}, EMULATED: {}}
 _gemv: dict[Hashable, Prepared] = {}
@@ -92,9 +99,9 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
     try:
         prepared = _matmul[precision or PRECISION.get()]
         if out is None:
-            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b)]
+            call = prepared[KEY_OF[type(a)](a), KEY_OF[type(b)](b)]
         else:
-            call = prepared[_key_of[type(a)](a), _key_of[type(b)](b), _key_of[type(out)](out)]
+            call = prepared[KEY_OF[type(a)](a), KEY_OF[type(b)](b), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
         if isinstance(b, Packed):
             return b.product(a, out, precision)
@@ -120,9 +127,9 @@ def gemv(a: Any, x: Any, out: Any = None) -> Any:
     """
     try:
         if out is None:
-            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x)]
+            call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x)]
         else:
-            call = _gemv[_key_of[type(a)](a), _key_of[type(x)](x), _key_of[type(out)](out)]
+            call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return _first(gemv, "gemv", {"a": a, "x": x}, out, _gemv)
     return call(a, x, out)
@@ -144,9 +151,9 @@ def transpose(a: Any, out: Any = None) -> Any:
     """
     try:
         if out is None:
-            call = _transpose[_key_of[type(a)](a)]
+            call = _transpose[KEY_OF[type(a)](a)]
         else:
-            call = _transpose[_key_of[type(a)](a), _key_of[type(out)](out)]
+            call = _transpose[KEY_OF[type(a)](a), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return _first(transpose, "transpose", {"a": a}, out, _transpose)
     return call(a, out)
@@ -154,7 +161,7 @@ def transpose(a: Any, out: Any = None) -> Any:
 
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
-    with Preparing.lock:
+    with LOCK:
         for prepared in (*_matmul.values(), _gemv, _transpose, _finished):
             prepared.clear()
         forget_all()
@@ -181,13 +188,14 @@ def _first(
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
     """
-    policy()  # or say that there is no such policy, before anything is prepared
+    chosen()  # or say that there is no such policy, before anything is prepared
     arrays = {name: numpy.asarray(array) if _is_nested(array) else array for name, array in arrays.items()}
     family = common_family(function, arrays, out)
     if family is None:
         return _on_views(public, tuple(arrays.values()), out)
     request = request_of(function, family, arrays, out, precision)
-    key = _key(family, (*arrays.values(), *(() if out is None else (out,))))
+    keys = key_of([*arrays.values(), *(() if out is None else (out,))])
+    key = keys[0] if keys is not None and len(keys) == 1 else keys
     return prepared_call(kept, key, request, arrays["a"])(*arrays.values(), out)
 
 
@@ -215,18 +223,6 @@ def _on_views(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -
         function(*views, out=view(out))
         return out
     return given_back(function(*views), arrays[0])
-
-
-def _key(family: Family, arrays: tuple[Any, ...]) -> Hashable | None:
-    """By what a call with such arrays is kept; None if it is not to be remembered."""
-    if not all(type(array) is family.base for array in arrays):
-        return None
-    try:
-        keys = tuple(family.key(array) for array in arrays)
-    except RuntimeError:  # what has no strides
-        return None
-    _key_of.setdefault(family.base, family.key)
-    return keys if len(keys) > 1 else keys[0]
 
 
 def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tuner.errors import EnvironmentTrouble, InputError, UnknownName
-from tuner.python.policy import checked
+from tuner.python.misses import checked
 from tuner.results.record import Record
 from tuner.study.requests import database_url
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
 
 from tuner.declare.epilogue import Epilogue
-from tuner.declare.problem import IEEE, INT32_MAX
+from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS
 from tuner.devices.detect import is_on_host
+from tuner.errors import InputError
 from tuner.python.arrays import Family, Operand
-from tuner.python.policy import EMULATED_DTYPES, check_dtypes, precision_of
+from tuner.python.misses import checked
 from tuner.results.record import ProblemKey
 
+#: The environment variable that says what holds where nothing else does.
+PRECISION_VARIABLE = "TUNER_PRECISION"
+#: What calls that do not say it themselves are computed in; checked when a call is prepared.
+PRECISION: ContextVar[str] = ContextVar("precision", default=os.environ.get(PRECISION_VARIABLE) or IEEE)
+#: Dtypes of products that the emulated precision is for.
+EMULATED_DTYPES = ("float32",)
 #: Function -> names of its arrays.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
 #: Operation -> dtypes that its kernels compute in; on GPUs in others, too.
@@ -26,7 +37,40 @@ DTYPES = {
 GPU_DTYPES = {"gemm": ("float16", "bfloat16")}
 #: Dtypes of products that kernels finish with an epilogue.
 FINISHED = ("float32", "float16", "bfloat16")
-PLAIN = Epilogue()
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Has products inside the ``with`` block computed in a precision, unless a call says another.
+
+    It holds for the present thread (or asynchronous task). Products of other dtypes than float32 are not
+    touched.
+
+    Args:
+        name: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as exact
+            as the library's for the inputs at hand.
+
+    Raises:
+        UnknownName: No such precision.
+    """
+    token = PRECISION.set(checked(name, "precision", PRECISIONS))
+    try:
+        yield
+    finally:
+        PRECISION.reset(token)
+
+
+def precision_of(called: str) -> str:
+    """The precision of a call.
+
+    Args:
+        called: What the call says; empty where it says nothing.
+
+    Raises:
+        UnknownName: No such precision.
+    """
+    what = "precision" if called else f"precision in {PRECISION_VARIABLE}"
+    return checked(called or PRECISION.get(), what, PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -37,11 +81,14 @@ class Placed:
         argument: Name of the caller's array.
         turned: True where its transpose is what lies row-major in memory, so that a view of it is passed.
         copied: Why a copy is passed (for an output: why the result is copied there); empty where none is.
+        shape: Of the caller's array, its leading axes taken as one; None where it has no others than the
+            problem's tensor.
     """
 
     argument: str
     turned: bool = False
     copied: str = ""
+    shape: tuple[int, ...] | None = None
 
     def letter(self, transposed: bool = False) -> str:
         """Of a layout: ``n`` where the operand, or its transpose, is stored as it is used, else ``t``."""
@@ -51,18 +98,25 @@ class Placed:
         if self.argument == "result":
             return "a new array"
         name = f"the transpose of {self.argument}" if self.turned else self.argument
-        return f"a copy of {name} ({self.copied})" if self.copied else f"{name} as it lies"
+        flat = f" as one of {' x '.join(map(str, self.shape))}" if self.shape else ""
+        return f"a copy of {name}{flat} ({self.copied})" if self.copied else f"{name}{flat} as it lies"
 
 
-def placed(argument: str, operand: Operand) -> Placed:
-    """How to hand an array of one or two axes to a kernel, which takes dense and aligned arrays only."""
+def placed(argument: str, operand: Operand, written: bool = False) -> Placed:
+    """How to hand an array of one or two axes to a kernel, which takes dense and aligned arrays only.
+
+    Args:
+        argument: Name of the array.
+        operand: The array.
+        written: True for an output.
+    """
     unaligned = "" if operand.aligned else "it begins at an address that kernels cannot read"
     if operand.is_row_major:
         return Placed(argument, copied=unaligned)
     if operand.ndim == 2 and operand.turned.is_row_major:
         return Placed(argument, True, unaligned)
-    # The copy keeps the order of the axes in memory, so that it reads in order.
-    across = operand.ndim == 2 and abs(operand.strides[0]) < abs(operand.strides[1])
+    # The copy of an input keeps the order of the axes in memory, so that it reads in order.
+    across = operand.ndim == 2 and not written and abs(operand.strides[0]) < abs(operand.strides[1])
     return Placed(argument, across, f"strides {operand.strides} leave gaps, kernels take dense arrays")
 
 
@@ -102,7 +156,7 @@ class CallRequest:
     function: str
     operands: Mapping[str, Operand]
     precision: str = IEEE
-    epilogue: Epilogue = PLAIN
+    epilogue: Epilogue = Epilogue()  # noqa: RUF009 - it does not change
     factors: Mapping[str, float] = field(default_factory=dict)
     family: Family = field(default=None, repr=False)  # type: ignore[assignment]
     packed: PackedForm | None = None
@@ -166,9 +220,8 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
         UnknownName: No such precision.
         InputError: The call itself asks for a precision that is not for its arrays.
     """
-    request = CallRequest(function, operands, **how)
-    if function == "matmul":
-        request = replace(request, precision=precision_of(precision))
+    used = precision_of(precision) if function == "matmul" else IEEE
+    request = CallRequest(function, operands, used, **how)
     devices = sorted({operand.device for operand in operands.values()})
     if len(devices) > 1:
         raise ValueError(
@@ -177,12 +230,20 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
     if request.out is not None and not request.out.writable:
         raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
     made = _transpose(request) if function == "transpose" else _product(request)
-    check_dtypes(precision, {operand.dtype for operand in operands.values()})
+    others = sorted({operand.dtype for operand in operands.values()} - set(EMULATED_DTYPES))
+    if precision == EMULATED and others:
+        raise InputError(
+            f"matmul: precision {precision!r} is for float32, got {' and '.join(others)}; convert the arrays "
+            f"with .astype('float32'), or use precision {IEEE!r}"
+        )
     return made
 
 
 def _product(request: CallRequest) -> CallRequest:
-    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; all else is the library's."""
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; stacks of products are the library's.
+
+    Leading axes of `a` count as rows where they are one axis in memory.
+    """
     function, (left, right) = request.function, ARGUMENTS[request.function]
     a, b = request.operands[left], request.operands[right]
     if function == "gemv" and (a.ndim, b.ndim) != (2, 1):
@@ -190,12 +251,12 @@ def _product(request: CallRequest) -> CallRequest:
             f"gemv: a has two dimensions and x one, got a of shape {a.shape} and x of shape {b.shape}; "
             "for other products use matmul"
         )
-    if not a.ndim or not b.ndim:
-        name, scalar = (left, a) if not a.ndim else (right, b)
-        raise ValueError(
-            f"matmul: operands have at least one dimension, got {name} of shape {scalar.shape}; "
-            "multiply by a scalar with *"
-        )
+    for name, operand in ((left, a), (right, b)):
+        if not operand.ndim:
+            raise ValueError(
+                f"matmul: operands have at least one dimension, got {name} of shape (); multiply by a scalar "
+                "with *"
+            )
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise ValueError(
@@ -204,20 +265,24 @@ def _product(request: CallRequest) -> CallRequest:
             f"got a of shape {a.shape} and {right} of shape {b.shape}: {a.shape[-1]} and {inner}"
         )
     batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ()))
-    request = replace(request, shape=shape)
+    request = replace(request, shape=(*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ())))
     if request.epilogue:
         _check_epilogue(request)
-    if max(a.ndim, b.ndim, request.out.ndim if request.out is not None else 0) > 2:
-        return replace(request, why="kernels compute one product, not a batch of them")
     _check_out(request)
+    if math.prod(b.shape[:-2]) != 1:
+        return replace(
+            request, why="kernels compute one product; a stack of them is the library's, in one call"
+        )
     if a.ndim == b.ndim == 1:
         return replace(request, why="a product of two vectors is one number, for which there is no kernel")
+    flat_a, flat_b = a.flat(1), replace(b, shape=b.shape[-2:], strides=b.strides[-2:])
+    if flat_a is None:
+        return replace(request, why="the leading dims of a are not one in memory, as the rows of a matrix are")
     if a.ndim == 1:
-        return _gemv(request, placed(right, b), placed(left, a), transposed=True)
+        return _gemv(request, (right, flat_b), (left, a), transposed=True)
     if b.ndim == 1:
-        return _gemv(request, placed(left, a), placed(right, b))
-    return _gemm(request, a, b)
+        return _gemv(request, (left, flat_a), (right, b))
+    return _gemm(request, flat_a, flat_b)
 
 
 def _check_epilogue(request: CallRequest) -> None:
@@ -245,7 +310,7 @@ def _transpose(request: CallRequest) -> CallRequest:
         return replace(request, why=f"a is {a.dtype} and out {out.dtype}, which the library converts")
     if a.ndim != 2:
         return replace(request, why=f"kernels transpose two dimensions, got {a.ndim}")
-    source, to = placed("a", a), _output(request)
+    source, to = placed("a", a), _output(request, 1)
     if source.turned or to.turned:
         return replace(request, why="it lies in memory as its transpose would, so that a plain copy does it")
     return _as_problem(request, "transpose", {"m": a.shape[0], "n": a.shape[1]}, "", source, to)
@@ -261,39 +326,57 @@ def _check_out(request: CallRequest) -> None:
 
 def _gemm(request: CallRequest, a: Operand, b: Operand) -> CallRequest:
     """A column-major result is the row-major one of the transposed product."""
-    left, right, to = placed("a", a), placed("b", b), _output(request)
+    left, right, to = _flat(request, "a", a), _flat(request, "b", b), _output(request, 1)
     (m, k), n = a.shape, b.shape[1]
     if to.turned and not request.epilogue:
         layout = right.letter(transposed=True) + left.letter(transposed=True)
         return _as_problem(request, "gemm", {"m": n, "n": m, "k": k}, layout, right, left, to)
-    more = [_as_it_lies(name, request.operands[name]) for name in request.more]
+    more = [_further(request, name) for name in request.more]
     layout = left.letter() + right.letter()
     return _as_problem(request, "gemm", {"m": m, "n": n, "k": k}, layout, left, right, *more, to)
 
 
-def _as_it_lies(name: str, operand: Operand) -> Placed:
+def _gemv(
+    request: CallRequest, matrix: tuple[str, Operand], vector: tuple[str, Operand], transposed: bool = False
+) -> CallRequest:
+    m, n = matrix[1].shape[:: -1 if transposed else 1]
+    stored, to = _flat(request, *matrix), _output(request, 0)
+    return _as_problem(
+        request, "gemv", {"m": m, "n": n}, stored.letter(transposed), stored, placed(*vector), to
+    )
+
+
+def _flat(request: CallRequest, name: str, operand: Operand) -> Placed:
+    """An array whose leading axes are taken as one."""
+    own = request.operands[name]
+    return replace(placed(name, operand), shape=None if own.ndim == operand.ndim else operand.shape)
+
+
+def _further(request: CallRequest, name: str) -> Placed:
     """A further array, which kernels read row-major."""
-    tensor = placed(name, operand)
+    own = request.operands[name]
+    flat = own if name == "bias" else own.flat(1)
+    if flat is None:
+        shape = math.prod(own.shape[:-1]), own.shape[-1]
+        return Placed(name, copied="its leading dims are not one in memory", shape=shape)
+    tensor = _flat(request, name, flat)
     if not tensor.turned:
         return tensor
-    return Placed(name, copied=tensor.copied or "it is column-major, and kernels read it row-major")
+    why = tensor.copied or "it is column-major, and kernels read it row-major"
+    return replace(tensor, turned=False, copied=why)
 
 
-def _gemv(request: CallRequest, matrix: Placed, vector: Placed, transposed: bool = False) -> CallRequest:
-    m, n = request.operands[matrix.argument].shape[:: -1 if transposed else 1]
-    layout = matrix.letter(transposed)
-    return _as_problem(request, "gemv", {"m": m, "n": n}, layout, matrix, vector, _output(request))
-
-
-def _output(request: CallRequest) -> Placed:
-    out = request.out
-    if out is None:
-        return Placed("result")
-    if out.is_row_major and out.aligned:
-        return Placed("out")
-    if out.ndim == 2 and out.turned.is_row_major and out.aligned:
-        return Placed("out", True)
-    return Placed("out", copied="kernels write dense and aligned arrays")
+def _output(request: CallRequest, axes: int) -> Placed:
+    """Where the result goes, of which the last `axes` stay what they are."""
+    shape = request.shape
+    flat_shape = (math.prod(shape[: len(shape) - axes]), *shape[len(shape) - axes :])
+    kept = None if len(shape) == axes + 1 else flat_shape
+    if request.out is None:
+        return Placed("result", shape=kept)
+    flat = request.out.flat(axes)
+    if flat is None or (to := placed("out", flat, written=True)).copied:
+        return Placed("out", copied="kernels write dense and aligned arrays", shape=kept)
+    return replace(to, shape=kept)
 
 
 def _as_problem(

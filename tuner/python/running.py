@@ -1,22 +1,114 @@
-"""Runs one config of a kernel on a caller's arrays, in this process."""
+"""Runs kernels in this process: compiled and loaded for a device, then on arrays of a caller's library."""
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.space import Config
 from tuner.devices.detect import is_on_host, kind_of
 from tuner.errors import InputError
-from tuner.python.arrays import NUMPY, Operand, family_of, given_back, index_of, is_array, operand_of, view
-from tuner.python.calls import ReadyKernel, Runs, device_info
+from tuner.python.arrays import (
+    KEY_OF,
+    NUMPY,
+    Family,
+    Operand,
+    family_of,
+    given_back,
+    index_of,
+    is_array,
+    operand_of,
+    view,
+)
+from tuner.python.decisions import device_info, keep
+
+#: Runs a kernel on stored arrays, in the order of the problem's tensors.
+Runs = Callable[..., None]
+#: Hash of a rendered CPU kernel -> its entry function, ready to run: shapes share what is compiled.
+_ENTRIES: dict[str, Callable[..., Any]] = {}
+
+
+class ReadyKernel:
+    """A rendered kernel, compiled (or taken from the cache) and loaded for one device.
+
+    Attributes:
+        problem: What it computes.
+        loaded: What launches it on a GPU; None on the host.
+    """
+
+    def __init__(self, rendered: Rendered, problem: Problem, device: DeviceInfo, spec: str) -> None:
+        """Compiles and loads it.
+
+        Args:
+            rendered: The kernel.
+            problem: What it computes.
+            device: What it is compiled for.
+            spec: ``cpu`` or ``cuda:0``: where it runs.
+
+        Raises:
+            CompileFailed: The kernel does not compile.
+        """
+        self.loaded: Any = None
+        self.problem = problem
+        if kind_of(spec).is_host:
+            from tuner.devices.cpu.numba import ready
+
+            known = _ENTRIES.get(rendered.hash)
+            self._entry = known or _ENTRIES.setdefault(rendered.hash, ready(rendered, problem))
+        else:
+            from tuner.devices.cuda.calling import Loaded
+
+            self.loaded = Loaded(rendered, problem, device, index_of(spec))
+
+    def runs(self, family: Family, numbers: Mapping[str, Any] | None = None, writable: bool = True) -> Runs:
+        """What runs it on arrays of a library.
+
+        Args:
+            family: The library.
+            numbers: Values for some of the problem's scalars, by name.
+            writable: False if some arrays may only be read.
+        """
+        scalars = self._scalars(numbers or {})
+        if self.loaded is not None:
+            return family.runs(self.loaded.with_scalars(scalars))
+        entry, values = self._entry, tuple(scalar.item() for scalar in scalars)
+        if writable:
+            return lambda *arrays: entry(*arrays, *values)
+        # Numba would compile anew for arrays that cannot be written.
+        return lambda *arrays: entry(*map(_as_writable, arrays), *values)
+
+    def launches(self, family: Family) -> Runs | None:
+        """What launches it at addresses of a library's arrays; None for arrays of the host."""
+        return None if self.loaded is None else family.launches(self.loaded.with_scalars(self._scalars({})))
+
+    def _scalars(self, given: Mapping[str, Any]) -> list[Any]:
+        """NumPy's numbers for the problem's scalars."""
+        return [
+            numpy.dtype(scalar.dtype).type(given.get(scalar.name, scalar.value))
+            for scalar in self.problem.scalars
+        ]
+
+
+class _WritableMemory:
+    """Read-only memory, described as if it may be written; kernels only read their inputs."""
+
+    def __init__(self, array: Any) -> None:
+        interface = dict(array.__array_interface__)
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+        self._array = array  # keeps the memory
+
+
+def _as_writable(array: Any) -> Any:
+    return array if array.flags.writeable else numpy.asarray(_WritableMemory(array))
 
 
 class ConfigRunner:
@@ -48,6 +140,7 @@ class ConfigRunner:
         self._spec = spec if spec.startswith(f"{device.kind}:") else self._kind.first
         self._ready: dict[str, ReadyKernel] = {}
         self._runs: dict[Hashable, Runs] = {}
+        self._fitting: dict[Hashable, None] = {}
         self._loading = threading.Lock()
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -66,16 +159,23 @@ class ConfigRunner:
         """
         numbers = {name: named.pop(name) for name in self.numbers if name in named}
         given = self._by_name(arrays, named)
-        for name, array in given.items():
+        key = tuple(given), key_of(given.values())
+        fitting = key in self._fitting
+        for name, array in given.items() if not fitting else ():
             seen(name, array)
         like = arrays[0] if arrays else next(iter(named.values()), None)
         results = {
             output.name: given[output.name] if output.name in given else made(output, like)
             for output in self.problem.outputs
         }
-        every = [seen(tensor.name, (given | results)[tensor.name]) for tensor in self.problem.tensors]
-        check(self.problem.tensors, every, self._kind.name)
-        self.run(*every, numbers=numbers)
+        own = [(given | results)[tensor.name] for tensor in self.problem.tensors]
+        every = own
+        if not fitting:
+            every = [seen(tensor.name, array) for tensor, array in zip(self.problem.tensors, own, strict=True)]
+            check(self.problem.tensors, every, self._kind.name)
+            if key[-1] is not None and all(map(operator.is_, own, every)):
+                keep(self._fitting, key, None)
+        self.run_for(every, numbers)(*every)
         if like is not None and family_of(like) is None:
             results |= {name: given_back(array, like) for name, array in results.items() if name not in given}
         return next(iter(results.values())) if len(results) == 1 else tuple(results.values())
@@ -92,49 +192,51 @@ class ConfigRunner:
             raise InputError(f"{self.problem} takes {', '.join(inputs)}, and maybe {may} by name; got {got}")
         return dict(zip(names, arrays, strict=True)) | dict(named)
 
-    def run(self, *arrays: Any, numbers: Mapping[str, float] | None = None) -> None:
-        """Runs the kernel on arrays that were checked, or that lie as these did.
+    def run_for(self, arrays: Sequence[Any], numbers: Mapping[str, float]) -> Runs:
+        """What runs the kernel on arrays that were checked, and on others that lie as these do.
 
         Args:
             arrays: One for each of the problem's tensors, as `seen`.
             numbers: Values for some of `numbers`.
         """
-        family = family_of(arrays[0])
+        family, on_host = family_of(arrays[0]), self._kind.is_host
         assert family is not None, "what was seen belongs to a library that is known"
-        if family is NUMPY and not self._kind.is_host:
-            self._by_copies(arrays, numbers)
-            return
-        on_host = self._kind.is_host
+        if family is NUMPY and not on_host:
+            return partial(self._run_copies, dict(numbers))
         device = self._kind.first if on_host else family.operand(arrays[0]).device
-        key = family, device, not on_host or all(array.flags.writeable for array in arrays)
-        run = None if numbers else self._runs.get(key)
+        writable = not on_host or all(array.flags.writeable for array in arrays)
+        key = family, device, writable, tuple(numbers.items())
+        run = self._runs.get(key)
         if run is None:
-            run = family.at_home(self._on(device).runs(family, numbers, key[-1]), device)
-            if not numbers:
-                self._runs[key] = run
-        run(*arrays)
+            run = family.at_home(self._on(device).runs(family, numbers, writable), device)
+            keep(self._runs, key, run)
+        return run
 
-    def _by_copies(self, arrays: Sequence[Any], numbers: Mapping[str, float] | None) -> None:
+    def _run_copies(self, numbers: Mapping[str, float], *arrays: Any) -> None:
         """By way of the GPU's memory; arrays of NumPy hold the outputs once it returns."""
         from tuner.devices.cuda.calling import to_gpu, to_host
 
         copies = [to_gpu(array, index_of(self._spec)) for array in arrays]
-        self.run(*copies, numbers=numbers)
+        self.run_for(copies, numbers)(*copies)
         for tensor, copy, array in zip(self.problem.tensors, copies, arrays, strict=True):
             if tensor.output:
                 to_host(copy, array)
 
     def _on(self, device: str) -> ReadyKernel:
         """The kernel on a device, compiled and loaded at the first call."""
-        ready = self._ready.get(device)
-        if ready is None:
-            with self._loading:
-                if device not in self._ready:
-                    # The arrays may lie on a GPU of another model than the one that it was tuned on.
-                    info = device_info(device)
-                    self._ready[device] = ReadyKernel(self._rendered, self.problem, info, device)
-                ready = self._ready[device]
-        return ready
+        with self._loading:
+            if device not in self._ready:
+                # The arrays may lie on a GPU of another model than the one that it was tuned on.
+                self._ready[device] = ReadyKernel(self._rendered, self.problem, device_info(device), device)
+            return self._ready[device]
+
+
+def key_of(values: Iterable[Any]) -> tuple[Hashable, ...] | None:
+    """All that a call may depend on of some arrays; None if one is of no library that is known by its type."""
+    try:
+        return tuple([KEY_OF[type(value)](value) for value in values])
+    except (KeyError, RuntimeError):
+        return None
 
 
 def device_of(values: object, target: str) -> str:

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from tuner.python import matmul as tuned_product
 from tuner.python import on_miss
-from tuner.python.policy import precision_of
+from tuner.python.requests import precision_of
 
 __all__ = ["Product", "prepare", "product", "use"]
 

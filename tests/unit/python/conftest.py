@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from fixtures.callable_records import empty_database, own_records, ran
-from fixtures.fake_gpu import Log, install
+from fixtures.fake_gpu import CupyArray, Log, TorchTensor, install
 
-from tuner.python import calls, functions
+from tuner.python import arrays, decisions
 
 __all__ = ["empty_database", "own_records", "ran"]
 
@@ -14,6 +14,7 @@ __all__ = ["empty_database", "own_records", "ran"]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Log:
     """A GPU that is made of the host's memory; what it was asked for."""
-    monkeypatch.setattr(functions, "_key_of", dict(functions._key_of))
-    calls.device_info.cache_clear()
+    for kind in (CupyArray, TorchTensor):
+        arrays.KEY_OF.pop(kind, None)
+    decisions.device_info.cache_clear()
     return install(monkeypatch)

@@ -20,7 +20,7 @@ from fixtures.operands import close, normal, stored
 
 import tuner
 from tuner.devices.cpu import numba
-from tuner.python import calls, decisions, functions
+from tuner.python import decisions, functions, running
 
 pytestmark = pytest.mark.usefixtures("own_records")
 A, B, X = normal(3, 4), normal(5, 6), normal(7)
@@ -81,7 +81,8 @@ def test_many_threads_get_what_one_gets(ran: list[str]) -> None:
 
 def test_a_problem_is_looked_up_once_until_caches_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(calls, "decide", lambda key, device: asked.append(key) or decisions.decide(key, device))
+    decide = decisions.decide
+    monkeypatch.setattr(decisions, "decide", lambda key, device: asked.append(key) or decide(key, device))
     a, b = normal(4, 6), normal(6, 5)
     for _ in range(3):
         tuner.matmul(a, b)
@@ -97,7 +98,7 @@ def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None
     compiled: list[str] = []
     ready = numba.ready
     monkeypatch.setattr(numba, "ready", lambda kernel, of: compiled.append(kernel.hash) or ready(kernel, of))
-    monkeypatch.setattr(calls, "_ENTRIES", {})
+    monkeypatch.setattr(running, "_ENTRIES", {})
     for m in (5, 6):
         crowned("gemm", {"m": m, "n": 4, "k": 3})
         tuner.matmul(normal(m, 3), normal(3, 4))
@@ -105,7 +106,7 @@ def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_prepared_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "KEPT", 3)
+    monkeypatch.setattr(decisions, "KEPT", 3)
     for size in range(1, 9):
         tuner.transpose(normal(size, 2).astype(np.int8))
     assert len(functions._transpose) == 3
@@ -159,7 +160,7 @@ def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_the_library(
         raise OSError("the cache folder is full")
 
     monkeypatch.setattr(numba, "ready", fails)
-    monkeypatch.setattr(calls, "_ENTRIES", {})
+    monkeypatch.setattr(running, "_ENTRIES", {})
     crowned("gemm", {"m": 4, "n": 5, "k": 6})
     a, b = normal(4, 6), normal(6, 5)
     with pytest.warns(tuner.python.CallableWarning, match="cache folder is full"):

@@ -12,8 +12,7 @@ from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plai
 
 import tuner
 from tuner.errors import InputError, UnknownName
-from tuner.python import decorators
-from tuner.python.decorators import TunedFunction
+from tuner.python import tuning
 from tuner.python.running import ConfigRunner
 
 
@@ -27,14 +26,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             super().__init__(kernel, problem, config, *where)
             self._config = dict(config)
 
-        def run(self, *arrays: Any, numbers: Any = None) -> None:
-            found.append(self._config | {"shapes": [each.shape for each in arrays]})
+        def run_for(self, arrays: Any, numbers: Any) -> Any:
+            return lambda *given: found.append(self._config | {"shapes": [each.shape for each in given]})
 
-    monkeypatch.setattr("tuner.python.decorators.ConfigRunner", Ran)
+    monkeypatch.setattr("tuner.python.tuning.ConfigRunner", Ran)
     return found
 
 
-def adder(here: Path, **options: Any) -> TunedFunction:
+def adder(here: Path, **options: Any) -> tuner.TunedFunction:
     device = plain_device(here / "device.json")
     return tuner.cuda_kernel(
         VECTOR_ADD, "vector_add", PARAMS, problem_size="n", reference=numpy.add, device=device, **options
@@ -53,13 +52,14 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert best != 32
     add(*add_arguments(500))
     assert ran.pop()["block_size_x"] == best
-    assert add.explain(*add_arguments(500)).match == "exact"
+    told = add.explain(*add_arguments(500))
+    assert (told.use, told.match, told.config) == ("kernel", "exact", {"block_size_x": best})
+    assert f"runs     kernel vector_add with block_size_x={best}" in str(told)
+    assert "why      measured\n" in str(told)
     # In a process of its own, as it were, and at another shape.
     measured: list[object] = []
-    plain = decorators.run_shown
-    monkeypatch.setattr(
-        decorators, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown)
-    )
+    plain = tuning.run_shown
+    monkeypatch.setattr(tuning, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown))
     again = adder(here, seconds=60)
     again(*add_arguments(500))
     assert (ran.pop()["block_size_x"], measured) == (best, [])
@@ -88,9 +88,9 @@ def fill(x: Any, out: Any, alpha: float, step: int, BLOCK: int = 64) -> None:
 
 def test_numbers_that_are_no_sizes_do_not_tune_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[object] = []
-    plain = TunedFunction._prepared
+    plain = tuner.TunedFunction._prepared
     monkeypatch.setattr(
-        TunedFunction, "_prepared", lambda self, values: prepared.append(values) or plain(self, values)
+        tuner.TunedFunction, "_prepared", lambda self, values: prepared.append(values) or plain(self, values)
     )
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
     x = numpy.arange(100, dtype="float64")

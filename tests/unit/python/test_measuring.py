@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from fixtures.fake_device import ROOT
 
-from tuner.python import measuring
-from tuner.python.measuring import MeasuringProcess, PendingMeasurement
+from tuner.python import misses
+from tuner.python.misses import MeasuringProcess, PendingMeasurement
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 
@@ -44,7 +44,7 @@ def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[MeasuringPr
             [sys.executable, "played.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here
         )
 
-    monkeypatch.setattr(measuring, "_started", started)
+    monkeypatch.setattr(misses, "_started", started)
     own = MeasuringProcess()
     yield own
     own.release()
@@ -73,7 +73,7 @@ def test_a_process_that_dies_or_cannot_be_started_fails_what_it_was_asked_and_is
         raise OSError("no more processes")
 
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "_started", none)
+        patch.setattr(misses, "_started", none)
         why = "the process that measures cannot be started: no more processes"
         assert ended(ask(process, 1)) == ("failed", why)
     assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")

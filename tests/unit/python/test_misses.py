@@ -21,9 +21,9 @@ import tuner
 from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import Answer, Loss, Predicted
-from tuner.python import CallableWarning, arrays, calls, measuring, policy
+from tuner.python import CallableWarning, arrays, decisions, misses
 from tuner.python.decisions import decide
-from tuner.python.measuring import MeasuringProcess, PendingMeasurement
+from tuner.python.misses import MeasuringProcess, PendingMeasurement
 
 pytestmark = pytest.mark.usefixtures("own_records", "no_policy")
 DIMS = {"m": 12, "n": 7, "k": 5}
@@ -32,7 +32,7 @@ A, B = normal(12, 5), normal(5, 7)
 
 @pytest.fixture
 def no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_own", [None])
+    monkeypatch.setattr(misses, "_own", [None])
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     def predicting(key: Any, device: Any) -> Any:
         return replace(decide(key, device), answer=answer, kernel=kernel, config=config, saves_s=1e-6)
 
-    monkeypatch.setattr(calls, "decide", predicting)
+    monkeypatch.setattr(decisions, "decide", predicting)
 
 
 class Bench(MeasuringProcess):
@@ -77,7 +77,7 @@ class Bench(MeasuringProcess):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     played = Bench()
-    monkeypatch.setattr(measuring, "PROCESS", played)
+    monkeypatch.setattr(misses, "PROCESS", played)
     return played
 
 
@@ -191,7 +191,7 @@ def test_nothing_happens_while_a_graph_is_captured(
     capturing = False
     tuner.matmul(a, b)
     assert len(bench.pending) == 1
-    before, capturing, h200 = list(gpu.loaded), True, calls.device_info("cuda:0")
+    before, capturing, h200 = list(gpu.loaded), True, decisions.device_info("cuda:0")
     bench.effect = lambda: crowned("gemm", DIMS, layout="nn", kernel="tiled", device=h200)
     bench.finish()
     tuner.matmul(a, b)

@@ -1,0 +1,276 @@
+"""What happens at a problem that nobody tuned: the policy, and a process beside this one that measures.
+
+The process is started at the first question and ends by itself when there are none. It is no child that this
+one waits for: whichever ends first, the other goes on, and what was measured is in the database.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from tuner.errors import InputError, UnknownName
+from tuner.lookup.asking import database_url
+from tuner.results.record import ProblemKey
+
+#: The environment variable that says what holds where nothing else does.
+VARIABLE = "TUNER_ON_MISS"
+#: The library runs; what the lookup predicts runs; its best configs are measured.
+LIBRARY, PREDICT, MEASURE = POLICIES = ("library", "predict", "measure")
+#: Seconds of timing at the most, unless said.
+SECONDS = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class CallPolicy:
+    """What happens at a problem without an exact answer. Equal ones are one object, and quick keys.
+
+    Attributes:
+        how: One of `POLICIES`.
+        seconds: Seconds of timing at the most, where it is measured.
+        wait: True to wait until it has been measured.
+    """
+
+    how: str = PREDICT
+    seconds: float = SECONDS
+    wait: bool = False
+
+
+_policy = cache(CallPolicy)
+#: The policy of the surrounding block; None where there is none.
+CHOSEN: ContextVar[CallPolicy | None] = ContextVar("on_miss", default=None)
+#: The process' own policy: None until it is set, or the environment was read.
+_own: list[CallPolicy | None] = [None]
+#: Grows whenever a problem that nobody tuned may have another answer: what was prepared for it is old.
+EPOCH = [0]
+
+
+def expire() -> None:
+    """Has calls of problems that nobody tuned decided anew."""
+    EPOCH[0] += 1
+
+
+def chosen() -> CallPolicy:
+    """The policy that holds here.
+
+    Raises:
+        UnknownName: The environment's is none.
+    """
+    policy = CHOSEN.get() or _own[0]
+    if policy is None:
+        how = os.environ.get(VARIABLE) or PREDICT
+        policy = _own[0] = _policy(checked(how, f"policy in {VARIABLE}", POLICIES))
+    return policy
+
+
+class on_miss:  # noqa: N801 - called as a function is
+    """Sets what happens at a problem that nobody tuned on its device.
+
+    ``tuner.on_miss("measure")`` holds for the process from then on; as a context manager, for the block, in the
+    present thread (or asynchronous task).
+
+    - ``library``: the library runs.
+    - ``predict``, the default: what the lookup answers runs, a kernel where its gain outweighs the uncertainty.
+    - ``measure``: the 8 most promising configs and the library are compiled, verified and timed in a process
+      beside this one, which waits its turn for the device. Meanwhile calls go on as with ``predict``; later
+      ones, of other processes too, find the result in the database.
+    """
+
+    def __init__(self, how: str, *, seconds: float = SECONDS, wait: bool = False) -> None:
+        """Sets it.
+
+        Args:
+            how: ``library``, ``predict`` or ``measure``.
+            seconds: Seconds of timing at the most, for ``measure``.
+            wait: True to have the first call wait for the result, for ``measure``.
+
+        Raises:
+            UnknownName: No such policy.
+            InputError: Seconds that are not above 0.
+        """
+        if not (seconds > 0 and math.isfinite(seconds)):
+            raise InputError(f"on_miss: seconds are a number above 0, got {seconds!r}; leave them away for 2")
+        self._policy = _policy(checked(how, "policy", POLICIES), float(seconds), bool(wait))
+        self._before = _own[0]
+        self._token: Token[CallPolicy | None] | None = None
+        _own[0] = self._policy
+        expire()
+
+    def __enter__(self) -> None:
+        """Holds for the block alone."""
+        _own[0] = self._before
+        self._token = CHOSEN.set(self._policy)
+
+    def __exit__(self, *error: object) -> None:
+        assert self._token is not None, "entered before"
+        CHOSEN.reset(self._token)
+
+
+def checked(name: str, what: str, known: Collection[str]) -> str:
+    """A name that is one of those that are known.
+
+    Raises:
+        UnknownName: It is none.
+    """
+    if name not in known:
+        raise UnknownName(what, name, known)
+    return name
+
+
+#: Seconds that a call waits at the most beside those of timing: for the device, compilers and arrays.
+WAIT_S = 90.0
+#: How a question ends where the process ended before it answered.
+FAILED = "failed"
+
+
+class PendingMeasurement(Future[tuple[str, str]]):
+    """A problem that is to be measured; its result is how that ended, and why where nothing was measured.
+
+    It ends as ``measured``, ``known`` (another process did it), ``nothing``, ``busy`` or ``failed``.
+
+    Attributes:
+        problem: The problem.
+        device: ``cpu`` or ``cuda:0``.
+        seconds: Seconds of timing at the most.
+        question: As the process reads it, one line; with the database that is to know the result.
+    """
+
+    def __init__(self, problem: ProblemKey, device: str, seconds: float) -> None:
+        """Writes the question."""
+        super().__init__()
+        self.problem, self.device, self.seconds = problem, device, seconds
+        self._until_s = time.monotonic() + WAIT_S + 2 * seconds
+        words = {
+            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
+            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
+        }  # fmt: skip
+        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "db": database_url()}
+        self.question = json.dumps(question) + "\n"
+
+    def wait(self) -> None:
+        """Waits until it has ended, or for so long since it was asked that it is no use."""
+        wait([self], max(0.0, self._until_s - time.monotonic()))
+
+
+class MeasuringProcess:
+    """The process that measures; started again where it has ended. It is asked one question at a time."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._running: subprocess.Popen[str] | None = None
+        self._asked: dict[tuple[ProblemKey, str], PendingMeasurement] = {}
+
+    def ask(
+        self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]
+    ) -> PendingMeasurement:
+        """Has a problem measured, unless it was asked for before; returns at once.
+
+        Args:
+            problem: The problem.
+            device: Where.
+            seconds: Seconds of timing at the most.
+            changed: Called in another thread once it has ended, before those who wait go on.
+        """
+        pending = PendingMeasurement(problem, device, seconds)
+        known = self._asked.setdefault((problem, device), pending)
+        if known is pending:
+            threading.Thread(target=self._serve, args=(pending, changed), daemon=True).start()
+        return known
+
+    def forget(self) -> None:
+        """Lets what has ended be asked for again."""
+        self._asked = {key: pending for key, pending in list(self._asked.items()) if not pending.done()}
+
+    def _serve(self, pending: PendingMeasurement, changed: Callable[[], None]) -> None:
+        with self._turn:
+            try:
+                outcome = self._answer(pending.question)
+            except (OSError, ValueError) as error:
+                outcome = FAILED, f"the process that measures cannot be started: {error}"
+        changed()
+        pending.set_result(outcome)
+
+    def _answer(self, question: str) -> tuple[str, str]:
+        """Outcome and reason; a process that ended, idle, just as it was asked is replaced once."""
+        code = 0
+        for _ in range(2):
+            if self._running is None or self._running.poll() is not None:
+                self._running = _started()
+            stdin, stdout = _pipes(self._running)
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write(question)
+                stdin.flush()
+            line = stdout.readline()
+            if line:
+                answer: dict[str, Any] = json.loads(line)
+                return answer["outcome"], answer["why"]
+            for pipe in (stdin, stdout):
+                with contextlib.suppress(OSError, ValueError):
+                    pipe.close()
+            code, self._running = self._running.wait(), None
+            if code:
+                break
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return FAILED, f"the process that measures ended with {how}"
+
+    def release(self) -> None:
+        """Lets the process end once it has finished what it measures, without waiting for it."""
+        if self._running is None:
+            return
+        stdin, stdout = _pipes(self._running)
+        idle = self._turn.acquire(blocking=False)  # else a thread reads its answer
+        for pipe in (stdin, stdout) if idle else (stdin,):
+            with contextlib.suppress(OSError, ValueError):
+                pipe.close()
+        self.disown()
+
+    def disown(self) -> None:
+        """It goes on by itself: nobody is to wait for it, or warn that it runs."""
+        if self._running is not None and self._running.poll() is None:
+            self._running.returncode = 0
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
+def _started() -> subprocess.Popen[str]:
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tuner.study.first_use"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+    )  # fmt: skip
+
+
+PROCESS = MeasuringProcess()
+#: Those of a parent process, kept so that nothing closes their pipes or waits for them.
+_PARENTS: list[MeasuringProcess] = []
+
+
+def _after_fork() -> None:
+    global PROCESS
+    PROCESS.disown()
+    _PARENTS.append(PROCESS)
+    PROCESS = MeasuringProcess()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(lambda: PROCESS.release())
