@@ -6,7 +6,6 @@ So an answer is a config that was good at one of the surveyed problems nearest t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -155,28 +154,24 @@ def evidence(data: FeatureRows, numbers: Numbers, shortlist: Numbers) -> Evidenc
 
     Args:
         data: A survey.
-        numbers: Of the problems that may speak.
+        numbers: Of the problems that may speak, ascending.
         shortlist: Numbers of the configs that may be answered, in order.
     """
-    place, ends = _places(data, shortlist), data.ends
-    timed = [number for number in numbers.tolist() if ends[number] < ends[number + 1]]
-    library, starts, configs, behind = [], [0], [], []
-    for number in timed:
-        rows = slice(ends[number], ends[number + 1])
-        log_s = np.log(data.time_s[rows])
-        at = place[data.config[rows]]
-        order = np.argsort(at, kind="stable")  # in a row, numbers take less space in a file
-        kept = order[at[order] >= 0]
-        library.append(math.log(data.library_s[number]) - log_s.min())
-        configs.append(at[kept])
-        lost = (log_s - log_s.min())[kept]
-        step = np.where(lost > GOOD, COARSE_STEP, STEP)
-        behind.append(np.minimum(np.round(lost / step) * step, FURTHEST))
-        starts.append(starts[-1] + len(configs[-1]))
+    place, fastest_s = _places(data, shortlist)[data.config], np.full(len(data.problems), np.inf)
+    np.minimum.at(fastest_s, data.problem, data.time_s)
+    timed = numbers[np.isfinite(fastest_s[numbers])]
+    rows = np.flatnonzero(np.isin(data.problem, timed) & (place >= 0))
+    # In a row, numbers take less space in a file.
+    rows = rows[np.lexsort((place[rows], data.problem[rows]))]
+    problem = data.problem[rows]
+    lost = np.log(data.time_s[rows] / fastest_s[problem])
+    step = np.where(lost > GOOD, COARSE_STEP, STEP)
     return Evidence(
         np.array([log_dims(data.problems[number].shape) for number in timed]),
-        np.array([data.kind(number) for number in timed], np.int32), np.array(library),
-        np.array(starts, np.int32), np.concatenate(configs).astype(np.int32), np.concatenate(behind),
+        np.array([data.kind(number) for number in timed], np.int32),
+        np.log(data.library_s[timed] / fastest_s[timed]),
+        np.append(np.searchsorted(problem, timed), len(rows)).astype(np.int32),
+        place[rows].astype(np.int32), np.minimum(np.round(lost / step) * step, FURTHEST),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import InputError, TunerError
+from tuner.errors import TunerError
 from tuner.results.distance import Floats
 
 Bits = NDArray[np.uint32]
@@ -49,21 +49,6 @@ class Forest:
     thresholds: Floats
     starts: Numbers
     leaves: Floats
-
-    def __post_init__(self) -> None:
-        trees, features = len(self.leaves), len(self.starts) - 1
-        tree, feature, place, low, high = self.nodes.T
-        spans = np.diff(self.starts)
-        fine = (
-            self.leaves.shape == (trees, MOST_LEAVES)
-            and self.starts[-1] == len(self.thresholds)
-            and (spans >= 0).all()
-            and ((tree >= 0) & (tree < trees) & (feature >= 0) & (feature < features)).all()
-            and ((place >= 0) & (place < spans[feature])).all()
-            and ((low >= 0) & (low < high) & (high < MOST_LEAVES)).all()
-        )
-        if not fine:
-            raise InputError("a forest's nodes point into its trees, got others; fit the model again")
 
     @property
     def features(self) -> int:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import InputError
 from tuner.results.distance import Floats
 
 if TYPE_CHECKING:
@@ -54,11 +53,6 @@ class Encoding:
     centre: Floats
     spread: Floats
     knots: Floats
-
-    def __post_init__(self) -> None:
-        count = len(self.centre)
-        if self.spread.shape != (count,) or self.knots.ndim != 2 or len(self.knots) != count:
-            raise InputError("a network's encoding has each feature's figures, got others; fit the model again")
 
     @property
     def inputs(self) -> int:
@@ -105,17 +99,6 @@ class Network:
     weights: NDArray[np.int32]
     steps: Floats
     offsets: Floats
-
-    def __post_init__(self) -> None:
-        matrices, outputs = sum(a * b for a, b in pairwise(self.sizes)), sum(self.sizes[1:])
-        count = len(self.weights)
-        fine = (
-            (self.sizes[0], self.sizes[-1]) == (self.encoding.inputs, 1)
-            and self.weights.shape == (count, matrices)
-            and self.steps.shape == self.offsets.shape == (count, outputs)
-        )
-        if not fine:
-            raise InputError("a network's weights are those of its layers, got others; fit the model again")
 
     @classmethod
     def of(cls, encoding: Encoding, share: float, layers: Layers) -> Network:

@@ -13,7 +13,6 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.errors import InputError
 from tuner.model.physics import (
     DeviceRates,
     Traits,
@@ -49,16 +48,6 @@ class Timings:
     time_s: Floats
     registers: Floats | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        sizes = {len(self.problem), len(self.config), len(self.time_s)}
-        if len(sizes) > 1 or not all(sizes):
-            raise InputError(
-                f"a survey has a problem, a config and a time for each timing, got {sorted(sizes)} of these; "
-                "run the survey again"
-            )
-        if not (np.isfinite(self.time_s) & (np.asarray(self.time_s) > 0)).all():
-            raise InputError("times are finite and above 0 s, got others; leave failed runs out")
 
     def by_problem(self) -> list[dict[int, float]]:
         """Per problem the times of configs, and of the library, by their numbers."""

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.errors import InputError
-from tuner.model.forest import LEAF_STEP, Forest, forest_of
+from tuner.model.forest import LEAF_STEP, forest_of
 
 FEATURES = 5
 
@@ -45,13 +44,3 @@ def test_a_forest_says_what_walking_its_trees_says(seed: int, count: int) -> Non
     np.testing.assert_allclose(
         forest_of(trees, FEATURES, 0.5).predict(rows), np.array(expected) / 2, atol=1e-12
     )
-
-
-@pytest.mark.parametrize(("place", "value"), [(0, 7), (1, FEATURES), (2, 9), (4, 40), (3, -1)])
-def test_a_forest_whose_nodes_point_nowhere_is_refused(place: int, value: int) -> None:
-    leaves = {"left_child": {"leaf_value": 0.5}, "right_child": {"leaf_value": 0.25}}
-    forest = forest_of([{"split_feature": 0, "threshold": 1.0, **leaves}], FEATURES)
-    nodes = forest.nodes.copy()
-    nodes[0, place] = value
-    with pytest.raises(InputError, match="a forest's nodes point into its trees"):
-        Forest(nodes, forest.thresholds, forest.starts, forest.leaves)
