@@ -388,7 +388,11 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
             reader = TableReader(complaints, at, problem, defaults, path.parent)
             for item in reader.items(problem):
                 items.setdefault(item.key, item)
-            reader.check_count("", len(items))
+                if len(items) > MAX_PROBLEMS:
+                    complaints.note(
+                        at, f"a plan has at most {MAX_PROBLEMS} problems, got more; use fewer sizes"
+                    )
+                    break
     for index, own in enumerate(plan.surveys if with_surveys else ()):
         at = ("surveys", index)
         if (survey := complaints.checked(schema.SurveyTable, own, at)) is not None:
@@ -468,8 +472,11 @@ class TableReader:
         limit = read_error_limit(table.error_limit)
         for key, shape in self._shapes(table, operation):
             for chosen in itertools.product(*words):
-                problem = self._problem(operation, key, shape, chosen)
-                if problem is None:
+                try:
+                    problem = operation.problem(shape, *chosen)
+                    check_sizes(problem)
+                except InputError as error:
+                    self.note(key, f"{key}: {error}" if key else error)
                     return
                 yield PlanItem(
                     problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
@@ -520,13 +527,6 @@ class TableReader:
             if name not in known:
                 self.note(key, UnknownName(what or key, name, known))
 
-    def check_count(self, key: str, count: int) -> bool:
-        """Notes that there are too many problems; True if there are not."""
-        if count > MAX_PROBLEMS:
-            rule = f"a plan has at most {MAX_PROBLEMS} problems"
-            self.note(key, f"{key or 'problems'}: {rule}, got {count}; use fewer sizes")
-        return count <= MAX_PROBLEMS
-
     def _several(self, table: ProblemTable, key: str) -> tuple[str, list[str]]:
         """The key that gives a problem's dtypes, layouts..., and these, if there are any."""
         one, several = getattr(table, key), getattr(table, f"{key}s")
@@ -557,7 +557,7 @@ class TableReader:
         return TIME
 
     def _shapes(self, table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
-        """Yields shapes, each with the key that gives it."""
+        """Yields shapes, each with the key that gives it; without one if dims are keys."""
         by_name, dims = self._sizes_by_name(table, operation), operation.dims
         if by_name is None:
             return
@@ -581,9 +581,8 @@ class TableReader:
         else:
             of_dims = (table.set or by_name).items()
             grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
-            if self.check_count(key, math.prod(map(len, grid.values()))):
-                for values in itertools.product(*grid.values()):
-                    yield key, dict(zip(grid, values, strict=True))
+            for values in itertools.product(*grid.values()):
+                yield "" if key in dims else key, dict(zip(grid, values, strict=True))
 
     def _sizes_by_name(self, table: ProblemTable, operation: Operation) -> dict[str, Any] | None:
         """Returns the sizes given with dims as keys; None if one is wrong, or there is another unknown key."""
@@ -598,19 +597,6 @@ class TableReader:
                 self.note(name, f"{name} is {rule}, got {value!r}; correct it")
                 return None
         return by_name
-
-    def _problem(
-        self, operation: Operation, key: str, shape: Mapping[str, int], words: tuple[str, ...]
-    ) -> Problem | None:
-        by_name, problem = key in operation.dims, None
-        with self.key("" if by_name else key, prefix=not by_name):
-            problem = operation.problem(shape, *words)
-        if problem is None:
-            return None
-        with self.key(max(shape, key=lambda name: shape[name]) if by_name else key, prefix=not by_name):
-            check_sizes(problem)
-            return problem
-        return None
 
 
 def _only_operation(catalogue: Catalogue, file: Path) -> str:

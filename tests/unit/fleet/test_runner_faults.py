@@ -181,7 +181,7 @@ def test_ctrl_c_stops_all_workers_within_ten_seconds_and_keeps_what_they_have(fl
     with fleet.night(fleet.plan(8, seconds=1000), deadline_s=end_s, silent_s=600) as night:
         with pytest.raises(KeyboardInterrupt), beside(interrupt(night)):
             list(night.run())
-        assert {item.state for item in night.night.unfinished("stopped")} == {"not reached"}
+        assert {item.state for item in night.night.unfinished("stopped")} <= {"searched", "not reached"}
         assert time.monotonic() - interrupted_s[0] < 10
     with Store.open(fleet.url) as store:
         assert {claim.state for claim in Claims(store).of(night.runner.ledger.night)} == {STOPPED}
