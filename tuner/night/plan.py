@@ -388,11 +388,7 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
             reader = TableReader(complaints, at, problem, defaults, path.parent)
             for item in reader.items(problem):
                 items.setdefault(item.key, item)
-                if len(items) > MAX_PROBLEMS:
-                    complaints.note(
-                        at, f"a plan has at most {MAX_PROBLEMS} problems, got more; use fewer sizes"
-                    )
-                    break
+            reader.check_count("", len(items))
     for index, own in enumerate(plan.surveys if with_surveys else ()):
         at = ("surveys", index)
         if (survey := complaints.checked(schema.SurveyTable, own, at)) is not None:
@@ -527,6 +523,12 @@ class TableReader:
             if name not in known:
                 self.note(key, UnknownName(what or key, name, known))
 
+    def check_count(self, key: str, count: int) -> bool:
+        """Notes that there are too many problems; True if there are not."""
+        if count > MAX_PROBLEMS:
+            self.note(key, f"a plan has at most {MAX_PROBLEMS} problems, got {count}; use fewer sizes")
+        return count <= MAX_PROBLEMS
+
     def _several(self, table: ProblemTable, key: str) -> tuple[str, list[str]]:
         """The key that gives a problem's dtypes, layouts..., and these, if there are any."""
         one, several = getattr(table, key), getattr(table, f"{key}s")
@@ -581,8 +583,9 @@ class TableReader:
         else:
             of_dims = (table.set or by_name).items()
             grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
-            for values in itertools.product(*grid.values()):
-                yield "" if key in dims else key, dict(zip(grid, values, strict=True))
+            if self.check_count(key, math.prod(map(len, grid.values()))):
+                for values in itertools.product(*grid.values()):
+                    yield "" if key in dims else key, dict(zip(grid, values, strict=True))
 
     def _sizes_by_name(self, table: ProblemTable, operation: Operation) -> dict[str, Any] | None:
         """Returns the sizes given with dims as keys; None if one is wrong, or there is another unknown key."""
