@@ -126,14 +126,14 @@ def _answered(case: Case) -> Answer:
 def _nothing(case: Case) -> str:
     """Why there is no answer, and what to do."""
     question, store = case.question, case.snapshot.store
-    declared = question.catalogue and question.catalogue.operations.get(question.problem.operation)
+    declared = case.catalogue.operations.get(question.problem.operation)
     origin = str(declared.origin or "") if declared else ""
-    if case.problem is not None and case.kernels():
-        why = "and no config of its kernels is legal there"
-    elif case.problem is not None:
-        why = f"and no kernel {question.kernel or 'for that device'} is declared".replace("  ", " ")
-    else:
+    if case.problem is None:
         why = "and its operation is not declared here, so that nothing else can answer"
         known = store.champions(question.problem.operation) if store is not None else []
         origin = origin or (known[0].record.origin if known else "")
+    elif case.kernels():
+        why = "and no config of its kernels is legal there"
+    else:
+        why = f"and no kernel {question.kernel or 'for that device'} is declared"
     return f"{question} is not tuned, {why}. Run `{tune_command(question, origin)}`"

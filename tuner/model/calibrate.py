@@ -8,7 +8,7 @@ residuals of the cases, each over what was expected of it (split conformal predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,6 +62,23 @@ class Cases:
     library_s: Floats
     best_s: Floats
     searched: int = 0
+
+    @classmethod
+    def of(
+        cls, dims: Floats, predicted: Sequence[Floats], times_s: Sequence[Floats], searched: int = 0
+    ) -> Cases:
+        """Cases by what was predicted and what was timed.
+
+        Args:
+            dims: As above.
+            predicted: Gain; near; logs of seconds of the config and of the library.
+            times_s: True ones of the config and of the library; the least that is known.
+            searched: As above.
+        """
+        (gain, near, *log_s), (kernel_s, library_s, best_s) = predicted, times_s
+        with np.errstate(invalid="ignore"):
+            error = np.nan_to_num(np.log([kernel_s, library_s]) - np.array(log_s), posinf=0.0, neginf=0.0)
+        return cls(dims, gain, near, error.T, kernel_s, library_s, best_s, searched)
 
     def some(self, which: NDArray[np.bool_]) -> Cases:
         """Some of the cases."""

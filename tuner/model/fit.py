@@ -196,13 +196,11 @@ def _cases(
     library_s = np.where(np.isfinite(data.library_s), data.library_s, np.inf)[numbers]
     kernel_s, foreseen, library_log_s = true[chosen], log_s[chosen], library_log_s[numbers]
     with np.errstate(invalid="ignore"):
-        error = np.log([kernel_s, library_s]) - np.array([foreseen, library_log_s])
         gain = np.where(np.isfinite(foreseen), library_log_s - foreseen, -np.inf)
     dims = np.log([[size for _, size in data.problems[at].shape] for at in numbers])
-    cases = Cases(
-        dims, gain, near[chosen], np.nan_to_num(error.T, posinf=0.0, neginf=0.0), kernel_s, library_s,
-        np.minimum(fastest_s, library_s) * np.exp(-left[numbers]), searched,
-    )  # fmt: skip
+    best_s = np.minimum(fastest_s, library_s) * np.exp(-left[numbers])
+    predicted, times_s = (gain, near[chosen], foreseen, library_log_s), (kernel_s, library_s, best_s)
+    cases = Cases.of(dims, predicted, times_s, searched)
     return cases.some(np.isfinite(np.minimum(kernel_s, library_s)))
 
 

@@ -72,14 +72,12 @@ def cases_of(
         rows = [row for case in drawn if (row := _row(predictor, operation, case)) is not None]
     except (ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
         raise InputError(f"drawn problems are as `tuner lookup-quality -o` writes them: {error}") from error
-    columns = np.array(rows).T if rows else np.zeros((8, 0))
-    foreseen, near, kernel_log_s, library_log_s, kernel_s, library_s, champion_s = columns[-7:]
-    with np.errstate(invalid="ignore"):
-        errors = np.log([kernel_s, library_s]) - np.array([kernel_log_s, library_log_s])
-    return Cases(
-        columns[:-7].T, foreseen, near, np.nan_to_num(errors.T, posinf=0.0, neginf=0.0), kernel_s,
-        library_s, np.minimum(np.minimum(kernel_s, library_s), champion_s),
-    )  # fmt: skip
+    *dims, gain, near, kernel_log_s, library_log_s, kernel_s, library_s, champion_s = (
+        np.array(rows).T if rows else np.zeros((8, 0))
+    )
+    best_s = np.minimum(np.minimum(kernel_s, library_s), champion_s)
+    predicted = gain, near, kernel_log_s, library_log_s
+    return Cases.of(np.array(dims).T, predicted, (kernel_s, library_s, best_s))
 
 
 def _row(predictor: Predictor, operation: Operation, case: Mapping[str, Any]) -> list[float] | None:

@@ -15,11 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tuner
-from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Source
-from tuner.declare.launch import Launch, ceil_div
-from tuner.declare.space import Config, Constraint, Space, choice, powers_of_two
+from tuner.declare.space import Config, Space
 from tuner.errors import InputError, NothingFound
 from tuner.lookup import Answer
 from tuner.results.record import ProblemKey, Role
@@ -170,27 +168,15 @@ def test_new_records_are_seen_by_the_next_question(store: Store) -> None:
     assert answer(store, problem, BOARD).match == "exact"
 
 
-VECTOR = Constraint("n is divisible by VECTOR", lambda p, d, c: p.n % c.VECTOR == 0)
-THREADS = Constraint("a block fits", lambda p, d, c: d.max_threads_per_block >= c.BLOCK)
-SLIM = Constraint("a block is no longer than m", lambda p, d, c: p.m >= c.BLOCK, for_speed=True)
-OWN = Kernel(
-    "gemm", "own", "cuda", Source(Path(__file__)),
-    parameters=(powers_of_two("BLOCK", 32, 2048), choice("VECTOR", 1, 2, 4)),
-    constraints=(VECTOR, THREADS, SLIM),
-    launch=lambda p, c: Launch(grid=(ceil_div(p.m, c.BLOCK),), block=(c.BLOCK,)),
-)  # fmt: skip
-CATALOGUE = Catalogue(BUILTIN.operations, (OWN,))
-
-
 def test_where_no_config_is_legal_nothing_is_answered(store: Store) -> None:
-    tiny = replace(BOARD, name="Tiny", max_threads_per_block=16)
+    tiny = replace(BOARD, name="Tiny", max_threads_per_block=1)
     with pytest.raises(NothingFound, match="no config of its kernels is legal there"):
-        answer(store, gemm(64, 64, 64), tiny, catalogue=CATALOGUE)
+        answer(store, gemm(64, 64, 64), tiny, kernel="warp_tiled")
 
 
-def is_legal(told: Answer, problem: ProblemKey, device: DeviceInfo, catalogue: Catalogue) -> bool:
-    kernel = catalogue.of(problem.operation, device.kind, (told.kernel,))[0]
-    asked = catalogue.operation(problem.operation).problem(problem.dims, problem.dtype, problem.layout)
+def is_legal(told: Answer, problem: ProblemKey, device: DeviceInfo) -> bool:
+    kernel = BUILTIN.of(problem.operation, device.kind, (told.kernel,))[0]
+    asked = problem.of_operation(BUILTIN.operation(problem.operation))
     values = {each.name: each.values for each in kernel.parameters}
     assert set(values) == set(told.config)
     assert all(told.config[name] in values[name] for name in values)
@@ -208,26 +194,24 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
     chance = random.Random(1)
     with Store.open(f"sqlite:///{tmp_path_factory.mktemp('rich')}/studies.db") as store:
-        for m, n, k, layout in (
+        for shape in (
             (64, 64, 64, "nn"),
             (1000, 1024, 512, "nt"),
             (4096, 4096, 4096, "tn"),
             (7, 4099, 33, "tt"),
         ):
-            problem = BUILTIN.operations["gemm"].problem({"m": m, "n": n, "k": k}, layout=layout)
-            found = []
+            key = gemm(*shape)
+            problem, found = key.of_operation(BUILTIN.operations["gemm"]), []
             for kernel in BUILTIN.of("gemm", "cuda"):
                 space = Space.build(kernel.parameters, kernel.constraints, problem, BOARD, limit=2_000)
+                more = {"kernel": kernel.name, "source_hash": kernel.source_hash, "role": Role.FINAL}
                 found += [
-                    record(
-                        gemm(m, n, k, layout), chance.uniform(1e-3, 3e-3), kernel=kernel.name,
-                        config=dict(space[at]), source_hash=kernel.source_hash, role=Role.FINAL,
-                    )
+                    record(key, chance.uniform(1e-3, 3e-3), config=dict(space[at]), **more)
                     for at in chance.sample(range(len(space)), min(4, len(space)))
-                ]  # fmt: skip
+                ]
             store.add(found)
             best = min(found, key=lambda each: each.measurement.time_s or 0.0)
-            crown(store, best, library(gemm(m, n, k, layout)), chance.uniform(0.5, 2.0))
+            crown(store, best, library(key), chance.uniform(0.5, 2.0))
         yield store
 
 
@@ -253,7 +237,7 @@ def test_no_answer_is_ever_illegal(
         told = answer(rich, problem, device, kernel=kernel or None, catalogue=BUILTIN)
     except NothingFound:
         return
-    assert is_legal(told, problem, device, BUILTIN)
+    assert is_legal(told, problem, device)
 
 
 def test_best_takes_words_and_keeps_the_database_open(store: Store, tmp_path: Path, here: Path) -> None:

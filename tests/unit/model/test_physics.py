@@ -75,9 +75,3 @@ def test_occupancy_is_limited_by_threads_shared_memory_and_known_registers() -> 
     like = GEMM.problem(dict.fromkeys("mnk", 2))
     assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like))[0] == 16
     assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like, np.array([250.0])))[0] == 2
-
-
-#: Places of features from the end.
-SHARES, SUMS_BYTES, WARPS, SUMS, SHARED, READ, REREADS, SHORT, LONG, ESTIMATE, FULLEST = (
-    -16, -15, -14, -13, -10, -6, -5, -4, -3, -2, -1,
-)  # fmt: skip
