@@ -146,30 +146,27 @@ def test_the_library_may_be_among_the_chosen(data: list[TunedProblem]) -> None:
     assert "(None, {})" in python_text(library)
 
 
-def test_too_few_shapes_are_told() -> None:
-    with pytest.raises(
-        NothingFound, match="two tuned shapes or more, 0 of gemm float32 are tuned cold on Other"
-    ):
-        shapes_of([], SUBJECT._replace(device="Other"), CATALOGUE)
-
-
 # --- what is missing is timed ---------------------------------------
+
+
+def three_shapes(folder: Path, **more: Any) -> str:
+    """A database: ``tiled`` at three shapes, each with a config that the others lack."""
+    url = f"sqlite:///{folder}/studies.db"
+    with Store.open(url) as store:
+        for size, block in ((32, 4), (48, 8), (64, 16)):
+            own = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
+            of = record(gemm(size, size, size), 5e-3, role=Role.FINAL, **own, **more)
+            crown(store, of, library(gemm(size, size, size), **more), 0.4)
+    return url
 
 
 @pytest.fixture
 def on_fake(tmp_path: Path) -> tuple[str, str]:
-    """A fake device, and a database: ``tiled`` at three shapes, each with a config that the others lack."""
+    """A fake device, and a database of it."""
     device = DeviceInfo.from_json(
         {**BOARD.to_json(), **FAKE, "architecture": "sm_90", "max_threads_per_sm": 2048, "warp_size": 32}
     )
-    spec = write_device(tmp_path / "device.json", info=device.to_json())
-    url = f"sqlite:///{tmp_path}/studies.db"
-    with Store.open(url) as store:
-        for size, block in ((32, 4), (48, 8), (64, 16)):
-            more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
-            of = record(gemm(size, size, size), 5e-3, device=device, role=Role.FINAL, **more)
-            crown(store, of, library(gemm(size, size, size), device=device), 0.4)
-    return spec, url
+    return write_device(tmp_path / "device.json", info=device.to_json()), three_shapes(tmp_path, device=device)
 
 
 def told(*arguments: str) -> Any:
@@ -195,15 +192,11 @@ def test_distil_times_what_is_missing_on_the_device(on_fake: tuple[str, str], tm
 
 
 def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) -> None:
-    url, device = f"sqlite:///{tmp_path}/studies.db", replace(BOARD, name="Warm board", uuid="")
-    with Store.open(url) as store:
-        for size, block in ((32, 4), (48, 8), (64, 16)):
-            more = {"kernel": "tiled", "config": tiled(block), "source_hash": source_hash("tiled")}
-            of = record(gemm(size, size, size), device=device, regime="hot", role=Role.FINAL, **more)
-            crown(store, of, library(gemm(size, size, size), device=device, regime="hot"), 0.4)
+    url = three_shapes(tmp_path, device=replace(BOARD, name="Warm board", uuid=""), regime="hot")
     arguments = ["distil", "gemm", "--device", "warm board", "--db", url, "--no-measure"]
     assert len(told(*arguments)["shapes"]) == 3
     refused = CliRunner().invoke(command_line, [*arguments, "--regime", "cold"])
+    assert isinstance(refused.exception, NothingFound)
     assert "0 of gemm float32 are tuned cold on Warm board" in str(refused.exception)
 
 
