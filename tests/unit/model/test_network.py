@@ -6,25 +6,9 @@ import numpy as np
 import pytest
 
 from tuner.model import network as module
-from tuner.model.network import (
-    FEW,
-    FURTHEST,
-    OUTERMOST,
-    Training,
-    encoding_of,
-    train,
-    trained,
-)
+from tuner.model.network import FEW, Training, train, trained
 
 HOW = Training((32, 16), 2, 40, least=0)
-
-
-def rows_of(seed: int, count: int = 200) -> Any:
-    """Features of which the first is a kind, and the last never changes."""
-    rng = np.random.default_rng(seed)
-    return np.column_stack([
-        rng.integers(0, 3, count), rng.normal(5, 2, count), np.exp(rng.normal(0, 3, count)), np.full(count, 7.0)
-    ])  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, FEW, FEW + 1])
@@ -36,24 +20,6 @@ def test_rows_say_the_same_whatever_pieces_they_are_cut_into(
     assert whole.shape == (count,)
     monkeypatch.setattr(module, "SHARED", 7 * made.sizes[0] * made.sizes[1])  # pieces of seven rows
     np.testing.assert_allclose(made.predict(rows), whole, rtol=1e-4, atol=1e-5)
-
-
-def test_inputs_are_kinds_then_deviations_then_ranks() -> None:
-    rows = rows_of(2)
-    encoding = encoding_of(rows)
-    inputs = encoding.inputs_of(rows)
-    assert inputs.shape == (len(rows), encoding.inputs) == (200, 3 + 2 * 4)
-    np.testing.assert_array_equal(inputs[:, :3].argmax(axis=1), rows[:, 0])
-    assert abs(inputs[:, 3:7]).max() <= FURTHEST
-    order = np.argsort(rows[:, 2])
-    assert (np.diff(inputs[order, 9]) >= 0).all()
-    assert inputs[:, 9].std() > 0.8, "ranks spread what a deviation does not"
-    strange = encoding.inputs_of(np.array([[9.0, 1e9, -1e9, 8.0]]))[0]
-    np.testing.assert_array_equal(strange[:3], 0, "a kind that was not there")
-    assert (strange[4], strange[6], strange[10]) == (FURTHEST, 0, 0), "the last feature never changed"
-    assert strange[8] == pytest.approx(OUTERMOST)
-    later = np.column_stack([rows, np.ones(len(rows))])
-    np.testing.assert_array_equal(encoding.inputs_of(later), inputs, "a feature that came later is left aside")
 
 
 def sample(seed: int, count: int = 3000) -> tuple[Any, Any, Any]:
