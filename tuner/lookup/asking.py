@@ -125,12 +125,12 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
 def _problem_of(words: str, catalogue: Catalogue) -> Problem:
     name, *rest = words.split() or [""]
     operation = catalogue.operation(name)
-    sizes = [int(word) for word in rest if word.isdigit()]
+    sizes = [int(word) for word in rest if word.isdecimal()]
     if len(sizes) != len(operation.dims):
         wanted = " ".join(dim.upper() for dim in operation.dims)
         raise InputError(f"{name} takes {wanted}: {len(operation.dims)} dims, got {len(sizes)} in {words!r}")
     kinds = {"dtype": operation.dtypes, "precision": PRECISIONS, "epilogue": WORDS}
-    others = [word for word in rest if not word.isdigit()]
+    others = [word for word in rest if not word.isdecimal()]
     named: dict[str, str] = {}
     for word in others:
         first = word.partition("+")[0]

@@ -9,23 +9,23 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from tuner.cli.options import read_shape, whole
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.problem import IEEE, PRECISIONS
 from tuner.devices.protocol import REGIMES
-from tuner.errors import InputError, TunerError, UnknownName
+from tuner.errors import EnvironmentTrouble, InputError, StoreTrouble, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
 from tuner.lookup.asking import parse_key
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.responses import Reads, answered, error_json, in_thread, service_of, tagged, working
+from tuner.service.responses import Reads, error_json, in_thread, is_local, service_of, tagged, working
 from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
 from tuner.service.state import ANSWERS, Service
 
@@ -163,8 +163,8 @@ class Questions(BaseModel):
         },
     )
 
-    problems: list[QuestionBody | Text] = Field(
-        max_length=MOST_PROBLEMS, min_length=1, description="Or their words."
+    problems: list[dict[str, Any] | str] = Field(
+        max_length=MOST_PROBLEMS, min_length=1, description="Each has keys of GET /v1/best, or is its words."
     )
     device: Text = Field("", description="Of questions that name none.")
     regime: Text = Field("", description="Of questions that name none.")
@@ -192,9 +192,16 @@ async def view_of(request: Request, number: int | None) -> OpenSnapshot:
     return cache.present if number is None else await working(request, lambda: cache.view(number))
 
 
-def _marked(service: Service, view: OpenSnapshot, body: AnswerBody) -> tuple[bytes, bytes]:
-    """An answer with what is no longer as it was then; and the same with its snapshot. Counts a question."""
-    if body.tally is not None:
+def _marked(service: Service, view: OpenSnapshot, body: AnswerBody, counts: bool) -> tuple[bytes, bytes]:
+    """An answer with what is no longer as it was then; and the same with its snapshot.
+
+    Args:
+        service: The server.
+        view: The snapshot.
+        body: The answer.
+        counts: Whether the question counts as demand.
+    """
+    if counts and body.tally is not None:
         body.tally.hits[0] += 1
     marks = {"retracted": service.cache.retraction(view, body.answer), "differs": view.differs}
     marked = b"".join(b",%s" % json_bytes({name: mark})[1:-1] for name, mark in marks.items() if mark)
@@ -216,7 +223,7 @@ async def best(request: Request, caller: Reads, question: AsQuery) -> Response:
         limit = service.quick if view.is_quick(asked) else service.deep
         body = await in_thread(limit, lambda: view.body(asked))
     ANSWERS.labels(body.answer.match).inc()
-    answer, data = _marked(service, view, body)
+    answer, data = _marked(service, view, body, counts=is_local(request))
     return tagged(request, data, view.manifest.number, basis=answer)
 
 
@@ -225,11 +232,12 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     service, view = service_of(request), await view_of(request, questions.snapshot)
 
-    def answer(question: QuestionBody | str) -> bytes:
+    def answer(question: dict[str, Any] | str) -> bytes:
         try:
-            question = QuestionBody(problem=question) if isinstance(question, str) else question
-            return _marked(service, view, view.body(question.read(questions.device, questions.regime)))[1]
-        except TunerError as error:
+            keys = {"problem": question} if isinstance(question, str) else question
+            asked = QuestionBody.model_validate(keys).read(questions.device, questions.regime)
+            return _marked(service, view, view.body(asked), counts=is_local(request))[1]
+        except (TunerError, ValidationError) as error:
             return json_bytes({"refused": error_json(error)})
 
     answers: list[bytes] = []
@@ -250,7 +258,12 @@ async def export(request: Request, caller: Reads, wanted: Annotated[ExportOfQuer
 
     def made() -> dict[str, bytes]:
         problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
-        return exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
+        try:
+            return exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
+        except EnvironmentTrouble as error:
+            if isinstance(error, StoreTrouble):
+                raise
+            raise InputError(f"this server cannot export it as {wanted.format}: {error}") from error
 
     files, name = await working(request, made), wanted.file
     if name and name not in files:
@@ -282,4 +295,5 @@ async def snapshot(
 ) -> Response:  # fmt: skip
     """The manifest of a snapshot by its number, or of the present one: `latest`."""
     view = await view_of(request, None if number == "latest" else number)
-    return await answered(request, lambda at: at.manifest.to_json() | {"differs": at.differs}, view)
+    data = json_bytes(view.manifest.to_json() | {"differs": view.differs})
+    return tagged(request, data, view.manifest.number)

@@ -16,20 +16,21 @@ from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
-from tuner.service.responses import RULES, SAFE, Reads, failed, service_of, working
+from tuner.service.responses import REFUSALS, RULES, SAFE, Reads, failed, is_local, service_of, working
 from tuner.service.state import REQUESTS, SECONDS, Service, Settings, metrics_text
 from tuner.version import __version__
 
 router = APIRouter(tags=["machines"])
 #: A server that has not reached its database for so many seconds is not ready.
 NOT_READY_S = 60.0
-#: Bytes of a body; of one of records.
-MOST_BYTES, MOST_RECORDS_BYTES = 2 << 20, 2 << 30
-#: Seconds within which the next piece of a body must come.
-PIECE_WITHIN_S = 30.0
+#: Bytes of a body; seconds within which it must come, and bytes for each of which there is one second more.
+MOST_BYTES, BODY_WITHIN_S, LEAST_BYTES_PER_S = 2 << 20, 30.0, 64 << 10
+#: Seconds within which the head of a request must come.
+HEAD_WITHIN_S = 30.0
 #: Seconds that requests may take to end when the server ends.
 END_WITHIN_S = 5
 #: Seconds after which a thread that computes lets others go on.
@@ -112,7 +113,7 @@ class Guard:
 
         try:
             app = self._refusal(Request(scope)) or self._app
-            await app(scope, _bounded(scope, receive), respond)
+            await app(scope, _timely(scope, receive), respond)
         except Exception:  # the application has answered it
             _LOG.exception("a request failed")
         finally:
@@ -120,13 +121,10 @@ class Guard:
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(method, route, str(status)).inc()
             SECONDS.labels(route).observe(seconds)
-            client, caller = scope.get("client") or ("-", 0), scope["state"].get("caller", "-")
-            _LOG.info(
-                {
-                    "request": method, "path": scope["path"][:500], "status": status,
-                    "ms": round(seconds * 1e3, 2), "bytes": size, "client": client[0], "caller": caller,
-                }
-            )  # fmt: skip
+            client, caller = scope.get("client") or ("-", 0), scope["state"]["caller"]
+            line = {"request": method, "path": scope["path"][:500], "status": status}
+            line |= {"ms": round(seconds * 1e3, 2), "bytes": size, "client": client[0], "caller": caller}
+            _LOG.info(line)
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not heard; None if it is."""
@@ -140,14 +138,10 @@ class Guard:
                 "this server is not called by that name; use the name that it was started with, or start it "
                 "with --allow-host NAME",
             )  # fmt: skip
-        if request.method in SAFE:
-            return None
-        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-        if (origin is not None and origin.partition("://")[2] != host) or site not in ("same-origin", "none"):
+        origin = request.headers.get("origin")
+        is_own = is_local(request) and (origin is None or origin.partition("://")[2] == host)
+        if not is_own and request.method not in SAFE:
             return _refusal(403, "OtherOrigin", "a page of another site may not send requests here")
-        length, most = request.headers.get("content-length", "0"), _most_bytes(request.scope)
-        if not length.isdigit() or int(length) > most:
-            return _refusal(413, "TooLarge", f"a body has up to {most} bytes here")
         return None
 
 
@@ -155,29 +149,48 @@ def _refusal(status: int, kind: str, why: str) -> Response:
     return JSONResponse({"error": {"kind": kind, "message": why}}, status, {"connection": "close"})
 
 
-def _most_bytes(scope: Scope) -> int:
-    return MOST_RECORDS_BYTES if scope["path"].endswith("/v1/records") else MOST_BYTES
-
-
-def _bounded(scope: Scope, receive: Receive) -> Receive:
-    """Receives a body that is neither too large nor too slow."""
-    most, size, whole = _most_bytes(scope), 0, scope["method"] in SAFE
+def _timely(scope: Scope, receive: Receive) -> Receive:
+    """Receives a body that is not too slow."""
+    begun_s, size, whole = time.monotonic(), 0, scope["method"] in SAFE
 
     async def received() -> Message:
         nonlocal size, whole
         if whole:
             return await receive()
+        left_s = begun_s + BODY_WITHIN_S + size / LEAST_BYTES_PER_S - time.monotonic()
         try:
-            message = await asyncio.wait_for(receive(), PIECE_WITHIN_S)
+            message = await asyncio.wait_for(receive(), left_s)
         except TimeoutError:
-            raise HTTPException(408, f"the next piece of a body comes within {PIECE_WITHIN_S:g} s") from None
-        size += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
-        if size > most:
-            raise HTTPException(413, f"a body has up to {most} bytes here")
+            rule = f"a body comes within {BODY_WITHIN_S:g} s and one more for each {LEAST_BYTES_PER_S} bytes"
+            raise HTTPException(408, rule, {"connection": "close"}) from None
+        size, whole = size + len(message.get("body", b"")), not message.get("more_body", False)
         return message
 
     return received
+
+
+class Protocol(H11Protocol):
+    """HTTP over a connection, which is closed if no whole head of a request comes for a while."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Waits while no request is under way: from its answer on, or from its first byte."""
+        super().data_received(data)
+        self._wait()
+
+    def _wait(self) -> None:
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if self._deadline is None and is_idle:
+            self._deadline = self.loop.call_later(HEAD_WITHIN_S, self.transport.close)
+        elif self._deadline is not None and not is_idle:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 # --- the server ----------------------------------------
@@ -196,7 +209,7 @@ def create_app(service: Service) -> Guard:
     """
     app = FastAPI(
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
-        docs_url=None, redoc_url=None, openapi_url=None,
+        docs_url=None, redoc_url=None, openapi_url=None, max_body_size=MOST_BYTES, responses=dict(REFUSALS),
     )  # fmt: skip
     for kind in (TunerError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, failed)
@@ -245,7 +258,7 @@ def run(settings: Settings) -> None:
                 create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
                 proxy_headers=settings.proxied, forwarded_allow_ips="127.0.0.1,::1", server_header=False,
                 timeout_graceful_shutdown=END_WITHIN_S, limit_concurrency=MOST_AT_ONCE, lifespan="on",
-                timeout_keep_alive=30, h11_max_incomplete_event_size=64 << 10,
+                timeout_keep_alive=30, h11_max_incomplete_event_size=64 << 10, http=Protocol,
             )
         )  # fmt: skip
         # What was read until now stays: looking through it for garbage would hold up answers, for a tenth of a

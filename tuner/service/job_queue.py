@@ -27,10 +27,10 @@ from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_file, allowed_json, node
 from tuner.service.records import After
-from tuner.service.responses import Reads, Submits, root_of, service_of, working
+from tuner.service.responses import Follows, Submits, root_of, service_of, working
 from tuner.service.stored_jobs import Job
 from tuner.service.supervisor import queue
-from tuner.service.tokens import Caller
+from tuner.service.tokens import READ, Caller
 from tuner.store import Store
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -149,6 +149,9 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
     if len(plan.items) > MOST_PROBLEMS:
         rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
         raise complaints.about(("problems", 0), f"{rule}, got {len(plan.items)}; use fewer sizes, or split it")
+    if plan.watch.rollback != "report":
+        rule = "rollback: a plan that is submitted takes no champion back by itself; leave it out"
+        raise complaints.about(("watch", "rollback"), rule)
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
     limits = {"plan_seconds": plan.seconds, "until": until}
     return {"kind": "plan", "plan": text, "problems": len(plan.items), "files": files, **limits}, plan.device
@@ -204,24 +207,32 @@ def cancel(store: Store, job_id: str) -> Job:
 # --- looked at -----------------------------------------
 
 
-def job_of(store: Store, job_id: str) -> Job:
+def job_of(store: Store, job_id: str, caller: Caller | None = None) -> Job:
     """The job of an id.
+
+    Args:
+        store: The store.
+        job_id: The id.
+        caller: Who asks; without the scope to read, one sees jobs of one's own.
 
     Raises:
         InputError: It is no id.
         NothingFound: There is none.
     """
     job = jobs.job(store, job_id)
-    if job is None:
+    if job is None or (caller and job.submitter != caller.name and not caller.may(READ)):
         raise NothingFound(f"there is no job {job_id}; GET /v1/jobs lists them")
     return job
 
 
-def jobs_page(store: Store, state: str | None, before: int, limit: int) -> dict[str, Any]:
-    """A page of jobs, the latest first, with their places in the queue and counts by state."""
-    found, places = jobs.latest(store, [state] if state else [], limit + 1, before), places_of(store)
-    page = [job_json(job, places) | {"report": None} for job in found[:limit]]
-    more = found[limit - 1].number if len(found) > limit else None
+def jobs_page(
+    store: Store, state: str | None, before: int, limit: int, submitter: str | None = None
+) -> dict[str, Any]:
+    """A page of jobs, of one submitter or of all, latest first, with places in the queue, and counts."""
+    latest = jobs.latest(store, [state] if state else [], limit + 1, before, submitter)
+    places = places_of(store)
+    page = [job_json(job, places) | {"report": None} for job in latest[:limit]]
+    more = latest[limit - 1].number if len(latest) > limit else None
     return {"jobs": page, "counts": jobs.counts(store), "next": more}
 
 
@@ -290,18 +301,20 @@ async def cancelled(request: Request, job_id: str) -> Job:
 
 @router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
 async def listing(
-    request: Request, caller: Reads, state: State | None = None, before: After = 0, limit: ManyJobs = 100
+    request: Request, caller: Follows, state: State | None = None, before: After = 0, limit: ManyJobs = 100
 ) -> Response:
     """Queued jobs have their position. `next` is the `before` of the next page, null after the last."""
     store = service_of(request).store
-    return JSONResponse(await working(request, lambda: jobs_page(store, state, before, limit)))
+    only = None if caller.may(READ) else caller.name
+    return JSONResponse(await working(request, lambda: jobs_page(store, state, before, limit, only)))
 
 
 @router.get("/jobs/{job_id}", summary="A job: state, progress, report")
-async def one(request: Request, caller: Reads, job_id: str) -> Response:
+async def one(request: Request, caller: Follows, job_id: str) -> Response:
     """Everything about a job; the report is what the command printed."""
     store = service_of(request).store
-    return JSONResponse(await working(request, lambda: job_json(job_of(store, job_id), places_of(store))))
+    job = await working(request, lambda: job_json(job_of(store, job_id, caller), places_of(store)))
+    return JSONResponse(job)
 
 
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
@@ -332,7 +345,7 @@ async def _counted(request: Request) -> AsyncIterator[None]:
     responses={200: {"content": {"text/event-stream": {}}}},
 )  # fmt: skip
 async def events(
-    request: Request, caller: Reads, job_id: str,
+    request: Request, caller: Follows, job_id: str,
     last_event_id: Annotated[str, Header(max_length=20, description="Only what came after this event.")] = "",
 ) -> Response:  # fmt: skip
     """Server-sent events: `state` and `progress`, with the id of the last state. The stream ends with the job.
@@ -340,7 +353,7 @@ async def events(
     After a broken connection, browsers ask for what came after the last event that they have.
     """
     store = service_of(request).store
-    job = await working(request, lambda: job_of(store, job_id))
+    job = await working(request, lambda: job_of(store, job_id, caller))
     after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
     return EventSourceResponse(_events(request, job, after), ping=15)
 

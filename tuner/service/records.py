@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
+import math
+import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
 
 from tuner.declare.catalogue import kernels_json
 from tuner.errors import InputError
 from tuner.lookup.stale import builtin_now
+from tuner.results.codec import storable
 from tuner.results.measurement import Outcome
-from tuner.results.record import Role
-from tuner.service.answers import LARGEST_NUMBER, AsQuery, Text, view_of
-from tuner.service.responses import Reads, Sends, answered, service_of, working
+from tuner.results.record import Champion, Record, Role
+from tuner.results.survey import Kept
+from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text, view_of
+from tuner.service.responses import Reads, Sends, answered, service_of
 from tuner.service.snapshots import OpenSnapshot
+from tuner.service.state import Service
 from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
 from tuner.store.listing import Selection
@@ -29,8 +37,12 @@ from tuner.study.crowns import champions_page, history_of
 
 #: Refused lines whose reasons are told.
 REASONS = 100
-#: Bytes of all lines at the most, unpacked.
-MOST_BYTES = 8 << 30
+#: Bytes of a body at the most; of its lines, unpacked: so many, and as many times those of the body.
+MOST_PACKED, MOST_BYTES, LEAST_UNPACKED, MOST_PACKED_TIMES = 2 << 30, 8 << 30, 16 << 20, 100
+#: Characters of a name, and of any other text, such as a compiler's messages.
+LONGEST_NAME, LONGEST_TEXT = 200, 100_000
+#: Seconds between two looks whether a sender is still there.
+LOOK_EVERY_S = 1.0
 #: What is counted of the lines that a program sends.
 COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
@@ -136,24 +148,56 @@ _LINES = {
 }
 
 
-@router.post("/records", summary="Takes records from elsewhere", openapi_extra={"requestBody": _LINES})
+@router.post(
+    "/records",
+    summary="Takes records from elsewhere",
+    openapi_extra={"requestBody": _LINES},
+    max_body_size=MOST_PACKED,
+)
 async def take(request: Request, caller: Sends) -> Response:
     """Stores the lines that are new; the same lines can be sent any number of times.
 
     Lines that are no records are refused one by one, with the reason; the others are stored.
     """
-    service = service_of(request)
     async with anyio.NamedTemporaryFile(prefix="tuner-records-") as file:
         async for piece in request.stream():
             await file.write(piece)
         await file.flush()
-        path = Path(str(file.name))
+        storing = asyncio.create_task(_take(service_of(request), Path(str(file.name))))
+        leaving = asyncio.create_task(_until_gone(request))
+        try:
+            await asyncio.wait((storing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not storing.done():
+                raise HTTPException(499, "the sender is gone; what was stored stays")
+            return JSONResponse(storing.result())
+        finally:
+            storing.cancel()
+            leaving.cancel()
+
+
+async def _take(service: Service, path: Path) -> dict[str, Any]:
+    """Stores a file in a thread, which ends soon if this is cancelled: sender or server are gone."""
+    is_over = threading.Event()
+    work = functools.partial(take_file, service.store, path, is_over.is_set)
+    try:
         async with service.taking:
-            return JSONResponse(await working(request, lambda: take_file(service.store, path)))
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=service.working)
+    finally:
+        is_over.set()
 
 
-def take_file(store: Store, path: Path) -> dict[str, Any]:
+async def _until_gone(request: Request) -> None:
+    while not await request.is_disconnected():
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def take_file(store: Store, path: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Stores what is new of a file of records, in batches: what was stored stays if a later line is damaged.
+
+    Args:
+        store: The store.
+        path: The file.
+        is_over: Tells after each batch whether nobody waits for the answer any more.
 
     Returns:
         ``lines``, counts of new ``records``, ``champions``, ``retractions`` and ``surveys``, and of what was
@@ -163,31 +207,54 @@ def take_file(store: Store, path: Path) -> dict[str, Any]:
         InputError: The file is damaged.
         StoreTrouble: The database cannot be written.
     """
-    file = LinesFile(path, most_bytes=MOST_BYTES)
-    counts, reasons = Counter[str](), list[dict[str, Any]]()
+    most_bytes = min(MOST_BYTES, LEAST_UNPACKED + MOST_PACKED_TIMES * path.stat().st_size)
+    file, counts, reasons = LinesFile(path, most_bytes=most_bytes), Counter[str](), list[dict[str, Any]]()
     lines = file.contents()
-    while batch := list(itertools.islice(lines, BATCH)):
+    while not is_over() and (batch := list(itertools.islice(lines, BATCH))):
         batch = batch[:-1] if file.damage else batch
-        refused = [(number, content) for number, content in batch if isinstance(content, str)]
-        stored, more = _stored(store, [line for line in batch if not isinstance(line[1], str)])
-        counts.update(stored, lines=len(batch), refused=len(refused) + len(more))
-        reasons += [{"line": number, "reason": why[:500]} for number, why in sorted(refused + more)]
+        flaws = {number: item if isinstance(item, str) else flaw_of(item) for number, item in batch}
+        counts.update(asdict(taken(store, [line for line in batch if not flaws[line[0]]])))
+        refused = [{"line": number, "reason": flaw[:500]} for number, flaw in flaws.items() if flaw]
+        counts.update(lines=len(batch), refused=len(refused))
+        reasons += refused
     if file.damage:
         raise InputError(f"{file.damage}; send it again, nothing is stored twice")
     return {name: counts[name] for name in COUNTED} | {"reasons": reasons[:REASONS]}
 
 
-def _stored(store: Store, lines: list[Any]) -> tuple[Counter[str], list[tuple[int, str]]]:
-    """Counts of what is new of some lines, and those that the store refuses, each with its reason."""
-    try:
-        counts = asdict(taken(store, lines))
-        return Counter({name: counts[name] for name in counts if name in COUNTED}), []
-    except InputError as error:
-        if len(lines) == 1:
-            return Counter(), [(lines[0][0], str(error))]
-    half = len(lines) // 2
-    (first, refused), (second, more) = (_stored(store, part) for part in (lines[:half], lines[half:]))
-    return first + second, refused + more
+def flaw_of(item: Kept | None) -> str:
+    """What cannot be true of something that was sent, in words; empty if nothing is seen."""
+    records = [item] if isinstance(item, Record) else []
+    if isinstance(item, Champion):
+        records = [record for record in (item.record, item.baseline) if record]
+        if not 0 <= item.speedup < math.inf:
+            return f"a speed-up is a ratio of times, got {item.speedup}"
+    for text in _texts(item):
+        if len(text) > LONGEST_TEXT or storable(text) != text:
+            rule = f"a text has up to {LONGEST_TEXT} characters, and none that databases refuse"
+            return f"{rule}, got {len(text)}, {text[:40]!r}"
+    for record in records:
+        problem, device = record.problem, record.device
+        names = problem.operation, problem.layout, record.kernel, record.regime, device.name
+        if long := [name for name in names if len(name) > LONGEST_NAME]:
+            return f"a name has up to {LONGEST_NAME} characters, got {len(long[0])}"
+        if not all(1 <= size <= LARGEST_DIM for size in problem.dims.values()):
+            return f"a dim is a whole number of 1 to {LARGEST_DIM}, got {problem}"[:LONGEST_NAME]
+        if wrong := [sample_s for sample_s in record.measurement.samples_s if not 0 < sample_s < math.inf]:
+            return f"a sample is a time in seconds above 0, got {wrong[0]}"
+    return ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of what was sent."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for part in pair for text in _texts(part))
+    elif isinstance(value, tuple | list):
+        yield from (text for part in value for text in _texts(part))
+    elif is_dataclass(value):
+        yield from (text for part in vars(value).values() for text in _texts(part))
 
 
 def _records_page(

@@ -11,9 +11,11 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound, PlanError, TunerError
@@ -36,7 +38,10 @@ STATUSES: tuple[tuple[type[TunerError], int], ...] = (
     (NothingFound, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
 )  # fmt: skip
 #: What is told where the framework refuses a request.
-RULES = {404: "there is nothing under this path", 405: "this path does not take that method"}
+RULES = {
+    404: "there is nothing under this path", 405: "this path does not take that method",
+    413: "a body has up to 2 MiB, one of records 2 GiB; send less at a time",
+}  # fmt: skip
 
 _LOG = logging.getLogger("tuner.service.access")
 
@@ -99,18 +104,22 @@ async def checked(request: Request, secret: str) -> Caller:
     raise HTTPException(401, why, {"www-authenticate": "Bearer"})
 
 
-def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency: whoever asks must have a scope."""
+_BEARER = HTTPBearer(auto_error=False, description="A token, where there are any.")
 
-    async def allowed(request: Request) -> Caller:
+
+def needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: whoever asks must have one of some scopes."""
+    named = " or ".join(scopes)
+
+    async def allowed(request: Request, _: Annotated[object, Security(_BEARER)]) -> Caller:
         caller = await caller_of(request)
         if caller is None:
-            why = f"this needs a token of scope {scope}; send it as Authorization: Bearer TOKEN"
+            why = f"this needs a token of scope {named}; send it as Authorization: Bearer TOKEN"
             raise HTTPException(401, why, {"www-authenticate": "Bearer"})
-        if not caller.may(scope):
+        if not any(map(caller.may, scopes)):
             own = "start the server with --local-admin, or make a token"
             hint = own if caller.name == "local" else "ask the operator for another"
-            raise HTTPException(403, f"this needs the scope {scope}, which {caller.name} does not have; {hint}")
+            raise HTTPException(403, f"this needs the scope {named}, which {caller.name} does not have; {hint}")
         return caller
 
     return allowed
@@ -119,7 +128,13 @@ def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:
 #: Whoever asks, with the scope that a route needs.
 Reads = Annotated[Caller, Depends(needs(READ))]
 Submits = Annotated[Caller, Depends(needs(SUBMIT))]
+Follows = Annotated[Caller, Depends(needs(READ, SUBMIT))]
 Sends = Annotated[Caller, Depends(needs(RECORDS))]
+
+
+def is_local(request: Request) -> bool:
+    """True if no page of another site has made a browser ask."""
+    return request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 
 
 # --- responses -----------------------------------------
@@ -174,8 +189,35 @@ def status_of(error: TunerError) -> int:
     return next(status for kind, status in STATUSES if isinstance(error, kind))
 
 
-def error_json(error: TunerError) -> dict[str, Any]:
+class ErrorDetail(BaseModel):
+    """What is wrong: the rule, the value and the remedy; for a plan, where."""
+
+    kind: str
+    message: str
+    line: int | None = None
+    key: str | None = None
+
+
+class Refusal(BaseModel):
+    """The body of every answer that is none."""
+
+    error: ErrorDetail
+
+
+#: How requests may be refused, for the description of the interface.
+REFUSALS: Mapping[int | str, dict[str, Any]] = {
+    401: {"model": Refusal, "description": "A token is needed, or it is wrong."},
+    403: {"model": Refusal, "description": "The token does not allow this."},
+    404: {"model": Refusal, "description": "There is nothing to answer with."},
+    422: {"model": Refusal, "description": "The request is wrong."},
+    503: {"model": Refusal, "description": "Database or device cannot be used now; try again."},
+}
+
+
+def error_json(error: TunerError | ValidationError) -> dict[str, Any]:
     """An error as a JSON object."""
+    if isinstance(error, ValidationError):
+        return {"kind": "InputError", "message": complaint(error.errors())}
     place = {"line": error.line, "key": error.key} if isinstance(error, PlanError) and error.line else {}
     return {"kind": type(error).__name__, "message": str(error), **place}
 

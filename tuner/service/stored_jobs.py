@@ -99,7 +99,9 @@ def unfinished(store: Reader, node: str) -> list[Job]:
     return _jobs(store, _OF.state.in_(UNFINISHED), _OF.node == node)
 
 
-def latest(store: Reader, states: Sequence[str], limit: int, before: int = 0) -> list[Job]:
+def latest(
+    store: Reader, states: Sequence[str], limit: int, before: int = 0, submitter: str | None = None
+) -> list[Job]:
     """The jobs of some states, or of all, the latest first.
 
     Args:
@@ -107,9 +109,11 @@ def latest(store: Reader, states: Sequence[str], limit: int, before: int = 0) ->
         states: Of these states; of all if empty.
         limit: How many.
         before: Only rows before this number; 0 for the latest.
+        submitter: Only of this one; of all if None.
     """
     fits: list[sa.ColumnElement[bool]] = [_OF.state.in_(states)] if states else []
     fits += [_OF.number < before] if before else []
+    fits += [_OF.submitter == submitter] if submitter is not None else []
     return _jobs(store, *fits, order=_OF.number.desc(), limit=limit)
 
 
