@@ -331,14 +331,20 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
 
 
 def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
-    """What the device's model takes for the fastest; nothing where there is none."""
-    every = models(request.operation.name, request.regime, store=store, dtype=request.ranges.dtype)
+    """What the device's model takes for the fastest; nothing where there is none.
+
+    The first survey of a dtype asks the model of another one about the same shapes.
+    """
+    operation, dtype = request.operation, request.ranges.dtype
+    every = models(operation.name, request.regime, store=store, dtype=dtype)
     model = next((model for model in every if model.device.name == device.name), None)
-    predictor = predictor_for(model, request.kernels, device) if model else None
+    if model is None:
+        return lambda problem, count: []
+    predictor, (known, _) = predictor_for(model, request.kernels, device), next(iter(model.traits))
 
     def proposed(problem: Problem, count: int) -> list[Named]:
-        if predictor is None or not predictor.model.knows(problem):
-            return []
-        return [(candidate.kernel, candidate.config) for candidate in predictor.candidates(problem, count)]
+        like = problem if model.knows(problem) else operation.problem(problem.dims, known, problem.layout)
+        fastest = predictor.candidates(like, count) if model.knows(like) else []
+        return [(candidate.kernel, candidate.config) for candidate in fastest]
 
     return proposed

@@ -21,14 +21,14 @@ from tuner.devices.detect import find
 from tuner.errors import NothingFound
 from tuner.model.fit import joined, timings
 from tuner.model.predict import Predictor
-from tuner.model.stored import models
+from tuner.model.stored import models, to_bytes
 from tuner.model.survey import SurveyProgress, run_survey
-from tuner.model.survey_design import Ranges, SurveyRequest
+from tuner.model.survey_design import Ranges, SurveyRequest, design
 from tuner.model.table import Timings
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
-from tuner.store import Store
+from tuner.store import Store, watched
 from tuner.study.starting import Predictions
 
 #: A crash costs no more than the config at a problem or two.
@@ -245,7 +245,12 @@ def test_a_survey_ends_with_a_model_that_answers(
         best = Predictor(found[0], {kernel.name: kernel}).answer(asked.problems[0]).best
     assert best is not None
     assert dict(best.config) == BEST
-    # The next study starts from it.
+    # The next study starts from it, and so does the first survey of another dtype.
     with Store.open(database(tmp_path)) as store:
         info = found[0].device
         assert Predictions(asked.problems[0], asked.kernels, info, "cold", store).starts[0][1] == best.config
+    with Store.open(f"sqlite:///{tmp_path}/of-a-model.db") as store:
+        watched.add_model(store, "toy", info.name, "cold", to_bytes(found[0]))
+        made = design(replace(asked, ranges=Ranges(dtype="float64")), store, info)
+        turn = made.turn(0, asked.operation.problem({"n": 1000}, "float64", "plain"), 1)
+        assert made.pool.named(turn.configs[0]) == ("blocks", best.config)
