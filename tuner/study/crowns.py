@@ -7,6 +7,7 @@ The command line, a service and nights use the same functions.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -108,7 +109,12 @@ def same(one: Champion, other: Champion) -> bool:
 
 
 def reigns(
-    store: Store, operation: str = "", device: str = "", regime: str = "", problem: ProblemKey | None = None
+    store: Store,
+    operation: str = "",
+    device: str = "",
+    regime: str = "",
+    problem: ProblemKey | None = None,
+    published: Iterable[Champion] = (),
 ) -> list[Reign]:
     """Every place that has a champion, with its history.
 
@@ -118,10 +124,18 @@ def reigns(
         device: Name or uuid of a device.
         regime: How time was taken.
         problem: Of this problem only.
+        published: Published champions, which count beside those of the database.
     """
     name = problem.operation if problem else operation
+    known = store.champions(name or None, device or None, regime or None, history=True)
+    ids = {champion.id for champion in known}
+    for champion in published:
+        record = champion.record
+        facts = (name, record.problem.operation), (device, record.device.name), (regime, record.regime)
+        if champion.id not in ids and all(wanted in ("", fact) for wanted, fact in facts):
+            known.append(champion)
     by_place: dict[Throne, list[Champion]] = {}
-    for champion in store.champions(name or None, device or None, regime or None, history=True):
+    for champion in known:
         if problem in (None, champion.record.problem):
             by_place.setdefault(Throne.of(champion), []).append(champion)
     log = sorted(store.rulings.log(), key=lambda entry: (rank_in_time(entry.made_at), entry.id))
@@ -135,7 +149,13 @@ def reigns(
     ]
 
 
-def reign(store: Store, problem: ProblemKey, device: str = "", regime: str = "cold") -> Reign:
+def reign(
+    store: Store,
+    problem: ProblemKey,
+    device: str = "",
+    regime: str = "cold",
+    published: Iterable[Champion] = (),
+) -> Reign:
     """The history of one place.
 
     Args:
@@ -143,12 +163,13 @@ def reign(store: Store, problem: ProblemKey, device: str = "", regime: str = "co
         problem: The problem.
         device: Name or uuid; may be empty if only one model of device has champions of it.
         regime: How time was taken.
+        published: See `reigns`.
 
     Raises:
         NothingFound: It never had a champion.
         InputError: Several models of device have one.
     """
-    known = reigns(store, device=device, regime=regime, problem=problem)
+    known = reigns(store, device=device, regime=regime, problem=problem, published=published)
     if not known:
         raise NothingFound(
             f"a problem must have a champion here, {problem} has none"
@@ -289,9 +310,11 @@ def history_json(reigning: Reign) -> dict[str, Any]:
     }
 
 
-def history_of(store: Store, problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[str, Any]:
+def history_of(
+    store: Store, problem: ProblemKey, device: DeviceInfo, regime: str, published: Iterable[Champion] = ()
+) -> dict[str, Any]:
     """`history_json` of one problem on a device; see `reign`."""
-    return history_json(reign(store, problem, device.name, regime))
+    return history_json(reign(store, problem, device.name, regime, published))
 
 
 def champions_page(store: Store, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
