@@ -421,6 +421,12 @@ def is_array(value: object) -> bool:
     return family_of(value) is not None or shares_memory_with_others(value)
 
 
+def as_array(given: Any) -> Any:
+    """An array for what NumPy's functions take in its place."""
+    nested = isinstance(given, list | tuple | int | float | complex | numpy.generic)
+    return numpy.asarray(given) if nested else given
+
+
 def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family | None:
     """The library of all arrays; None for one that shares its memory.
 

@@ -16,9 +16,9 @@ from tuner.devices.detect import find, is_on_host, is_spec
 from tuner.errors import InputError, UnknownName
 from tuner.lookup import Answer
 from tuner.lookup.answers import EXACT, UNMEASURED
-from tuner.python.arrays import Operand, common_family, row_major, view
+from tuner.python.arrays import Operand, as_array, common_family, operand_of, row_major
 from tuner.python.decisions import Decision, decide, decision_for, problem_of
-from tuner.python.requests import ARGUMENTS, CallRequest, request_for, request_of
+from tuner.python.requests import ARGUMENTS, CallRequest, request_for
 from tuner.results.record import ProblemKey
 
 #: Operation -> the function that computes it.
@@ -138,68 +138,48 @@ def explain(
         InputError: As for the call.
         NothingFound: Nothing is known of a device of that name.
     """
-    function, arrays = _function_of(call, shapes, dims)
-    how: dict[str, Any] = {"precision": precision, "epilogue": Epilogue.read(epilogue)}
-    if how["epilogue"] and function != "matmul":
+    first = call[0] if call else None
+    named = isinstance(first, str) or getattr(first, "__name__", "") in ARGUMENTS
+    function, arrays = _function(first) if named else "", list(map(as_array, call[named:]))
+    here = bool(arrays) or is_spec(device)
+    if arrays:
+        common_family("explain", dict(zip("abc", arrays, strict=False)), out)
+        operands = [operand_of(array) for array in arrays]
+    elif dims:
+        operands = _of_dims(function, dims, dtype, layout, device or find().spec)
+    else:
+        operands = [_row_major(tuple(shape), dtype, device or find().spec) for shape in shapes or ()]
+    if not operands:
+        raise ValueError("explain: give the arrays of a call, or shapes= or dims; got none of them")
+    if not function:
+        several = "gemv" if [operand.ndim for operand in operands] == [2, 1] else "matmul"
+        function = "transpose" if len(operands) == 1 else several
+    read = Epilogue.read(epilogue)
+    if read and function != "matmul":
         raise InputError(
             f"explain: an epilogue is for products that are matrices, got {function}; leave it out"
         )
-    if arrays:
-        return _of_arrays(function, arrays, out, how)
-    where = device or find().spec
-    operands = _of_dims(function, dims, dtype, layout, where) if dims else None
-    if operands is None:
-        operands = [_row_major(tuple(shape), dtype, where) for shape in shapes or ()]
-    request = request_for(function, _named(function, operands), **how)
-    if is_spec(where):
-        find(where)  # or say that there is none
-        return _explained(request, decision_for(request))
-    return _explained(request, decide(request.problem, where) if request.problem else None)
-
-
-def _function_of(
-    call: tuple[Any, ...], shapes: Sequence[Any] | None, dims: Mapping[str, int]
-) -> tuple[str, tuple[Any, ...]]:
-    """The function's name, and the arrays; arrays alone tell the function as well."""
-    first = call[0] if call else None
-    if isinstance(first, str) or (callable(first) and getattr(first, "__name__", "") in ARGUMENTS):
-        name = first if isinstance(first, str) else first.__name__
-        name = FUNCTIONS.get(name, name)
-        if name not in ARGUMENTS:
-            raise UnknownName("function", name, [*ARGUMENTS, *FUNCTIONS])
-        return name, call[1:]
-    if dims and not call:
-        raise ValueError("explain: dims are of an operation, got none; name it, e.g. explain('gemm', m=9, ...)")
-    if call:
-        shapes = [numpy.shape(array) if isinstance(array, (list, tuple)) else array.shape for array in call]
-    if not shapes:
-        raise ValueError("explain: give the arrays of a call, or shapes= or dims; got none of them")
-    if len(shapes) == 1:
-        return "transpose", call
-    return "gemv" if [len(shape) for shape in shapes] == [2, 1] else "matmul", call
-
-
-def _of_arrays(function: str, given: tuple[Any, ...], out: Any, how: Mapping[str, Any]) -> Explanation:
-    arrays = _named(
-        function, [numpy.asarray(each) if isinstance(each, (list, tuple)) else each for each in given]
-    )
-    family = common_family(function, arrays, out)
-    if family is None:
-        views = tuple(view(array) for array in arrays.values())
-        return _of_arrays(function, views, None if out is None else view(out), how)
-    request = request_of(function, family, arrays, out, **how)
-    return _explained(request, decision_for(request))
-
-
-def _named(function: str, given: Sequence[Any]) -> dict[str, Any]:
-    """Arrays by their names."""
     names = ARGUMENTS[function]
-    if len(given) != len(names):
+    if len(operands) != len(names):
         raise ValueError(
-            f"explain: {function} takes {len(names)} arrays ({', '.join(names)}), got {len(given)}; "
-            "give out= by name"
+            f"explain: {function} takes {len(names)} arrays ({', '.join(names)}), got {len(operands)}; give "
+            "out= by name"
         )
-    return dict(zip(names, given, strict=True))
+    given = dict(zip(names, operands, strict=True)) | ({} if out is None else {"out": operand_of(out)})
+    request = request_for(function, given, precision, epilogue=read)
+    if not arrays and here:
+        find(device)  # or say that there is none
+    elsewhere = decide(request.problem, device) if request.problem and not here else None
+    return _explained(request, decision_for(request) if here else elsewhere)
+
+
+def _function(named: Any) -> str:
+    """The function that is called so, or that computes the operation of that name."""
+    name = named if isinstance(named, str) else named.__name__
+    name = FUNCTIONS.get(name, name)
+    if name not in ARGUMENTS:
+        raise UnknownName("function", name, [*ARGUMENTS, *FUNCTIONS])
+    return name
 
 
 def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
@@ -209,11 +189,13 @@ def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
 
 def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, device: str) -> list[Operand]:
     """Arrays as an operation's layout says."""
-    operation = next(name for name, computed_by in FUNCTIONS.items() if computed_by == function)
+    operation = next((name for name, computed_by in FUNCTIONS.items() if computed_by == function), "")
+    if not operation:
+        raise ValueError("explain: dims are of an operation, got none; name it, e.g. explain('gemm', m=9, ...)")
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
     stored = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
     letters = problem.layout.ljust(len(stored), "n")
-    return [each.turned if letter == "t" else each for each, letter in zip(stored, letters, strict=True)]
+    return [array.turned if letter == "t" else array for array, letter in zip(stored, letters, strict=True)]
 
 
 def _explained(request: CallRequest, decision: Decision | None) -> Explanation:

@@ -12,19 +12,18 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
-import numpy
-
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError, UnknownName
 from tuner.python.arrays import (
     KEY_OF,
     Family,
+    as_array,
     common_family,
     family_of,
     given_back,
+    is_array,
     row_major,
-    shares_memory_with_others,
     view,
 )
 from tuner.python.calls import Prepared, forget_all, packed_form, prepared_call
@@ -106,7 +105,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         if isinstance(b, Packed):
             return b.product(a, out, precision)
         kept = _matmul[precision_of(precision)]
-        return _first(partial(matmul, precision=precision), "matmul", {"a": a, "b": b}, out, kept, precision)
+        arrays = {"a": as_array(a), "b": as_array(b)}
+        return _first(partial(matmul, precision=precision), "matmul", arrays, out, kept, precision)
     return call(a, b, out)
 
 
@@ -131,7 +131,7 @@ def gemv(a: Any, x: Any, out: Any = None) -> Any:
         else:
             call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
-        return _first(gemv, "gemv", {"a": a, "x": x}, out, _gemv)
+        return _first(gemv, "gemv", {"a": as_array(a), "x": as_array(x)}, out, _gemv)
     return call(a, x, out)
 
 
@@ -155,7 +155,7 @@ def transpose(a: Any, out: Any = None) -> Any:
         else:
             call = _transpose[KEY_OF[type(a)](a), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
-        return _first(transpose, "transpose", {"a": a}, out, _transpose)
+        return _first(transpose, "transpose", {"a": as_array(a)}, out, _transpose)
     return call(a, out)
 
 
@@ -177,8 +177,9 @@ def _first(
     out: Any,
     kept: dict[Hashable, Prepared],
     precision: str = "",
+    **finish: Any,
 ) -> Any:
-    """A call with arrays of a kind that was not met before, or that is not to be remembered.
+    """A call with arrays of a kind that was not met before, that is not remembered, or that has an epilogue.
 
     Args:
         public: The function itself, for views of arrays of other libraries.
@@ -187,42 +188,23 @@ def _first(
         out: As the caller gave it.
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
+        finish: ``epilogue`` and ``factors`` of `CallRequest`.
     """
     chosen()  # or say that there is no such policy, before anything is prepared
-    arrays = {name: numpy.asarray(array) if _is_nested(array) else array for name, array in arrays.items()}
     family = common_family(function, arrays, out)
     if family is None:
-        return _on_views(public, tuple(arrays.values()), out)
-    request = request_of(function, family, arrays, out, precision)
+        given = () if out is None else (view(out),)
+        result = public(*map(view, arrays.values()), *given)
+        return given_back(result, arrays["a"]) if out is None else out
     keys = key_of([*arrays.values(), *(() if out is None else (out,))])
-    key = keys[0] if keys is not None and len(keys) == 1 else keys
-    return prepared_call(kept, key, request, arrays["a"])(*arrays.values(), out)
-
-
-def _is_nested(given: Any) -> bool:
-    """What NumPy's functions take in place of an array."""
-    return isinstance(given, (list, tuple, int, float, complex, numpy.generic))
-
-
-def _on_views(function: Callable[..., Any], arrays: tuple[Any, ...], out: Any) -> Any:
-    """Calls a function on views of other libraries' arrays, and gives the result back to the library.
-
-    Args:
-        function: `matmul`, `gemv` or `transpose`.
-        arrays: Arrays of one library.
-        out: One more to write, or None.
-
-    Returns:
-        An array of the library, where it can take one; else one of CuPy or NumPy. Or `out`.
-
-    Raises:
-        TypeError: A library that shares the memory of neither a GPU nor the host.
-    """
-    views = [view(array) for array in arrays]
-    if out is not None:
-        function(*views, out=view(out))
-        return out
-    return given_back(function(*views), arrays[0])
+    key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
+    if finish and keys is not None:
+        key = finish["epilogue"], *finish["factors"].values(), family.name, precision_of(precision), keys
+    call = kept.get(key) if key is not None else None
+    if call is None:
+        request = request_of(function, family, arrays, out, precision, **finish)
+        call = prepared_call(kept, key, request, arrays["a"])
+    return call(*arrays.values(), out)
 
 
 def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
@@ -233,36 +215,16 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     """
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
-    arithmetic = precision_of(precision)
-    if _is_nested(a) or _is_nested(b):
-        a, b = (numpy.asarray(array) if _is_nested(array) else array for array in (a, b))
-    if family_of(a) is None and shares_memory_with_others(a):
-        views: Any = {name: view(given) if _is_foreign(given) else given for name, given in finish.items()}
-        return _on_views(partial(matmul, precision=precision, **views), (a, b), out)
+    a, b = as_array(a), as_array(b)
+    if family_of(a) is None and is_array(a):
+        views: Any = {name: view(given) if is_array(given) else given for name, given in finish.items()}
+        result = matmul(view(a), view(b), None if out is None else view(out), precision=precision, **views)
+        return given_back(result, a) if out is None else out
     epilogue, more, factors = _read(finish, a, b)
     if not epilogue:
         return matmul(a, b, out, precision=precision)
-    arrays = {"a": a, "b": b, **more}
-    family = common_family("matmul", arrays, out)
-    assert family is not None, "arrays of other libraries were viewed before"
-    written = None if out is None else family.operand(out)
-    direct = written is None or (written.is_row_major and written.aligned)
-    to = out if direct else None
-    kinds = [(type(array), family.key(array)) for array in (*arrays.values(), *(() if to is None else (to,)))]
-    key = epilogue, *kinds, *factors.values(), arithmetic
-    call = _finished.get(key)
-    if call is None:
-        request = request_of("matmul", family, arrays, to, precision, epilogue=epilogue, factors=factors)
-        call = prepared_call(_finished, key, request, a)
-    result = call(*arrays.values(), to)
-    if direct:
-        return result
-    family.assign(out, result)
-    return out
-
-
-def _is_foreign(array: Any) -> bool:
-    return family_of(array) is None and shares_memory_with_others(array)
+    how: dict[str, Any] = {"epilogue": epilogue, "factors": factors}
+    return _first(matmul, "matmul", {"a": a, "b": b, **more}, out, _finished, precision, **how)
 
 
 def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dict[str, float]]:

@@ -331,6 +331,8 @@ def _gemm(request: CallRequest, a: Operand, b: Operand) -> CallRequest:
     if to.turned and not request.epilogue:
         layout = right.letter(transposed=True) + left.letter(transposed=True)
         return _as_problem(request, "gemm", {"m": n, "n": m, "k": k}, layout, right, left, to)
+    if to.turned:
+        to = replace(to, turned=False, copied="kernels with an epilogue write row-major arrays")
     more = [_further(request, name) for name in request.more]
     layout = left.letter() + right.letter()
     return _as_problem(request, "gemm", {"m": m, "n": n, "k": k}, layout, left, right, *more, to)
