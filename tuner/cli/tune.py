@@ -139,8 +139,6 @@ def _show(result: Result, answer: dict[str, Any] | None, as_json: bool) -> None:
             (name, progress.outcomes[name], headline(reason)[:200]) for name, reason in progress.reasons.items()
         ]
         table("Failed trials", ("outcome", "count", "first reason"), failed)
-    if result.unplayed:
-        click.echo(f"finals: {result.unplayed}", err=True)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
 
 
@@ -154,6 +152,7 @@ def _why_none(result: Result) -> str:
         )
     reasons = [f"{name}: {reason}" for name, reason in progress.reasons.items()]
     if progress.totals["measured"]:
-        reasons.append("finals: the best did not pass them; `tuner records list` has their records")
-    reasons += [f"finals: {result.unplayed}"] if result.unplayed else []
+        reasons.append(
+            "finals: the best did not pass them (`tuner records list` has why); the same command tries the next"
+        )
     return "\n  ".join([f"none of {progress.trials} trials can be champion:", *reasons])

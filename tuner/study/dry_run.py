@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -82,29 +81,4 @@ def study_preview(
             "time_s": champion.record.measurement.time_s, "crowned_at": champion.crowned_at,
         } if champion is not None else None,
         "memory_bytes": problem.memory_bytes,
-    }  # fmt: skip
-
-
-def night_preview(states: list[Any], plan: Any, deadline_s: float | None) -> dict[str, Any]:
-    """What a night would do with each problem, and the time that it asks for.
-
-    Args:
-        states: Of `tuner.night.scheduler.Night.preview`.
-        plan: The plan.
-        deadline_s: `time.monotonic` at which the night ends; None for no end.
-    """
-    waiting_s = [one.item.seconds for one in states if one.state in ("to tune", "stale")]
-    names = [one.state for one in states]
-    return {
-        "problems": [
-            {
-                "problem": str(one.item.problem), "state": one.state, "why": one.why,
-                "seconds": one.item.seconds, "trials": one.item.trials,
-            }
-            for one in states
-        ],
-        "counts": {name: names.count(name) for name in dict.fromkeys(names)},
-        "surveys": [{"operation": one.operation.name, "seconds": one.table.seconds} for one in plan.surveys],
-        "asked_s": None if None in waiting_s else sum(waiting_s) + sum(one.table.seconds for one in plan.surveys),
-        "given_s": None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0),
     }  # fmt: skip

@@ -21,7 +21,7 @@ from tuner.results.measurement import (
 )
 from tuner.results.record import Champion, Pair, ProblemKey, Record, Role, measured_as_now
 from tuner.results.verdict import contradictions, judge, pairs_of, shortlist, threads_of
-from tuner.study.leaderboard import Leaderboard, Named
+from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Recorder, Session
@@ -86,7 +86,6 @@ class Finals:
 
     Attributes:
         pairs: The pairs of the winner with every other finalist and the library, once finals were held.
-        unplayed: Why the next best configs did not replace finalists that turned out wrong; empty if all could.
     """
 
     def __init__(self, session: Session, kernels: Sequence[Kernel], machine: MachineWatch) -> None:
@@ -104,7 +103,6 @@ class Finals:
         self._times_s: dict[Named, float] = {}
         self._struck: set[Named] = set()
         self.pairs: tuple[Pair, ...] = ()
-        self.unplayed = ""
 
     def play(self, leaderboard: Leaderboard, trials: Mapping[str, int], budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all results and crowns the winner.
@@ -125,11 +123,7 @@ class Finals:
         # Nothing may compile beside the finals.
         self._session.pool.cancel()
         end_s = time.monotonic() + budget_s
-        while True:
-            lineup = self._line_up(end_s)
-            if not lineup:
-                self._is_out(end_s - time.monotonic())
-                return None
+        while lineup := self._line_up(end_s):
             finals, libraries = self._measured(lineup, budget_s)
             outcomes = dict(zip(lineup, (record.measurement.outcome for record in finals), strict=True))
             failed = [config for config, outcome in outcomes.items() if outcome is not Outcome.MEASURED]
@@ -138,9 +132,10 @@ class Finals:
             # Challengers need not be faster than a champion that is wrong or exceeds the error limit.
             holder_plays = reigning is not None and outcomes.get(reigning, DETHRONED[0]) not in DETHRONED
             stands = not failed or any(config not in failed for config in lineup if config != reigning)
-            budget_s = end_s - time.monotonic()
-            if stands or not self._challengers() or self._is_out(budget_s):
+            budget_s, others = end_s - time.monotonic(), self._times_s.keys() - {self._holder}
+            if stands or not others or budget_s <= 0:
                 return self._crown(finals, libraries, holder_plays, trials)
+        return None
 
     def _reigning(self) -> Named | None:
         """The champion before this run, if its kernel competes and has not changed."""
@@ -149,14 +144,7 @@ class Finals:
         kernel = self._kernels.get(champion.record.kernel) if champion else None
         if champion is None or kernel is None:
             return None
-        record = champion.record
-        return (
-            (kernel.name, Config(record.config)) if measured_as_now(record, kernel, recorder.problem) else None
-        )
-
-    def _challengers(self) -> bool:
-        """True if there is any config beside the holder."""
-        return any(config != self._holder for config in self._times_s)
+        return named(champion.record) if measured_as_now(champion.record, kernel, recorder.problem) else None
 
     def _strike(self, config: Named) -> None:
         """Removes a wrong config; one that was stopped early beside it may now be the next best."""
@@ -165,16 +153,6 @@ class Finals:
         self._times_s = {other: time_s for other, time_s in known_s.items() if other not in self._struck}
         if config == self._holder:
             self._holder = None
-
-    def _is_out(self, left_s: float) -> bool:
-        """True if the budget is spent and some config did not play; it then sets `unplayed`."""
-        if left_s > 0 or not self._challengers():
-            return False
-        self.unplayed = (
-            f"the best turned out wrong, and the time for the finals was up before {len(self._times_s)} others "
-            "could play; the same command goes on, or give it more --seconds"
-        )
-        return True
 
     def _line_up(self, end_s: float) -> dict[Named, CompiledConfig]:
         """Selects finalists, holder first; the next best replace those that fail elsewhere or to compile."""
@@ -248,9 +226,9 @@ class Finals:
         if judged is None:
             return None
         winner = finals[judged.winner]
-        name, samples_s = _named(winner), winner.measurement.samples_s
+        name, samples_s = _label(winner), winner.measurement.samples_s
         others = [record for record in finals if record is not winner]
-        pairs = pairs_of([(_named(record), record.measurement) for record in (winner, *others, *libraries)])
+        pairs = pairs_of([(_label(record), record.measurement) for record in (winner, *others, *libraries)])
         library = min(libraries, key=lambda record: record.measurement.time_s or math.inf, default=None)
         speedup = 0.0
         if library is not None and library.measurement.samples_s:
@@ -275,14 +253,12 @@ def known_baselines(recorder: Recorder) -> list[Record]:
 
     They are of the library's current version only, because another version may be twice as fast.
     """
-    known = recorder.store.records(
-        problem=ProblemKey.of(recorder.problem), device=recorder.device, role=Role.BASELINE
-    )
+    key, device = ProblemKey.of(recorder.problem), recorder.device
+    here = recorder.regime, device.uuid, recorder.versions.get("library")
     return [
         record
-        for record in known
-        if (record.regime, record.device.uuid) == (recorder.regime, recorder.device.uuid)
-        and record.versions.get("library") == recorder.versions.get("library")
+        for record in recorder.store.records(problem=key, device=device, role=Role.BASELINE)
+        if (record.regime, record.device.uuid, record.versions.get("library")) == here
         and record.measurement.time_s
     ]
 
@@ -324,8 +300,8 @@ def pair_apart(name: str, samples_s: Sequence[float], known: Sequence[Record], c
     return Pair(name, other, best.measurement.time_s, compare_apart(samples_s, best.measurement.samples_s))
 
 
-def _named(record: Record) -> str:
-    """Returns kernel and config, or the library with its number of threads if known."""
+def _label(record: Record) -> str:
+    """Kernel and config, or the library with its number of threads if known."""
     if record.role is not Role.BASELINE:
         return f"{record.kernel} {Config(record.config)}"
     return record.kernel + _threads(int(record.measurement.circumstances.get("threads", 0)))

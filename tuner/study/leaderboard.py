@@ -107,7 +107,7 @@ class Elimination:
     Idle cores do not count against a kernel: a config's time is scaled as if it used all cores.
     """
 
-    def __init__(self, kernels: Iterable[Kernel], spaces: Mapping[str, Space], cores: int) -> None:
+    def __init__(self, kernels: Sequence[Kernel], spaces: Mapping[str, Space], cores: int) -> None:
         """Begins.
 
         Args:
@@ -115,13 +115,16 @@ class Elimination:
             spaces: Kernel -> its legal configs; those without any do not take part.
             cores: Number of a CPU's cores; 1 for another device.
         """
-        self._kernels = {kernel.name: kernel for kernel in kernels if kernel.name in spaces}
+        self._threads = {kernel.name: kernel.threads for kernel in kernels}
         self._cores = max(cores, 1)
         #: Kernel -> how many of its first configs are still to be tried, and the shortest time so far.
-        self._left: dict[str, int] = {}
-        for name, kernel in self._kernels.items():
-            legal = sum(config in spaces[name] for config in kernel.first_configs())
-            self._left[name] = min(max(legal, 1), FIRST)
+        self._left = {
+            kernel.name: min(
+                max(sum(config in spaces[kernel.name] for config in kernel.first_configs()), 1), FIRST
+            )
+            for kernel in kernels
+            if kernel.name in spaces
+        }
         self._best_s = dict.fromkeys(self._left, math.inf)
 
     def take(self, kernel: str, config: Config, measurement: Measurement) -> None:
@@ -131,7 +134,7 @@ class Elimination:
         if kernel not in self._left or time_s is None or (measurement.outcome.failed and not stopped):
             return
         self._left[kernel] -= 1
-        used = min(int(config.get(self._kernels[kernel].threads, self._cores)), self._cores)
+        used = min(int(config.get(self._threads[kernel], self._cores)), self._cores)
         self._best_s[kernel] = min(time_s * used / self._cores, self._best_s[kernel])
 
     def dropped(self, best_s: float | None) -> dict[str, str]:

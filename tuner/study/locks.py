@@ -19,6 +19,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice
 from tuner.devices.device_lock import device_lock, holder_of, take_locks
 from tuner.errors import EnvironmentTrouble, LockedByAnother
+from tuner.store.opening import parsed, sqlite_file
 
 
 @contextlib.contextmanager
@@ -39,9 +40,9 @@ def database_lock(url: str, device: DeviceInfo, what: str) -> Iterator[None]:
         locks, blocked = take_locks([path], what)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = f"{error.strerror}); {'free some room there' if full else 'make its folder writable'}"
         raise EnvironmentTrouble(
-            f"a lock file must be written beside the database, and {path} cannot be "
-            f"({error.strerror or error}); {'free some room there' if full else 'make its folder writable'}"
+            f"a lock file must be written beside the database, and {path} cannot be ({why}"
         ) from error
     if blocked is not None:
         raise LockedByAnother(
@@ -73,9 +74,7 @@ def lock_file(url: str, device: DeviceInfo) -> Path:
     board = device.uuid or device.name
     digest = hashlib.sha256(f"{device.kind} {board}".encode()).hexdigest()[:8]
     readable = re.sub(r"[^a-z0-9]+", "-", f"{device.kind} {device.name}".lower()).strip("-")[:40]
-    file = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", url)
-    if file and file[1] != ":memory:":
-        database = Path(file[1].removeprefix("file:")).resolve()
-    else:
-        database = Path(tempfile.gettempdir()) / f"tile-tuner-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    file = sqlite_file(parsed(url))
+    elsewhere = Path(tempfile.gettempdir()) / f"tile-tuner-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    database = file.resolve() if file is not None else elsewhere
     return database.with_name(f"{database.name}.{readable}-{digest}.lock")

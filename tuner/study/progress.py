@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from tuner.declare.problem import Problem
 from tuner.errors import InputError, Interrupted
@@ -100,7 +100,6 @@ class Result:
         stopped: Reason why the search ended; empty if it was told to end.
         pairs: The champion's pairs in the finals, with every other finalist and the library.
         front: The Pareto front, if there are several objectives.
-        unplayed: Why the next best configs did not replace finalists that turned out wrong; else empty.
     """
 
     champion: Champion | None
@@ -108,7 +107,6 @@ class Result:
     stopped: str
     pairs: tuple[Pair, ...] = ()
     front: Front | None = None
-    unplayed: str = ""
 
 
 #: Share of the budget kept for the finals, and its bounds in seconds.
@@ -160,11 +158,11 @@ class TimeBudget:
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
         """Adds the time of its block to a stage."""
-        start = time.perf_counter()
+        start_s = time.perf_counter()
         try:
             yield
         finally:
-            self.progress.spend(stage, time.perf_counter() - start)
+            self.progress.spend(stage, time.perf_counter() - start_s)
 
     def tick(self, stage: str = "") -> None:
         """Reports if it is time, or if a stage begins."""
@@ -248,30 +246,25 @@ class Events:
     """
 
     def __init__(self, file: Path | None = None, verbose: bool = False) -> None:
-        """Keeps where events go; the file is opened by entering.
+        """Opens the file.
 
         Args:
             file: Lines of JSON are appended to it; None for none.
             verbose: True to show the main ones on stderr.
-        """
-        self._path, self._verbose = file, verbose
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> Events:
-        """Opens the file.
 
         Raises:
-            InputError: It cannot be written.
+            InputError: The file cannot be written.
         """
-        if self._path is not None:
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("a", encoding="utf-8")
-            except OSError as error:
-                raise InputError(
-                    f"--log takes a file that can be written, got {self._path} ({error.strerror or error}); "
-                    "choose another"
-                ) from error
+        self._verbose, self._file = verbose, None
+        try:
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self._file = file.open("a", encoding="utf-8")
+        except OSError as error:
+            rule, why = "--log takes a file that can be written", error.strerror or error
+            raise InputError(f"{rule}, got {file} ({why}); choose another") from error
+
+    def __enter__(self) -> Events:
         return self
 
     def __exit__(
@@ -335,10 +328,8 @@ def where_time_went(progress: Progress) -> str:
     """One line that says what the seconds of a run were spent on."""
 
     def listed(*names: str) -> str:
-        stages = [
-            f"{name} {progress.spent_s[name]:.1f} s" for name in names if progress.spent_s.get(name, 0) >= 0.05
-        ]
-        return ", ".join(stages) or "nothing"
+        spent_s = {name: progress.spent_s.get(name, 0.0) for name in names}
+        return ", ".join(f"{name} {s:.1f} s" for name, s in spent_s.items() if s >= 0.05) or "nothing"
 
     wall = listed("opening", "measuring", "compiling", "searching", "bookkeeping", "finals")
     device, beside = listed("load", "verify", "time", "power"), listed("compile", "thinking", "storing")
@@ -441,16 +432,11 @@ class ProgressView:
             parts.append(progress.best)
         if progress.dropped:
             parts.append(f"dropped {', '.join(progress.dropped)}")
-        failed = [
-            f"{count} {name.lower().replace('_', ' ')}"
-            for name, count in sorted(progress.outcomes.items())
-            if name != Outcome.MEASURED.value
-        ]
-        if failed:
-            parts.append(", ".join(failed))
+        failed = {name: count for name, count in progress.outcomes.items() if name != Outcome.MEASURED.value}
+        parts.append(", ".join(f"{failed[name]} {name.lower().replace('_', ' ')}" for name in sorted(failed)))
         left = f"{clock(progress.left_s)} left" if progress.left_s is not None else ""
         bar = self._bar(progress) if self._redraw is not None and (left or self._limit) else ""
-        return " | ".join(filter(None, [*parts, " ".join(filter(None, (bar, left)))]))
+        return " | ".join(filter(None, [*parts, f"{bar} {left}".strip()]))
 
     def _bar(self, progress: Progress) -> str:
         """How much of the time, or of the trials, has passed: of what ends first."""

@@ -151,12 +151,9 @@ class SearchPolicy(TrialPolicy):
         """
         measurement, objectives = record.measurement, self.leaderboard.objectives
         check_energy(objectives, record.device, measurement)
-        if len(objectives) == 1:
-            self._tell(candidate, measurement.outcome, measurement.time_s)
-            return
-        values = values_of(measurement, objectives)
-        time_s, others = (values[0], values[1:]) if values else (None, ())
-        self._tell(candidate, measurement.outcome, time_s, others)
+        values = values_of(measurement, objectives) or ()
+        time_s = measurement.time_s if values or len(objectives) == 1 else None
+        self._tell(candidate, measurement.outcome, time_s, values[1:])
 
     def close(self) -> None:
         """Ends the search's thread; the records have what the search has not heard of."""
@@ -248,7 +245,7 @@ class Study:
             champion = finals.play(self.leaderboard, self.progress.totals, self.budget.finals_s)
         self.budget.tick("done")
         front = self._front(champion)
-        return Result(champion, self.progress, self.loop.stop, finals.pairs, front, finals.unplayed)
+        return Result(champion, self.progress, self.loop.stop, finals.pairs, front)
 
     def observe_load(self) -> None:
         """Notes what is wrong with the machine; if nothing is now, the earlier observation stays."""
@@ -258,10 +255,11 @@ class Study:
         """The Pareto front; None with one objective."""
         if len(self.request.objectives) == 1:
             return None
-        recorder, library = self.session.recorder, None
-        if self.library is not None:
-            library = recorder.of_baseline(self.library).kernel, self.library
-        wrong = found_wrong(self.session.records(Role.FINAL, self.policy.kernels))
+        recorder, wrong = (
+            self.session.recorder,
+            found_wrong(self.session.records(Role.FINAL, self.policy.kernels)),
+        )
+        library = (recorder.of_baseline(self.library).kernel, self.library) if self.library else None
         measured = {place: one for place, one in self.leaderboard.with_objectives.items() if place not in wrong}
         record = champion.record if champion is not None else None
         return front_of(measured, self.request.objectives, record, library, asdict(recorder.problem.work))
@@ -377,19 +375,15 @@ def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Ker
         kernels: The study's kernels.
     """
     champion = _plain_champion(session) if any(kernel.scope.fallback for kernel in kernels) else ""
-    verdicts: dict[str, bool] = {}
 
     def chosen(declared: Kernel) -> Kernel:
         backed = declared.as_recorded(champion, session.problem, session.worker.info)
         fallback = backed.scope.fallback
-        if fallback is None or fallback is declared.scope.fallback:
+        if fallback is None or fallback is declared.scope.fallback or not _keeps_the_promise(session, fallback):
             return declared
-        name = fallback.name
-        if name not in verdicts:
-            verdicts[name] = _keeps_the_promise(session, fallback)
-        return backed if verdicts[name] else declared
+        return backed
 
-    return tuple(chosen(kernel) for kernel in kernels)
+    return tuple(map(chosen, kernels))
 
 
 def _plain_champion(session: Session) -> str:

@@ -42,8 +42,6 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     for cheat in ("zeroes", "writes"):
         assert reasons.pop(cheat) == "wrote into the input x, which kernels only read"
     for cheat in ("remembers", "returns"):
-        # It is told that this was no error of rounding.
-        assert "stale" in reasons[cheat] or "unwritten" in reasons[cheat]
         assert reasons.pop(cheat).startswith("in a timed run: ")
     # Right over NaN alone; takes a number for a result; out of bounds beside a result.
     for cheat in ("fmax", "is_there", "beyond"):
@@ -87,7 +85,6 @@ def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.verdict == "first"
-    assert result.unplayed == ""
     trials = {tuple(each.config.values()): each.measurement for each in stored(tmp_path)}
     assert trials[tuple(BOGUS.values())].outcome is Outcome.MEASURED
     finals = [each.measurement for each in stored(tmp_path, Role.FINAL) if dict(each.config) == BOGUS]
@@ -110,11 +107,10 @@ def test_a_champion_that_reigns_meets_the_next_best_where_the_best_turns_out_wro
     assert again.champion.verdict == "faster"
 
 
-def test_it_is_told_when_the_time_for_the_finals_is_up_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_where_the_time_for_the_finals_is_up_the_next_run_goes_on(tmp_path: Path) -> None:
     device = bogus_device(tmp_path / "device.json", fault="wrong_result", only_at=1)
     result = study(tmp_path, device, finals_s=0.0)
     assert result.champion is None
-    assert result.unplayed.startswith("the best turned out wrong, and the time for the finals was up before ")
     again = study(tmp_path, device)
     assert again.champion is not None
     assert dict(again.champion.record.config) == BEST
