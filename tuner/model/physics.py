@@ -12,6 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,9 +148,10 @@ def traits(
     return Traits(values, *incidence(like))
 
 
-#: Makes problems of one dtype and layout, at which launch rules and tiles show what a block takes.
+#: Makes problems of one dtype and layout, at which launch rules and tiles show what a block takes: those whose
+#: named dims are 1, and the others of a size.
 _Probe = Callable[..., Problem]
-_Launched = Callable[[Problem, Config], Launch]
+_Launched = Callable[..., Launch]
 
 
 def _traits_of(kernel: Kernel | None, config: Config, dims: Sequence[str], probe: _Probe) -> list[float]:
@@ -160,12 +162,15 @@ def _traits_of(kernel: Kernel | None, config: Config, dims: Sequence[str], probe
             # Of the dims for which they are the same at any shape.
             long, half = (kernel.tiles(probe(size), config) for size in (LONG_DIM, LONG_DIM // 2))
             tiles = {dim: float(long[dim]) for dim in long if long[dim] == half.get(dim)}
-        if kernel is not None and kernel.launch is not None:
-            spans, rest = _probed(kernel.launch, config, dims, probe, frozenset())
-            unspanned = [dim for dim in tiles if math.isinf(spans[dim])]
-            stays = _staying(kernel.launch, config, dims, probe, unspanned)
+        if kernel is not None and (launch := kernel.launch) is not None:
+
+            def launched(*where: Any) -> Launch:
+                return launch(probe(*where), config)
+
+            spans, rest = _probed(launched, dims, frozenset())
+            stays = _staying(launched, dims, [dim for dim in tiles if math.isinf(spans[dim])])
             if stays:  # along these dims; the others' spans show where these ask for one block
-                spans, rest = _probed(kernel.launch, config, dims, probe, frozenset(stays))
+                spans, rest = _probed(launched, dims, frozenset(stays))
                 rest[1] = max(stays.values())
     except Exception:  # rules of anybody's, at dims that they may not be made for
         spans, tiles = dict.fromkeys(dims, math.inf), {}
@@ -176,32 +181,28 @@ def _traits_of(kernel: Kernel | None, config: Config, dims: Sequence[str], probe
 
 
 def _probed(
-    launched: _Launched, config: Config, dims: Sequence[str], probe: _Probe, ones: frozenset[str]
+    launched: _Launched, dims: Sequence[str], ones: frozenset[str]
 ) -> tuple[dict[str, float], list[float]]:
     """Elements of each dim that a block takes; blocks for each tile, 0, threads, shared bytes, 0.
 
     Dims of `ones` are 1 in all that is looked at.
     """
-    launch = launched(probe(LONG_DIM, ones), config)
+    launch = launched(LONG_DIM, ones)
     others = blocks = float(math.prod(launch.grid))
     spans = dict.fromkeys(dims, math.inf)
     for dim in (dim for dim in dims if dim not in ones):
-        ratio = blocks / math.prod(launched(probe(LONG_DIM, ones | {dim}), config).grid)
+        ratio = blocks / math.prod(launched(LONG_DIM, ones | {dim}).grid)
         spans[dim] = LONG_DIM / ratio if ratio > 1 else math.inf
         others /= ratio
     return spans, [others, 0.0, float(math.prod(launch.block)), float(launch.shared_bytes), 0.0]
 
 
-def _staying(
-    launched: _Launched, config: Config, dims: Sequence[str], probe: _Probe, of: Sequence[str]
-) -> dict[str, float]:
+def _staying(launched: _Launched, dims: Sequence[str], of: Sequence[str]) -> dict[str, float]:
     """Of some dims, those along which as many blocks stay however long the dim is, and how many."""
     staying = {}
     for dim in of:
-        ones = frozenset(dims) - {dim}
-        long, half = (
-            float(math.prod(launched(probe(size, ones), config).grid)) for size in (LONG_DIM, LONG_DIM // 2)
-        )
+        grids = [launched(size, frozenset(dims) - {dim}).grid for size in (LONG_DIM, LONG_DIM // 2)]
+        long, half = (float(math.prod(grid)) for grid in grids)
         if long == half > 1:
             staying[dim] = long
     return staying
@@ -320,31 +321,28 @@ def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
     return result
 
 
-def _shape_features(problem: Problem) -> list[float]:
-    """Per dim log2, that up to `LONG`, alignment; then work and flops per byte, both also up to a limit."""
+def problem_features(problem: Problem, known: DeviceRates) -> Floats:
+    """What a problem is like, whatever the config: dims, work, alignment, layout, tensors.
+
+    Of lengths, work and flops per byte there is what they are, and what they are up to a limit.
+
+    Returns:
+        Shape (features,).
+    """
     features: list[float] = []
     for _, size in problem.shape:
         length = math.log2(size)
         features += [length, min(length, LONG), float(min((size & -size).bit_length() - 1, ALIGNED_DIM))]
     work = math.log2(1 + (problem.work.flops or problem.work.bytes))
     intensity = math.log2(1 + problem.work.flops / max(problem.work.bytes, 1.0))
-    return [*features, work, min(work, SMALL_WORK), intensity, min(intensity, COMPUTE_BOUND)]
-
-
-def problem_features(problem: Problem, known: DeviceRates) -> Floats:
-    """What a problem is like, whatever the config: dims, work, alignment, layout, tensors.
-
-    Returns:
-        Shape (features,).
-    """
     dims, tensors = [math.log(size) for _, size in problem.shape], problem.tensors
     longest = max(map(len, problem.operation.layouts), default=0)
-    letters = [float(ord(letter)) for letter in problem.layout.ljust(longest)]
     pairs = [dims[i] + sign * dims[j] for i in range(len(dims)) for j in range(i) for sign in (1, -1)]
     rows = [tensor.shape[-1] for tensor in tensors]
     return np.array([
-        *_shape_features(problem), *letters, *pairs, min(dims), max(dims), DTYPE_BYTES[problem.dtype],
-        *(math.log(tensor.bytes) for tensor in tensors),
+        *features, work, min(work, SMALL_WORK), intensity, min(intensity, COMPUTE_BOUND),
+        *(float(ord(letter)) for letter in problem.layout.ljust(longest)), *pairs, min(dims), max(dims),
+        DTYPE_BYTES[problem.dtype], *(math.log(tensor.bytes) for tensor in tensors),
         *(float(min((row & -row).bit_length() - 1, ALIGNED)) for row in rows),
         math.log(known.roofline_s(problem)),
     ])  # fmt: skip

@@ -16,20 +16,12 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.legality import Choices
+from tuner.model import physics
 from tuner.model.calibrate import Calibration, doubted
 from tuner.model.evidence import BESIDE_NETWORKS, CHANGED, WEIGHT, AdaptedConfigs, Evidence, adapted
 from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
-from tuner.model.physics import (
-    TRAIT_FEATURES,
-    DeviceRates,
-    Traits,
-    config_features,
-    fixed_features,
-    library_features,
-    problem_features,
-    traits,
-)
+from tuner.model.physics import DeviceRates, Traits
 from tuner.model.table import ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
@@ -113,7 +105,7 @@ class Lot:
     @classmethod
     def of(cls, model: Model, parameters: Floats, traits: Traits, device: DeviceInfo) -> Lot:
         """Configs with some parameters, as numbers, and traits."""
-        features = fixed_features(parameters, device, traits)
+        features = physics.fixed_features(parameters, device, traits)
         return cls(traits, model.forest.bits(0, features), features)
 
     def some(self, numbers: Numbers) -> Lot:
@@ -143,10 +135,10 @@ class ModelAt:
         """
         self._model, self._problem, self._device, self._lot = model, problem, device, lot
         self._roofline = math.log(model.limits.roofline_s(problem))
-        self._shared = problem_features(problem, model.limits)
-        self._mixed, estimate = config_features(problem, device, lot.traits, model.limits)
+        self._shared = physics.problem_features(problem, model.limits)
+        self._mixed, estimate = physics.config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
-        first = len(model.parameters) + TRAIT_FEATURES
+        first = len(model.parameters) + physics.TRAIT_FEATURES
         after = first + len(self._shared)
         # A model of an earlier version knows fewer.
         self._places = model.forest.places(after, self._mixed[: model.forest.features - after])
@@ -175,7 +167,7 @@ class ModelAt:
         model = self._model
         if not len(model.library.leaves):
             return math.inf
-        row = library_features(self._problem, self._device, model.limits, self._shared)
+        row = physics.library_features(self._problem, self._device, model.limits, self._shared)
         return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
 
 
@@ -339,7 +331,7 @@ class Predictor:
         """Configs that are not of the shortlist; registers, which are not known, are those of their origins."""
         columns, known = self.model.columns, self.model.traits[problem.dtype, problem.layout]
         assert columns is not None, "asked only of models whose shortlist tells its columns"
-        of = traits(self._kernels, made.configs, problem, known.row(4)[made.origins])
+        of = physics.traits(self._kernels, made.configs, problem, known.row(4)[made.origins])
         return Lot.of(self.model, parameter_table(self._kernels, made.configs, columns), of, self._device)
 
     def _known(self, problem: Problem) -> _Known:
