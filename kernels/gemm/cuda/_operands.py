@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner import DTYPE_BYTES, Constraint, Padded, Problem, ceil_div
-from tuner.declare.rules import Quantity, divisible_lines, for_speed, select, smaller, widest_vector
+from tuner.declare.rules import Quantity, for_speed, select, smaller
+
+from ._rules import divisible_lines, widest_vector
 
 #: A workspace's sums begin at a multiple of this many bytes.
 ALIGNED = 256

@@ -21,12 +21,9 @@ from tuner import (
 from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
-    blocks_run_at_once,
     copy_at_most_16_bytes,
-    divisible_lines,
     for_speed,
     larger,
-    offsets_fit_32_bits,
     registers_fit,
     select,
     shared_fits,
@@ -35,6 +32,7 @@ from tuner.declare.rules import (
 )
 
 from ._operands import MOST_BLOCKS, SUMS_MOST_BYTES, grouped, sum_bytes, sums_fit, widest_copies
+from ._rules import blocks_run_at_once, divisible_lines, offsets_fit_32_bits
 from ._thin import (
     by_side,
     counted_workspace,

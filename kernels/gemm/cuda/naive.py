@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from tuner import Config, Kernel, Launch, Problem, Scope, Source, ceil_div, choice
-from tuner.declare.rules import padded_only_where_needed, threads_fit
+from tuner.declare.rules import threads_fit
 
 from ._operands import finished_as_they_lie, padded_rows
+from ._rules import padded_only_where_needed
 
 
 def _launch(p: Problem, c: Config) -> Launch:

@@ -4,16 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner import DTYPE_BYTES, Config, Constraint, Kernel, Launch, Problem, Scope, Source, ceil_div, choice
-from tuner.declare.rules import (
-    blocks_fit,
-    larger,
-    registers_fit,
-    residency_limits_registers,
-    shared_fits,
-    threads_fit,
-)
+from tuner.declare.rules import blocks_fit, larger, registers_fit, shared_fits, threads_fit
 
 from ._operands import along_k, grouped, lines, tile_within_c
+from ._rules import residency_limits_registers
 from ._tiles import registers, threads, tile, tiles, whole_warp_tiles
 
 

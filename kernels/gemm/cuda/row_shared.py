@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, Source, ceil_div, choice, powers_of_two
-from tuner.declare.rules import below_multiple, padded_only_where_needed, static_shared_fits
+from tuner.declare.rules import below_multiple, static_shared_fits
 
 from ._operands import padded_rows
+from ._rules import padded_only_where_needed
 
 
 def _launch(p: Problem, c: Config) -> Launch:

@@ -7,13 +7,9 @@ from tuner import DTYPE_BYTES, Config, Kernel, Launch, Problem, Source, Value, c
 from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
-    blocks_run_at_once,
     copy_at_most_16_bytes,
-    enough_warps,
     for_speed,
-    offsets_fit_32_bits,
     registers_fit,
-    residency_limits_registers,
     shared_fits,
     threads_fit,
 )
@@ -31,6 +27,7 @@ from ._operands import (
     turning_counts,
     widest_copies,
 )
+from ._rules import blocks_run_at_once, enough_warps, offsets_fit_32_bits, residency_limits_registers
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 20

@@ -22,7 +22,6 @@ from tuner.declare.rules import (
     copy_at_most_16_bytes,
     for_speed,
     larger,
-    offsets_fit_32_bits,
     shared_fits,
     threads_fit,
 )
@@ -38,6 +37,7 @@ from ._operands import (
     turning_counts,
     widest_copies,
 )
+from ._rules import offsets_fit_32_bits
 
 #: Registers beside sums, values read together and offsets of copies: addresses, loop, what moves ahead.
 OTHER_REGISTERS = 24

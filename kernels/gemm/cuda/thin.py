@@ -20,13 +20,9 @@ from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
     copy_at_most_16_bytes,
-    divisible_lines,
-    enough_warps,
     for_speed,
     larger,
-    offsets_fit_32_bits,
     registers_fit,
-    residency_limits_registers,
     select,
     shared_fits,
     threads_fit,
@@ -42,6 +38,7 @@ from ._operands import (
     turning_counts,
     widest_copies,
 )
+from ._rules import divisible_lines, enough_warps, offsets_fit_32_bits, residency_limits_registers
 from ._thin import (
     by_side,
     counted_workspace,

@@ -21,18 +21,17 @@ from tuner import (
 from tuner.declare.rules import (
     asynchronous_copies,
     blocks_fit,
-    blocks_run_at_once,
     copy_at_most_16_bytes,
     for_speed,
     larger,
     registers_fit,
-    residency_limits_registers,
     select,
     shared_fits,
     threads_fit,
 )
 
 from ._operands import ALIGNED, MOST_BLOCKS, along_k, grouped, lines, tile_within_c
+from ._rules import blocks_run_at_once, residency_limits_registers
 from ._tiles import registers, threads, tile, tiles, whole_warp_tiles
 
 #: Sharing k beyond this many blocks for each multiprocessor only adds sums to be written and read again.

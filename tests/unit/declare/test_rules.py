@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from tuner.declare import rules
-from tuner.declare.catalogue import builtin
+from tuner.declare.catalogue import Declarations, builtin
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Constraint
 
+#: Rules that kernels of one folder share lie there.
+of_gemm = Declarations().load(kernels_folder() / "gemm/cuda/_rules.py")
 GPU = DeviceInfo(
     name="small GPU", kind="cuda", compute_capability=80, sm_count=10, warp_size=32, max_threads_per_block=1024,
     max_threads_per_sm=2048, shared_bytes_per_block=99 << 10, shared_bytes_per_sm=100 << 10,
@@ -43,8 +46,8 @@ def kept(rule: Constraint, device: Any = GPU, problem: Any = GEMM, **columns: An
 def test_the_widest_vector_is_aligned_and_at_most_16_bytes(
     problem: Any, length: int, most: int, widest: int
 ) -> None:
-    assert rules.widest_vector(problem, length, most) == widest
-    assert rules.widest_vector(problem, np.array([length]), np.array([most])).tolist() == [widest]
+    assert of_gemm.widest_vector(problem, length, most) == widest
+    assert of_gemm.widest_vector(problem, np.array([length]), np.array([most])).tolist() == [widest]
     assert rules.smaller(length, most) == min(length, most)
     assert rules.larger(np.array([length]), most).tolist() == [max(length, most)]
 
@@ -73,15 +76,19 @@ def test_registers_are_what_resident_blocks_leave() -> None:
     assert kept(several, **columns) == [True, False, True, False]
     one = rules.block_registers_fit("sums", lambda p, c: c.R, lambda p, c: c.T)
     assert kept(one, R=[64, 65, 255, 256], T=[1024, 1024, 32, 32]) == [True, False, True, False]
-    limited = rules.residency_limits_registers(lambda p, c: c.T)
+    limited = of_gemm.residency_limits_registers(lambda p, c: c.T)
     assert kept(limited, T=[64, 64, 512], BLOCKS_PER_SM=[1, 2, 2]) == [True, False, True]
     assert limited.for_speed
 
 
 def test_a_multiprocessor_is_kept_busy() -> None:
-    warps = rules.enough_warps(lambda p, c: c.T, 8)
+    warps = of_gemm.enough_warps(lambda p, c: c.T, 8)
     assert kept(warps, T=[128, 128], BLOCKS_PER_SM=[1, 2]) == [False, True]
-    assert kept(rules.blocks_run_at_once(), BLOCKS=[0, 20, 10], BLOCKS_PER_SM=[1, 2, 2]) == [True, True, False]
+    assert kept(of_gemm.blocks_run_at_once(), BLOCKS=[0, 20, 10], BLOCKS_PER_SM=[1, 2, 2]) == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_copies_are_as_wide_and_as_new_as_the_device_can() -> None:
@@ -96,16 +103,16 @@ def test_copies_are_as_wide_and_as_new_as_the_device_can() -> None:
 
 
 def test_lines_are_whole_vectors() -> None:
-    rule = rules.divisible_lines({"A": "V", "B": "W"}, lambda p, c: (p.k, p.n + 2))
+    rule = of_gemm.divisible_lines({"A": "V", "B": "W"}, lambda p, c: (p.k, p.n + 2))
     assert kept(rule, V=[4, 16, 4], W=[2, 2, 4]) == [True, False, False]
     assert rule.sentence == "stored lines of A are divisible by V, those of B by W"
 
 
 def test_offsets_stay_within_32_bits() -> None:
     huge = builtin().operation("gemm").problem({"m": 1, "n": 2**30, "k": 1})
-    rule = rules.offsets_fit_32_bits(lambda p, c: c.L, "m", "n", "k")
+    rule = of_gemm.offsets_fit_32_bits(lambda p, c: c.L, "m", "n", "k")
     assert kept(rule, problem=huge, L=[3, 4]) == [True, False]
-    assert kept(rules.offsets_fit_32_bits(lambda p, c: c.L, "m", "k"), problem=huge, L=[4]) == [True]
+    assert kept(of_gemm.offsets_fit_32_bits(lambda p, c: c.L, "m", "k"), problem=huge, L=[4]) == [True]
 
 
 def test_threads_of_a_cpu_have_cores_and_work() -> None:
