@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,7 +23,7 @@ from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
 from tuner.night.plan import Plan, PlanItem, clock_time, outside, read_plan, seconds_until
-from tuner.results.units import answer_speed, config_text, duration
+from tuner.results.units import answer_speed, clock, config_text, duration
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
 
@@ -180,19 +181,47 @@ def _deadline_s(plan: Plan, begun_s: float) -> float | None:
 
 
 def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> None:
-    """Prints what a night would do."""
-    from tuner.cli.previews import show_night as show_preview
+    """Prints what a night would do with each problem, and the time that it asks for."""
     from tuner.night.scheduler import Night
     from tuner.night.work import Place
     from tuner.study import dry_run
 
-    begun_s = time.monotonic()
-    plan = _plan(path, options)
+    begun_s, plan = time.monotonic(), _plan(path, options)
     deadline_s = _deadline_s(plan, begun_s)
     with dry_run.database(db) as store:
         device = dry_run.detected(options["device"] or plan.device, store).info
-        states = list(Night(plan, store, again=options["again"]).preview(Place("here", device)))
-        show_preview(dry_run.night_preview(states, plan, deadline_s), device.name, as_json)
+        problems: list[dict[str, Any]] = [
+            {
+                "problem": str(problem.item.problem), "state": problem.state, "why": problem.why,
+                "seconds": problem.item.seconds, "trials": problem.item.trials,
+            }
+            for problem in Night(plan, store, again=options["again"]).preview(Place("here", device))
+        ]  # fmt: skip
+    surveys: list[dict[str, Any]] = [
+        {"operation": item.operation.name, "seconds": item.table.seconds} for item in plan.surveys
+    ]
+    counts = Counter(str(problem["state"]) for problem in problems)
+    waiting = [problem for problem in problems if problem["state"] in ("to tune", "stale")]
+    limits_s = [row["seconds"] for row in (*waiting, *surveys)]
+    asked_s = None if None in limits_s else sum(limits_s)
+    given_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+    if as_json:
+        print_json(
+            {
+                "problems": problems, "counts": counts, "surveys": surveys, "asked_s": asked_s,
+                "given_s": given_s, "device": device.name,
+            }
+        )  # fmt: skip
+        return
+    columns = ("problem", "state", "seconds", "trials", "why")
+    rows = [[problem[name] if problem[name] is not None else "-" for name in columns] for problem in problems]
+    table(f"A night on {device.name}", columns, rows)
+    for survey in surveys:
+        click.echo(f"survey of {survey['operation']}: {clock(survey['seconds'])}")
+    asked = "without limit" if asked_s is None else clock(asked_s)
+    given = "no deadline" if given_s is None else f"{clock(given_s)} until the deadline"
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    click.echo(f"{states}; time asked for: {asked}, {given}")
 
 
 def _run_here(
