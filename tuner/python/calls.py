@@ -10,6 +10,7 @@ policy or the records change.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
@@ -336,7 +337,7 @@ def consult(request: CallRequest, array: Any) -> None:
     problem, device = request.problem, request.device
     pending = misses.PROCESS.ask(problem, device, policy.seconds, partial(decide_anew, problem, device))
     if policy.wait:
-        pending.wait()
+        wait([pending], misses.WAIT_S + 2 * policy.seconds)
     outcome, why = pending.result() if pending.done() else ("", "")
     if outcome in TOLD:
         warn_once(f"{problem} could not be measured at its first use, and is answered without: {why}")

@@ -177,7 +177,7 @@ def _first(
     out: Any,
     kept: dict[Hashable, Prepared],
     precision: str = "",
-    **finish: Any,
+    **how: Any,
 ) -> Any:
     """A call with arrays of a kind that was not met before, that is not remembered, or that has an epilogue.
 
@@ -188,7 +188,7 @@ def _first(
         out: As the caller gave it.
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
-        finish: ``epilogue`` and ``factors`` of `CallRequest`.
+        how: ``epilogue`` and ``factors``, or ``packed``, of `CallRequest`.
     """
     chosen()  # or say that there is no such policy, before anything is prepared
     family = common_family(function, arrays, out)
@@ -198,11 +198,11 @@ def _first(
         return given_back(result, arrays["a"]) if out is None else out
     keys = key_of([*arrays.values(), *(() if out is None else (out,))])
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
-    if finish and keys is not None:
-        key = finish["epilogue"], *finish["factors"].values(), family.name, precision_of(precision), keys
+    if "epilogue" in how and keys is not None:
+        key = how["epilogue"], *how["factors"].values(), family.name, precision_of(precision), keys
     call = kept.get(key) if key is not None else None
     if call is None:
-        request = request_of(function, family, arrays, out, precision, **finish)
+        request = request_of(function, family, arrays, out, precision, **how)
         call = prepared_call(kept, key, request, arrays["a"])
     return call(*arrays.values(), out)
 
@@ -278,7 +278,7 @@ class Packed:
         operand = family.operand(array)
         self.shape, self.dtype, self.device = operand.shape, operand.dtype, operand.device
         self.bytes = operand.bytes + (form.bytes if form else 0)
-        self._array, self._family, self._form = array, family, form
+        self._array, self._form = array, form
         self._calls: dict[Hashable, Prepared] = {}
 
     def __repr__(self) -> str:
@@ -291,29 +291,13 @@ class Packed:
                 f"matmul: a packed operand is for precision {EMULATED!r}, got {precision!r}; multiply by the "
                 "array that it was packed from"
             )
-        given = {"a": a} if out is None else {"a": a, "out": out}
-        try:
-            call = self._calls[tuple(map(self._family.key, given.values()))]
-        except (KeyError, AttributeError, TypeError, RuntimeError):
-            call = self._prepared(given)
-        return call(a, self._array, out)
-
-    def _prepared(self, given: Mapping[str, Any]) -> Prepared:
-        """The call with arrays of a kind that was not met before."""
-        for name, array in given.items():
-            if family_of(array) is not self._family:
-                raise TypeError(
-                    f"matmul: {name} is an array of {self._family.name} as the packed operand is, got "
-                    f"{type(array).__name__}; convert it"
-                )
-            dtype = self._family.operand(array).dtype
-            if dtype != self.dtype:
-                raise InputError(
-                    f"matmul: {name} is {self.dtype} as the packed operand is, got {dtype}; convert it"
-                )
-        arrays, key = {"a": given["a"], "b": self._array}, tuple(map(self._family.key, given.values()))
-        request = request_of("matmul", self._family, arrays, given.get("out"), EMULATED, packed=self._form)
-        return prepared_call(self._calls, key, request, given["a"])
+        a = as_array(a)
+        keys = key_of([a, self._array] if out is None else [a, self._array, out])
+        call = self._calls.get(keys) if keys is not None else None
+        if call is not None:
+            return call(a, self._array, out)
+        arrays = {"a": a, "b": self._array}
+        return _first(matmul, "matmul", arrays, out, self._calls, EMULATED, packed=self._form)
 
 
 def pack(b: Any, *, rows: int = 0) -> Packed:

@@ -15,9 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import cache
@@ -138,68 +137,49 @@ WAIT_S = 90.0
 FAILED = "failed"
 
 
-class PendingMeasurement(Future[tuple[str, str]]):
-    """A problem that is to be measured; its result is how that ended, and why where nothing was measured.
-
-    It ends as ``measured``, ``known`` (another process did it), ``nothing``, ``busy`` or ``failed``.
-
-    Attributes:
-        problem: The problem.
-        device: ``cpu`` or ``cuda:0``.
-        seconds: Seconds of timing at the most.
-        question: As the process reads it, one line; with the database that is to know the result.
-    """
-
-    def __init__(self, problem: ProblemKey, device: str, seconds: float) -> None:
-        """Writes the question."""
-        super().__init__()
-        self.problem, self.device, self.seconds = problem, device, seconds
-        self._until_s = time.monotonic() + WAIT_S + 2 * seconds
-        words = {
-            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
-            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
-        }  # fmt: skip
-        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "db": database_url()}
-        self.question = json.dumps(question) + "\n"
-
-    def wait(self) -> None:
-        """Waits until it has ended, or for so long since it was asked that it is no use."""
-        wait([self], max(0.0, self._until_s - time.monotonic()))
-
-
 class MeasuringProcess:
     """The process that measures; started again where it has ended. It is asked one question at a time."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._running: subprocess.Popen[str] | None = None
-        self._asked: dict[tuple[ProblemKey, str], PendingMeasurement] = {}
+        self._asked: dict[tuple[ProblemKey, str], Future[tuple[str, str]]] = {}
 
     def ask(
         self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]
-    ) -> PendingMeasurement:
+    ) -> Future[tuple[str, str]]:
         """Has a problem measured, unless it was asked for before; returns at once.
 
         Args:
             problem: The problem.
-            device: Where.
+            device: ``cpu`` or ``cuda:0``.
             seconds: Seconds of timing at the most.
             changed: Called in another thread once it has ended, before those who wait go on.
+
+        Returns:
+            How it will have ended (``measured``, ``known`` for what another process did, ``nothing``, ``busy``,
+            ``failed``), and why where nothing was measured.
         """
-        pending = PendingMeasurement(problem, device, seconds)
+        words = {
+            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
+            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
+        }  # fmt: skip
+        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "db": database_url()}
+        pending: Future[tuple[str, str]] = Future()
         known = self._asked.setdefault((problem, device), pending)
         if known is pending:
-            threading.Thread(target=self._serve, args=(pending, changed), daemon=True).start()
+            told = json.dumps(question) + "\n", pending, changed
+            threading.Thread(target=self._serve, args=told, daemon=True).start()
         return known
 
     def forget(self) -> None:
         """Lets what has ended be asked for again."""
         self._asked = {key: pending for key, pending in list(self._asked.items()) if not pending.done()}
 
-    def _serve(self, pending: PendingMeasurement, changed: Callable[[], None]) -> None:
+    def _serve(self, question: str, pending: Future[tuple[str, str]], changed: Callable[[], None]) -> None:
         with self._turn:
             try:
-                outcome = self._answer(pending.question)
+                outcome = self._answer(question)
             except (OSError, ValueError) as error:
                 outcome = FAILED, f"the process that measures cannot be started: {error}"
         changed()

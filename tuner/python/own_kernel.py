@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +90,7 @@ class KernelCode:
                     f"numbers= names arguments ({', '.join(self.takes)}), got {number!r}; correct it"
                 )
         read_shapes(options.get("shapes") or {}, self.takes)
-        self._rules = _rules(options.get("restrictions"))
+        self._rules = _texts(options.get("restrictions"))
         self._check_used()
 
     def _read_function(self, function: Any, name: str) -> None:
@@ -117,9 +116,7 @@ class KernelCode:
         for name in self.parameters:
             if name not in words | {THREADS, *BLOCK_SIZES}:
                 capitals = sorted(word for word in words if word.isupper())
-                nearest = difflib.get_close_matches(name, capitals, n=1, cutoff=0.5)
-                hint = f"; did you mean {nearest[0]}?" if nearest else "; correct its name, or leave it out"
-                raise InputError(f"neither {self.name} nor its launch uses the parameter {name!r}{hint}")
+                raise UnknownName(f"parameter of {self.name}, which does not use it", name, capitals)
 
     def bound(self, arguments: object) -> dict[str, Any]:
         """Arguments by name, given in order, by name, or as one alone."""
@@ -413,16 +410,6 @@ def _texts(given: object) -> tuple[str, ...]:
     if given is None:
         return ()
     return tuple(map(str, given)) if isinstance(given, tuple | list) else (str(given),)
-
-
-def _rules(restrictions: object) -> tuple[str, ...]:
-    for rule in restrictions if isinstance(restrictions, tuple | list) else (restrictions or "",):
-        if not isinstance(rule, str):
-            raise InputError(
-                f'a restriction is a text such as "BLOCK <= n", got {type(rule).__name__}; write it as one, or '
-                "as a Constraint in a file"
-            )
-    return _texts(restrictions or None)
 
 
 def on_host(array: Any) -> numpy.ndarray[Any, Any]:

@@ -294,22 +294,19 @@ def _check_options(what: object, name: str, arguments: object, params: object, o
         InputError: One goes with something else.
     """
     refuse_unknown(options, Options.__annotations__)
-    if is_own(what, arguments, params):
-        wrong = [option for option in ProblemOptions.__annotations__ if option in options]
-        if wrong:
-            raise InputError(
-                f"{wrong[0]}= goes with a declared operation; a kernel of your own has the sizes and dtypes of "
-                "its arguments, and shapes= says which size an extent is; leave it out"
-            )
-        return
-    wrong = [option for option in OwnOptions.__annotations__ if option in options]
-    given = (("arguments", arguments), ("params", params), ("name", name or None))
-    wrong += [option for option, value in given if value is not None]
+    own = is_own(what, arguments, params)
+    others: Any = ProblemOptions if own else OwnOptions
+    wrong = [option for option in others.__annotations__ if option in options]
+    if not own:
+        given = (("arguments", arguments), ("params", params), ("name", name or None))
+        wrong += [option for option, value in given if value is not None]
     if wrong:
-        raise InputError(
-            f"{wrong[0]} goes with a kernel of your own, given as CUDA text or as a function, "
-            "with arguments and params; leave it out"
+        goes = (
+            "a declared operation; shapes= says which size an extent is"
+            if own
+            else "a kernel of your own, given as CUDA text or as a function, with arguments and params"
         )
+        raise InputError(f"{wrong[0]} goes with {goes}; leave it out")
 
 
 def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "option") -> None:

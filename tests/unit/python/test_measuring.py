@@ -10,12 +10,13 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.fake_device import ROOT
 
 from tuner.python import misses
-from tuner.python.misses import MeasuringProcess, PendingMeasurement
+from tuner.python.misses import MeasuringProcess
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 
@@ -50,12 +51,12 @@ def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[MeasuringPr
     own.release()
 
 
-def ask(process: MeasuringProcess, n: int) -> PendingMeasurement:
+def ask(process: MeasuringProcess, n: int) -> Any:
     key = ProblemKey("transpose", (("m", 1), ("n", n)), "float32", "")
     return process.ask(key, "cpu", 1.0, lambda: None)
 
 
-def ended(pending: PendingMeasurement) -> tuple[str, str]:
+def ended(pending: Any) -> tuple[str, str]:
     return pending.result(timeout=60)
 
 

@@ -23,7 +23,7 @@ from tuner.errors import InputError, UnknownName
 from tuner.lookup.answers import Answer, Loss, Predicted
 from tuner.python import CallableWarning, arrays, decisions, misses
 from tuner.python.decisions import decide
-from tuner.python.misses import MeasuringProcess, PendingMeasurement
+from tuner.python.misses import MeasuringProcess
 
 pytestmark = pytest.mark.usefixtures("own_records", "no_policy")
 DIMS = {"m": 12, "n": 7, "k": 5}
@@ -54,14 +54,17 @@ class Bench(MeasuringProcess):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: list[PendingMeasurement] = []
+        self.asked: list[Any] = []
+        self.pending: list[Any] = []
         self.effect: Callable[[], object] = lambda: crowned("gemm", DIMS)
         self.outcome, self.gate = ("measured", ""), threading.Event()
         self.gate.set()
 
-    def ask(self, *asked: Any) -> PendingMeasurement:
+    def ask(self, *asked: Any) -> Any:
         pending = super().ask(*asked)
-        self.pending += [] if pending in self.pending else [pending]
+        if pending not in self.pending:
+            self.pending.append(pending)
+            self.asked.append(asked)
         return pending
 
     def _answer(self, question: str) -> tuple[str, str]:
@@ -145,8 +148,8 @@ def test_waiting_runs_what_was_measured(ran: list[str], bench: Bench) -> None:
         tuner.matmul(A, B)
         tuner.matmul(A, B)
     assert ran == ["blocked"]
-    (only,) = bench.pending
-    assert (only.problem.dims, only.device, only.seconds) == (DIMS, "cpu", 3.0)
+    [(problem, device, seconds, _)] = bench.asked
+    assert (problem.dims, device, seconds) == (DIMS, "cpu", 3.0)
     assert tuner.explain(A, B).match == "exact"
 
 

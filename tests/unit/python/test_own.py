@@ -16,7 +16,9 @@ from tuner.python.own_kernel import KernelCode
 
 def own(what: Any, arguments: Any, name: str = "", params: Any = None, **options: Any) -> Any:
     code = KernelCode(what, name, params or PARAMS, options)
-    return code.declaration(code.bound(arguments))
+    declaration = code.declaration(code.bound(arguments))
+    declaration.text()  # where expressions are read
+    return declaration
 
 
 def of_double(arguments: Any = None, params: Any = None, **options: Any) -> Any:
@@ -142,7 +144,11 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
     [
         (of_add, {"name": ""}, "CUDA text goes with the name of its function"),
         (of_add, {"name": "add"}, "it has vector_add; give the name"),
-        (of_add, {"params": PARAMS | {"ITEMS": [1]}}, "the parameter 'ITEMS'; correct its name, or"),
+        (
+            of_add,
+            {"params": PARAMS | {"ITEMS": [1]}},
+            "unknown parameter of vector_add, which does not use it 'ITEMS'",
+        ),
         (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is float32 in the source, got an array"),
         (of_add, {"arguments": [1.0, *FOUR[1:]]}, "c is an array in the source"),
         (of_add, {"arguments": [*FOUR[:3], 2.5]}, "n is a whole number in the source, got 2.5"),
@@ -154,7 +160,7 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
             'got no block= .* give e.g. block="BLOCK"',
         ),
         (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
-        (of_double, {"params": {"BLOK": [1]}}, "the parameter 'BLOK'; did you mean BLOCK?"),
+        (of_double, {"params": {"BLOK": [1]}}, "'BLOK'; did you mean BLOCK"),
         (of_double, {"params": {"BLOCK": 5}}, "BLOCK has 5; give e.g."),
         (of_double, {"numbers": ["m"]}, r"numbers= names arguments \(x, out, n\), got 'm'"),
         (of_double, {"inputs": "mine"}, "unknown way to draw inputs 'mine'"),
@@ -164,7 +170,11 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
         (of_double, {"arguments": {"x": 1, "out": 2}}, "got 2: missing a required argument: 'n'"),
         (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),
         (of_double, {"arguments": [numpy.ones(3, "int8"), ONES, 3]}, "x is int8; convert it"),
-        (of_double, {"restrictions": [abs]}, 'a restriction is a text such as "BLOCK <= n", got builtin'),
+        (
+            of_double,
+            {"restrictions": [abs]},
+            "a restriction is an expression of Python, got '<built-in function abs>'",
+        ),
         (of_pair, {"answer": ONES}, "answer= has an array for each of low, high; give them by name"),
         (own, SILENT, "a kernel writes an array, and nothing tells which of x; name it by outputs="),
     ],

@@ -110,9 +110,14 @@ def test_its_memory_goes_with_it(gpu: Log) -> None:
             on_board(9, 256, dtype="float64"),
             {},
             InputError,
-            "a is float32 as the packed operand is, got float64",
+            "is for float32, got float64",
         ),
-        (TorchTensor(np.ones((9, 256), "f")), {}, TypeError, "a is an array of CuPy as the packed operand is"),
+        (
+            TorchTensor(np.ones((9, 256), "f")),
+            {},
+            TypeError,
+            "all arrays are of one library, got a of PyTorch, b of CuPy",
+        ),
         (on_board(9, 256), {"precision": "ieee"}, InputError, "is for precision 'emulated', got 'ieee'"),
         (
             on_board(9, 256),
