@@ -6,6 +6,7 @@ Also times given configs at given problems, with the same workers and checks as 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -53,8 +54,6 @@ ROUNDS, FURTHER_S = 3, 8.0
 LEAST_GAIN = 0.002
 #: Share of the seconds that may be spent before the finals.
 BEFORE_FINALS = 0.5
-#: Seconds after which what has not been compiled is left out, if anything has.
-COMPILE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -108,14 +107,14 @@ class FirstUsePolicy(TrialPolicy):
 
     A model keeps a few of the legal configs, and was fitted on fewer at the problems near this one. It predicts
     well what differs from these in a parameter or two. Each round is compiled side by side, then verified and
-    timed one after the other.
+    timed one after the other, the most promising first.
 
     Attributes:
         leaderboard: The configs that were measured, with the counts of the trials.
         spent_s: Seconds of timing.
     """
 
-    together_s: float | None = COMPILE_S
+    in_order = True
 
     def __init__(self, first: FirstUse, chosen: Sequence[Named], model: Predictions) -> None:
         """Begins with the first round.
@@ -128,27 +127,27 @@ class FirstUsePolicy(TrialPolicy):
         super().__init__(first.kernels)
         self._seconds, self._model = first.seconds, model
         self.leaderboard, self.spent_s = Leaderboard(), 0.0
-        self._next: Sequence[Named] = chosen
-        self._rounds, self._begun_s = 0, time.monotonic()
-        self._number, self._before_s = 0, math.inf
-        self._tried: set[Named] = set()
+        self._round: Sequence[Named] = ()
+        self._rounds = self._promising(chosen)
+        self._numbers, self._tried = itertools.count(), set[Named]()
+
+    def _promising(self, chosen: Sequence[Named]) -> Iterator[Sequence[Named]]:
+        """The rounds; none after one without gain, or if it is late."""
+        yield chosen
+        begun_s, before_s = time.monotonic(), math.inf
+        for _ in range(ROUNDS):
+            best_s = self.leaderboard.best_s or math.inf
+            if best_s >= before_s * (1 - LEAST_GAIN) or time.monotonic() - begun_s > FURTHER_S:
+                return
+            before_s = best_s
+            yield self._model.beside(dict.fromkeys(self._tried, math.inf) | self.leaderboard.times_s)
 
     def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
         """A round, once the one before is done."""
-        if under_way or self._rounds > ROUNDS:
+        if under_way:
             return ()
-        best_s = self.leaderboard.best_s or math.inf
-        if self._rounds:
-            # What differs a little from the fastest; nothing after a round without gain, or if it is late.
-            late = time.monotonic() - self._begun_s > FURTHER_S
-            if late or best_s >= self._before_s * (1 - LEAST_GAIN):
-                self._rounds, self._next = ROUNDS, ()
-            else:
-                timed = dict.fromkeys(self._tried, math.inf) | self.leaderboard.times_s
-                self._next = self._model.beside(timed)
-        self._rounds, self._before_s = self._rounds + 1, best_s
-        self._number += len(self._next)
-        return [Candidate(*named, self._number + at) for at, named in enumerate(self._next)]
+        self._round = next(self._rounds, ())
+        return [Candidate(*place, next(self._numbers)) for place in self._round]
 
     def ended(self) -> str:
         """The time before the finals is spent."""
@@ -157,7 +156,7 @@ class FirstUsePolicy(TrialPolicy):
 
     def exhausted(self) -> str:
         """The last round was the last, or there was nothing for another."""
-        return "" if self._next and self._rounds <= ROUNDS else "all rounds are over"
+        return "" if self._round else "all rounds are over"
 
     def limits(self, candidate: Candidate) -> TimeLimits:
         """The best time so far."""

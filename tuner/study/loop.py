@@ -54,12 +54,11 @@ class TrialPolicy:
 
     Attributes:
         kernels: The kernels that candidates name.
-        together_s: None to time what is compiled first. Else all that was proposed is compiled before any of it
-            is timed, in the order proposed; what takes more seconds than this is left out, if anything has been
-            compiled.
+        in_order: True if all that was proposed is compiled before any of it is timed, in the order proposed.
+            Else what is compiled first is timed first.
     """
 
-    together_s: float | None = None
+    in_order = False
 
     def __init__(self, kernels: Iterable[Kernel], waiting: Sequence[Candidate] = ()) -> None:
         """Takes the list.
@@ -139,7 +138,6 @@ class Loop:
         self._measuring: dict[int, _Trial] = {}
         self._twins: dict[tuple[str, Any], Measurement] = {}
         self._until_s = math.inf
-        self._begun_s = time.monotonic()
         self._tried, self._any_measured = 0, False
         self._unstored: list[tuple[Candidate, Record]] = []
         self.stop = ""
@@ -221,8 +219,6 @@ class Loop:
             self._begin(candidate)
 
     def _begin(self, candidate: Candidate) -> None:
-        if not self._trials:
-            self._begun_s = time.monotonic()
         trial = self._trials[candidate.number] = _Trial(candidate)
         if self._discarded(trial):
             return
@@ -268,25 +264,12 @@ class Loop:
         else:
             self._compiled.append(trial)
 
-    def _holds(self) -> bool:
-        """Whether what is compiled waits for the rest, which it no longer does after the policy's seconds."""
-        if not self._pool.pending:
-            return False
-        most_s = self._policy.together_s
-        if most_s is None:
-            return self._session.shares_cores
-        if not self._compiled or time.monotonic() - self._begun_s <= most_s:
-            return True
-        self._pool.cancel()
-        there = {trial.candidate.number for trial in (*self._compiled, *self._measuring.values())}
-        self._trials = {number: trial for number, trial in self._trials.items() if number in there}
-        return False
-
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""
-        if self._out_of_budget() or self._holds():
+        waits = self._session.shares_cores or self._policy.in_order
+        if self._out_of_budget() or (waits and self._pool.pending):
             return
-        if self._policy.together_s is not None:
+        if self._policy.in_order:
             self._compiled = collections.deque(sorted(self._compiled, key=lambda one: one.candidate.number))
         for number, worker in enumerate(self._session.workers):
             while number not in self._measuring and self._compiled and not self._out_of_budget():

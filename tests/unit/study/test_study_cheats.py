@@ -55,7 +55,7 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     assert {found[each].outcome for each in HONEST} == {Outcome.MEASURED}
     assert result.champion is not None
     assert result.champion.record.config["CHEAT"] in HONEST | ({"glances"} if regime == "cold" else set())
-    assert "unwritten" in found["is_there"].reason
+    assert "where y held" in found["is_there"].reason
 
 
 # --- finalists that turn out wrong ---------------------------------------------------------------------------
