@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,15 +19,8 @@ RENDERED = Rendered("source", "entry", "cuda", Launch((1,), (32,)), options=("-O
 BINARY = Binary(b"\x7fELF\n\x00", CompileReport(registers=40, binary_hash="ab", compiler="NVRTC 13.0"))
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CubinCache]:
+def test_it_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
-    opened = CubinCache()
-    yield opened
-    opened.close()
-
-
-def test_it_stays_within_its_bound(cache: CubinCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "LIMIT_BYTES", 1 << 20)
     small = CubinCache()
     for number in range(60):
@@ -37,4 +29,4 @@ def test_it_stays_within_its_bound(cache: CubinCache, monkeypatch: pytest.Monkey
     small.close()
     held = sum(file.stat().st_size for file in cache_root().rglob("*.val"))
     assert (1 << 16) < held < 2 << 20
-    assert cache.get(replace(RENDERED, text="source 59"), "sm_90a", "NVRTC 13.0") is not None
+    assert CubinCache().get(replace(RENDERED, text="source 59"), "sm_90a", "NVRTC 13.0") is not None

@@ -25,7 +25,7 @@ from tuner.devices.machine_load import (
     gpu_load,
     memory_bytes,
 )
-from tuner.devices.protocol import Load, keep_busy
+from tuner.devices.protocol import Load
 from tuner.results.measurement import (
     HEAT,
     OTHERS_CORES,
@@ -63,15 +63,18 @@ def test_another_process_on_a_core_is_found_and_named(monkeypatch: pytest.Monkey
     )  # fmt: skip
 
 
-def test_a_worker_that_ended_is_still_this_studys() -> None:
-    before = reading(0, 0, {OWN: CpuProcess("python", 1.0, True), 101: CpuProcess("python", 5.0, True)})
-    # Its parent's seconds hold those of children that ended.
-    after = reading(2, 3, {OWN: CpuProcess("python", 9.0, True)})
-    assert described(cpu_load(before, after), 2) == ()
-
-
-def test_steal_quota_and_heat_are_found() -> None:
-    before, after = reading(0, 0), reading(10, 0, steal_s=2.0, quota_s=1.5, heat_events=3)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("cpu.stat", "usage_usec 5\nthrottled_usec 1500000\n"), ("cpu/cpu.stat", "throttled_time 1500000000\n")],
+)
+def test_steal_quota_and_heat_are_found(cgroups: Path, name: str, text: str) -> None:
+    (cgroups / name).write_text(text)
+    for core, count in ((0, 2), (1, 1)):
+        folder = cgroups / f"cpu{core}" / "thermal_throttle"
+        folder.mkdir(parents=True)
+        (folder / "core_throttle_count").write_text(f"{count}\n")
+    told = {"quota_s": machine_load.quota_s(), "heat_events": machine_load.heat_events()}
+    before, after = reading(0, 0), reading(10, 0, steal_s=2.0, **told)
     circumstances = cpu_load(before, after).circumstances
     assert circumstances == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
     assert complaints(circumstances, 2) == (
@@ -139,24 +142,6 @@ def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("cpu.stat", "usage_usec 5\nthrottled_usec 2500000\n"), ("cpu/cpu.stat", "throttled_time 2500000000\n")],
-)
-def test_a_quota_tells_how_long_it_held_this_process_back(cgroups: Path, name: str, text: str) -> None:
-    assert machine_load.quota_s() == 0
-    (cgroups / name).write_text(text)
-    assert machine_load.quota_s() == 2.5
-
-
-def test_cores_tell_how_often_they_were_too_hot(cgroups: Path) -> None:
-    for core, count in ((0, 2), (1, 3)):
-        folder = cgroups / f"cpu{core}" / "thermal_throttle"
-        folder.mkdir(parents=True)
-        (folder / "core_throttle_count").write_text(f"{count}\n")
-    assert machine_load.heat_events() == 5
-
-
-@pytest.mark.parametrize(
     ("limit", "used"),
     [("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")],
 )
@@ -220,11 +205,3 @@ def test_counters_that_are_missing_are_said(tmp_path: Path) -> None:
     assert "no energy counters of this CPU" in EnergyCounters(tmp_path).trouble
     package(tmp_path, "intel-rapl:0", 1).write_text("")
     assert "chmod a+r" in EnergyCounters(tmp_path).trouble
-
-
-def test_a_device_is_kept_busy_in_batches() -> None:
-    runs, waits = [], []
-    batch = keep_busy(lambda: runs.append(1), lambda: waits.append(len(runs)), seconds=0.05)
-    assert waits[-1] == len(runs)
-    assert waits[-1] - waits[-2] in (batch, batch // 2)
-    assert batch > 1
