@@ -94,7 +94,7 @@ def export_(
             timings = f", {counts.timings} timings of surveys" if counts.timings else ""
             written = f"{counts.records} records and {counts.champions} champions{timings}"
         else:
-            from tuner.python.record_tables import export_table
+            from tuner.python.tuned import export_table
 
             written = f"{export_table(store, path, form, wanted)} records"
     if not quiet:

@@ -18,7 +18,7 @@ from typing import Any
 from tuner import lookup
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import IEEE, Problem
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound, StoreTrouble, TunerError
@@ -225,17 +225,6 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
         UnknownName: No such device, operation, dtype, layout or precision.
     """
     REREADING.begin()
-    decision = _of_own_precision(key, device)
-    measured = decision.answer is not None and decision.answer.match == EXACT
-    if key.precision == IEEE or decision.kernel is not None or measured:
-        return decision
-    plain = _of_own_precision(replace(key, precision=IEEE), device)
-    if plain.kernel is None:
-        return decision
-    return replace(plain, why=f"nothing is known of it {key.precision}, so as {IEEE}: {plain.why}")
-
-
-def _of_own_precision(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     problem = problem_of(key)
     try:
         return _in_every_regime(_judged(problem, _looked_up(key, device)), key)
@@ -276,7 +265,7 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     )
     if exact and 0 < answer.speedup < LEAD:
         return by_library(f"{measured}, a lead too small to count on")
-    fallback = answer.record.versions.get("fallback", "") if answer.record is not None else ""
+    fallback = answer.record.fallback if answer.record is not None else ""
     kernel = kernel.as_recorded(fallback, problem, device)
     why = "; ".join((measured, *answer.reasons)) if exact else reasons
     return Decision(problem, device, library, why, answer, kernel, config, _saves_s(answer))

@@ -14,7 +14,7 @@ from pyarrow import parquet
 import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound, UnknownName
-from tuner.python.record_tables import COLUMNS
+from tuner.python.tuned import COLUMNS
 
 
 @pytest.fixture(scope="module")
