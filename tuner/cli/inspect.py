@@ -8,8 +8,8 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -108,10 +108,10 @@ def _check_known(known: Mapping[tuple[str, str], settings.Setting]) -> None:
 @json_option
 def doctor(db: str, as_json: bool) -> None:
     """Check this machine, and print a remedy for each problem."""
-    found = list(checks(db))
-    rows = ((check.state.replace("bad", "BAD"), check.what, check.said, check.remedy) for check in found)
-    show(as_json, [asdict(check) for check in found], "", ("", "what", "found", "what to do"), rows)
-    if any(check.state == "bad" for check in found):
+    made = list(checks(db))
+    rows = ((check.state.replace("bad", "BAD"), check.what, check.said, check.remedy) for check in made)
+    show(as_json, [check._asdict() for check in made], "", ("", "what", "found", "what to do"), rows)
+    if any(check.state == "bad" for check in made):
         raise click.exceptions.Exit(3)
 
 
@@ -122,8 +122,7 @@ LOOK_S = 0.5
 PACKAGES = ("tile-tuner", "numpy", "numba", "optuna", "SQLAlchemy", "cupy-cuda13x", "cupy-cuda12x")
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """The result of one check.
 
     Attributes:
@@ -143,25 +142,23 @@ def checks(url: str) -> Iterator[Check]:
     """All checks, one after the other."""
     yield Check("Python", "ok", platform.python_version())
     versions = {package.name: package.version for package in importlib.metadata.distributions()}
-    yield Check(
-        "packages", "ok", ", ".join(f"{name} {versions[name]}" for name in PACKAGES if name in versions)
-    )
-    yield from _gpu_driver()
-    for found in [*gpus(), find("cpu")]:
-        yield _load(found)
-        yield _device(found)
+    there = [f"{name} {versions[name]}" for name in PACKAGES if name in versions]
+    yield Check("packages", "ok", ", ".join(there))
+    yield _gpu_driver()
+    for device in [*gpus(), find("cpu")]:
+        yield _load(device)
+        yield _device(device)
     yield _database(url)
     yield _disk()
 
 
-def _gpu_driver() -> Iterator[Check]:
-    if found := gpus():
-        info = found[0].info
-        yield Check("GPU driver", "ok", f"{info.driver}, up to {info.runtime}; {len(found)} GPU(s)")
-    elif Path("/dev/nvidiactl").exists():
-        yield Check("GPU driver", "bad", "a GPU's device file, but NVML does not answer", "check `nvidia-smi`")
-    else:
-        yield Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
+def _gpu_driver() -> Check:
+    if boards := gpus():
+        info = boards[0].info
+        return Check("GPU driver", "ok", f"{info.driver}, up to {info.runtime}; {len(boards)} GPU(s)")
+    if Path("/dev/nvidiactl").exists():
+        return Check("GPU driver", "bad", "a GPU's device file, but NVML does not answer", "check `nvidia-smi`")
+    return Check("GPU driver", "note", "no NVIDIA GPU found: CPU kernels only")
 
 
 def _load(found: DetectedDevice) -> Check:
@@ -173,11 +170,9 @@ def _load(found: DetectedDevice) -> Check:
         return Check(what, "bad", str(error), "set TUNER_LOCKS")
     watch = MachineWatch([found])
     time.sleep(LOOK_S)
-    others = [*([f"{holder} works with it"] if holder else []), *watch.complaints()]
-    if not others:
-        return Check(what, "ok", "nothing else runs on it")
+    others = "; ".join([*([f"{holder} works with it"] if holder else []), *watch.complaints()])
     remedy = "times taken now may be wrong: wait, or stop what is running"
-    return Check(what, "note", "; ".join(others), remedy)
+    return Check(what, "note", others, remedy) if others else Check(what, "ok", "nothing else runs on it")
 
 
 def _device(found: DetectedDevice) -> Check:
@@ -191,13 +186,11 @@ def _device(found: DetectedDevice) -> Check:
         return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
         worker.close()
-    versions = ", ".join(f"{name} {version}" for name, version in worker.versions.items())
-    free = f"{worker.free_bytes / 2**30:.1f} GiB free"
-    core = worker.versions.get("blas_core_type", "")
-    if worker.info.vector_bytes == 64 and core == "Haswell":
+    info, versions = worker.info, ", ".join(f"{name} {version}" for name, version in worker.versions.items())
+    if info.vector_bytes == 64 and worker.versions.get("blas_core_type", "") == "Haswell":
         remedy = "for NumPy's own sake set OPENBLAS_CORETYPE=SkylakeX"
-        return Check(found.spec, "note", f"{worker.info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy)
-    return Check(found.spec, "ok", f"{worker.info.name}; {free}; {versions}")
+        return Check(found.spec, "note", f"{info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy)
+    return Check(found.spec, "ok", f"{info.name}; {worker.free_bytes / 2**30:.1f} GiB free; {versions}")
 
 
 def _database(url: str) -> Check:

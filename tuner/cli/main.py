@@ -118,11 +118,11 @@ def default_map(
         return {part: default_map(below, part, shared) for part, below in command.commands.items()}
     options, defaults = option_names(command), dict[str, Any]()
     for (of, option), setting in sorted(known.items(), key=lambda item: item[0][0] != ""):
-        word = option.replace("-", "_")
-        if of and of == name and word not in options:
+        parameter = options.get(option.replace("-", "_"))
+        if parameter is None and of and of == name:
             raise UnknownName(f"option of {name} in {setting.file}", option, options)
-        if of in ("", name) and word in options:
-            defaults[options[word]] = setting.value
+        if parameter is not None and of in ("", name):
+            defaults[parameter] = setting.value
     return defaults
 
 

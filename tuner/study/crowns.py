@@ -109,13 +109,9 @@ def same(one: Champion, other: Champion) -> bool:
 
 
 def reigns(
-    store: Store,
-    operation: str = "",
-    device: str = "",
-    regime: str = "",
-    problem: ProblemKey | None = None,
+    store: Store, operation: str = "", device: str = "", regime: str = "", problem: ProblemKey | None = None,
     published: Iterable[Champion] = (),
-) -> list[Reign]:
+) -> list[Reign]:  # fmt: skip
     """Every place that has a champion, with its history.
 
     Args:
@@ -127,17 +123,15 @@ def reigns(
         published: Published champions, which count beside those of the database.
     """
     name = problem.operation if problem else operation
-    known = store.champions(name or None, device or None, regime or None, history=True)
-    ids = {champion.id for champion in known}
-    for champion in published:
-        record = champion.record
-        facts = (name, record.problem.operation), (device, record.device.name), (regime, record.regime)
-        if champion.id not in ids and all(wanted in ("", fact) for wanted, fact in facts):
-            known.append(champion)
+    stored = store.champions(name or None, device or None, regime or None, history=True)
+    ids = {champion.id for champion in stored}
     by_place: dict[Throne, list[Champion]] = {}
-    for champion in known:
-        if problem in (None, champion.record.problem):
-            by_place.setdefault(Throne.of(champion), []).append(champion)
+    for champion in (*stored, *(one for one in published if one.id not in ids)):
+        place = Throne.of(champion)
+        facts = (name, place.problem.operation), (device, place.device), (regime, place.regime)
+        fits = champion.id in ids or all(wanted in ("", fact) for wanted, fact in facts)
+        if fits and problem in (None, place.problem):
+            by_place.setdefault(place, []).append(champion)
     log = sorted(store.rulings.log(), key=lambda entry: (rank_in_time(entry.made_at), entry.id))
     return [
         Reign(
@@ -150,12 +144,9 @@ def reigns(
 
 
 def reign(
-    store: Store,
-    problem: ProblemKey,
-    device: str = "",
-    regime: str = "cold",
+    store: Store, problem: ProblemKey, device: str = "", regime: str = "cold",
     published: Iterable[Champion] = (),
-) -> Reign:
+) -> Reign:  # fmt: skip
     """The history of one place.
 
     Args:
