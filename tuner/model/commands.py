@@ -20,7 +20,6 @@ from tuner.cli.options import (
 from tuner.declare.folders import in_checkout
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
-from tuner.devices.cuda.process import held_gpu
 from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound
 from tuner.lookup.asking import device_in_full, kept_open
@@ -90,14 +89,13 @@ def fit(
 ) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
 
-    Needs LightGBM: pip install 'tile-tuner[model]'. With --device cuda:N that GPU trains the networks, in
-    tens of seconds; else the CPU does, in minutes for a survey of hundreds of thousands of timings.
+    Needs LightGBM: pip install 'tile-tuner[model]'.
     """
     writable_file(output)
     catalogue, where = builtin_now(), device_in_full(device, db)
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
-    with held_gpu(device, f"model fit {operation}") as gpu, Store.open(db) as store:
-        made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype, gpu)
+    with Store.open(db) as store:
+        made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype)
     _show(made)
     _publish(made, declared, dtype, output)
 

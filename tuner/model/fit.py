@@ -13,12 +13,10 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
-from tuner.devices.cuda.process import Gpu
 from tuner.errors import InputError, NothingFound
 from tuner.model.calibrate import Cases, calibrate
-from tuner.model.evidence import BESIDE_NETWORKS, WEIGHT, evidence, standing_near
+from tuner.model.evidence import WEIGHT, evidence, standing_near
 from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
-from tuner.model.network import TRAINING, Network, Training, share_of, trained
 from tuner.model.predict import Model
 from tuner.model.stored import name_of, to_bytes
 from tuner.model.table import FeatureRows, Timings, table
@@ -31,9 +29,7 @@ from tuner.store.reading import Reader
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
 #: How trees of configs and of the library are grown.
-CONFIGS, OF_LIBRARY = Growth(800, MOST_LEAVES, 0.15, 20, 0.6), Growth(200, 10, 0.08, 5, 0.4)
-#: Trees of configs beside networks: they tell which configs are worth asking networks about.
-BESIDE = Growth(150, MOST_LEAVES, 0.15, 20, 0.6)
+CONFIGS, OF_LIBRARY = Growth(800, MOST_LEAVES, 0.08, 20, 0.3), Growth(200, 10, 0.08, 5, 0.4)
 
 
 @dataclass(frozen=True)
@@ -42,53 +38,40 @@ class Recipe:
 
     Attributes:
         configs: Trees of configs: two forests.
-        beside: The same where there are networks.
         library: Trees of the library.
-        networks: Networks of configs.
     """
 
     configs: Growth = CONFIGS
-    beside: Growth = BESIDE
     library: Growth = OF_LIBRARY
-    networks: Training = TRAINING
 
 
 class Learners(NamedTuple):
     """Predict logs of times: of configs over their references, and of the library over the roofline."""
 
     forest: Forest
-    network: Network | None
     library: Forest
 
 
-def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe, gpu: Gpu | None) -> Learners:
+def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> Learners:
     """Fits them.
 
     Args:
         data: The survey.
         problems: Numbers of the problems that count.
-        seed: Of samples and first weights.
+        seed: Of samples.
         recipe: How.
-        gpu: Where networks are trained; None for the CPU.
 
     Raises:
         TunerError: LightGBM is not installed.
     """
     at = np.isin(data.problem, problems)
-    rows, weight = data.rows[at], data.weight[at]
-    network = None
-    if len(data.rows) >= recipe.networks.least:
-        network = trained(rows, data.target[at], weight, recipe.networks, seed, gpu)
-    how = recipe.configs if network is None else recipe.beside
     # Errors of forests with different references differ, and their mean errs less than one as large.
-    forest = grow(rows, list(data.targets[:, at]), weight, how, seed)
+    forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], recipe.configs, seed)
     timed = problems[np.isfinite(data.library_target[problems])]
     if not len(timed):
-        return Learners(forest, network, forest_of([], data.library_rows.shape[1]))
+        return Learners(forest, forest_of([], data.library_rows.shape[1]))
     targets = [data.library_target[timed]] * LIBRARY_FORESTS
-    return Learners(
-        forest, network, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed)
-    )
+    return Learners(forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed))
 
 
 #: Configs of a shortlist.
@@ -136,8 +119,8 @@ def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SH
 FOLDS, CASES = 5, 400
 
 
-def left_out(data: FeatureRows, seed: int, recipe: Recipe, gpu: Gpu | None) -> tuple[Cases, float]:
-    """Problems as cases, each predicted by a model that was fitted to others, and the networks' share.
+def left_out(data: FeatureRows, seed: int, recipe: Recipe) -> Cases:
+    """Problems as cases, each predicted by a model that was fitted to others.
 
     A fifth of the problems is left out, and then another, until there are enough cases.
     """
@@ -145,30 +128,24 @@ def left_out(data: FeatureRows, seed: int, recipe: Recipe, gpu: Gpu | None) -> t
     has_library = np.isfinite(data.library_s)
     order = np.random.default_rng(seed).permutation(timed[has_library[timed] | ~has_library.any()])
     behind, near = (np.full(len(data.problem), np.inf) for _ in range(2))
-    of_trees, of_network = (np.zeros(len(data.problem)) for _ in range(2))
+    log_s = np.full(len(data.problem), np.inf)
     library_log_s, is_case = np.full(count, np.inf), np.zeros(count, bool)
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
         rest = np.setdiff1d(np.arange(count), fresh)
-        learners = learners_of(data, rest, seed, recipe, gpu)
+        learners = learners_of(data, rest, seed, recipe)
         inside = np.isin(data.problem, rest)
         kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
         at = np.flatnonzero(np.isin(data.problem, fresh))
-        of_trees[at] = of_network[at] = learners.forest.predict(data.rows[at])
-        if learners.network is not None:
-            of_network[at] = learners.network.predict(data.rows[at])
+        log_s[at] = learners.forest.predict(data.rows[at]) + data.reference[at]
         behind[at], near[at] = standing_near(data, evidence(data, rest, kept), kept, at)
         if len(learners.library.leaves):
             library_log_s[fresh] = learners.library.predict(data.library_rows[fresh]) + data.roofline[fresh]
         is_case[fresh] = True
         if is_case.sum() >= CASES:
             break
-    rows = is_case[data.problem]
-    share = share_of(of_trees[rows], of_network[rows], data.target[rows], data.weight[rows])
-    log_s = (1 - share) * of_trees + share * of_network + data.reference
-    log_s[~np.isfinite(behind) | ~rows] = np.inf  # what could not be answered
-    score = log_s + (WEIGHT if learners.network is None else BESIDE_NETWORKS) * behind
-    return _cases(data, np.flatnonzero(is_case), log_s, score, near, library_log_s), share
+    log_s[~np.isfinite(behind)] = np.inf  # what could not be answered
+    return _cases(data, np.flatnonzero(is_case), log_s, log_s + WEIGHT * behind, near, library_log_s)
 
 
 def _cases(
@@ -242,7 +219,6 @@ def fit(
     device: DeviceInfo,
     seed: int = 0,
     recipe: Recipe | None = None,
-    gpu: Gpu | None = None,
 ) -> Model:
     """Fits a model.
 
@@ -251,8 +227,7 @@ def fit(
         kernels: By name, as declared when it was made.
         device: Where it was made, with its limits.
         seed: Of the folds and of the trees' samples.
-        recipe: How; with the usual trees and networks unless given.
-        gpu: Where networks are trained; None for the CPU.
+        recipe: How; with the usual trees unless given.
 
     Raises:
         InputError: There are fewer than 20 problems.
@@ -264,16 +239,15 @@ def fit(
         )
     recipe = recipe or Recipe()
     data = table(timings, kernels, device)
-    known, share = left_out(data, seed, recipe, gpu)
+    known = left_out(data, seed, recipe)
     every = np.arange(len(timings.problems))
-    learners = learners_of(data, every, seed, recipe, gpu)
+    learners = learners_of(data, every, seed, recipe)
     chosen = shortlist(data.problem, data.config, data.time_s)
     return Model(
         timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
         data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, learners.forest,
         learners.library, calibrate(known), evidence(data, every, chosen),
         {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
-        learners.network and replace(learners.network, share=share),
     )  # fmt: skip
 
 
@@ -381,7 +355,6 @@ def refit(
     regime: str,
     seed: int = 0,
     dtype: str = "",
-    gpu: Gpu | None = None,
 ) -> Model:
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
@@ -393,7 +366,6 @@ def refit(
         regime: How the times were taken.
         seed: Of folds and samples.
         dtype: Of what is predicted; the operation's first unless given.
-        gpu: Where networks are trained; None for the CPU.
 
     Raises:
         NothingFound: Nothing of it was surveyed.
@@ -403,7 +375,7 @@ def refit(
     """
     by_name = {kernel.name: kernel for kernel in kernels}
     surveyed = timings(store, operation, by_name.values(), device, regime, dtype)
-    model = fit(surveyed, by_name, device, seed, gpu=gpu)
+    model = fit(surveyed, by_name, device, seed)
     model = replace(model, provenance={**model.provenance, "regime": regime, "fitted_at": utc_now()})
     watched.add_model(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
     return model

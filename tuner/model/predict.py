@@ -18,7 +18,7 @@ from tuner.errors import InputError
 from tuner.lookup.legality import Choices
 from tuner.model import physics
 from tuner.model.calibrate import Calibration, doubted
-from tuner.model.evidence import BESIDE_NETWORKS, CHANGED, WEIGHT, AdaptedConfigs, Evidence, adapted
+from tuner.model.evidence import BESIDE_NETWORKS, CHANGED, AdaptedConfigs, Evidence, adapted
 from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
 from tuner.model.physics import DeviceRates, Traits
@@ -51,7 +51,7 @@ class Model:
         calibration: What predictions cost.
         evidence: How configs stood at the surveyed problems.
         provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
-        network: Says the same as the forest; None for a model of few timings.
+        network: Says the same as the forest, in models that were fitted earlier; None in others.
         predictors: Those of the model, by device and kernels.
     """
 
@@ -366,10 +366,11 @@ class Predictor:
 
     def _fastest(self, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        coarse, most = known.at.coarse() + WEIGHT * known.behind, max(SCREENED, count)
+        weight, most = self.model.evidence.weight, max(SCREENED, count)
+        coarse = known.at.coarse() + weight * known.behind
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = known.at.log_s(screened)
-        weight = WEIGHT if self.model.network is None else BESIDE_NETWORKS
+        weight = weight if self.model.network is None else BESIDE_NETWORKS
         best = np.argsort(log_s + weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 

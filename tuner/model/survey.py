@@ -17,7 +17,6 @@ from typing import TypeVar
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
-from tuner.devices.cuda.process import gpu_of
 from tuner.devices.detect import kind_of
 from tuner.errors import InputError, TunerError
 from tuner.lookup.legality import completed
@@ -97,12 +96,8 @@ def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
     )
 
 
-def _silent(progress: SurveyProgress) -> None:
-    """Reports nothing."""
-
-
 def run_survey(
-    request: SurveyRequest, store: Store, report: Callable[[SurveyProgress], None] = _silent
+    request: SurveyRequest, store: Store, report: Callable[[SurveyProgress], None] = lambda progress: None
 ) -> SurveyProgress:
     """Times configs at problems until the time is up, or a list of one's own is through.
 
@@ -129,11 +124,10 @@ def run_survey(
 
 
 def refit_if_possible(store: Store, request: SurveyRequest) -> str:
-    """Fits a model at the end of a survey, with the GPU that was surveyed; tells people what came of it."""
-    operation, dtype, gpu = request.operation, request.ranges.dtype, gpu_of(request.found)
-    device = completed(request.found.info, store.devices())
+    """Fits a model at the end of a survey; tells people what came of it."""
+    device, dtype = completed(request.found.info, store.devices()), request.ranges.dtype
     try:
-        refit(store, operation, request.kernels, device, request.regime, dtype=dtype, gpu=gpu)
+        refit(store, request.operation, request.kernels, device, request.regime, dtype=dtype)
     except TunerError as error:
         return f"no model was fitted: {error}"
     return "a model was fitted; lookups answer by it"

@@ -132,7 +132,8 @@ def _timing(config: int, measurement: Measurement) -> Timing:
         return Timing(0, config, outcome, reason=measurement.reason)
     if time_s <= 0:
         return Timing(0, config, Outcome.LAUNCH_FAILED, reason="a clock told no time")
-    return Timing(0, config, outcome, *(float(f"{value:.{DIGITS}g}") for value in (time_s, measurement.noise)))
+    digits = f".{DIGITS}g"
+    return Timing(0, config, outcome, float(format(time_s, digits)), float(format(measurement.noise, digits)))
 
 
 def _failed(step: _Step, failure: WorkerFailed) -> Timing:

@@ -1,6 +1,5 @@
 """A model fitted to a survey of a device whose costs are known."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -120,11 +119,3 @@ def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
     for doubt in (0.0, 1.0):
         other = cases.doubted(doubt)
         assert found.losses.mean() <= min(other.answered(margin)[1].mean() for margin in (0.0, 0.1, 0.5)) + 1e-9
-
-
-def test_a_survey_of_few_timings_has_trees_alone() -> None:
-    trees = replace(SMALL, networks=replace(SMALL.networks, least=10**6))
-    assert fit(survey(30), KERNELS, BOARD, recipe=trees).network is None
-    network = fitted().network
-    assert network is not None
-    assert 0 <= network.share <= 1

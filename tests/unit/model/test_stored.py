@@ -79,6 +79,15 @@ def test_what_an_earlier_version_kept_of_drawn_problems_ends_intervals_as_it_did
     assert found.spread == tuple(2.0 * end for end in before.spread)
 
 
+@pytest.mark.parametrize("count", [1, 3000])
+def test_networks_of_a_published_model_say_what_they_said(count: int) -> None:
+    [network] = [model.network for model in models("gemm") if model.network is not None]
+    centre, spread = network.encoding.centre, network.encoding.spread
+    rows = centre + np.linspace(-2, 2, 5)[:, None] * np.where(np.isfinite(spread), spread, 0.0)
+    said = np.tile([0.19699, 0.22998, 0.92003, 1.48497, 2.75081], count)
+    np.testing.assert_allclose(network.predict(np.tile(rows, (count, 1))), said, atol=1e-4)
+
+
 def test_a_kernel_that_is_gone_and_a_layout_that_was_not_surveyed_are_not_answered() -> None:
     with pytest.raises(InputError, match="a model answers for what was surveyed"):
         Predictor(plain_model(), KERNELS).answer(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
