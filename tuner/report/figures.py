@@ -24,7 +24,7 @@ from tuner.report.study_view import (
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
 from tuner.results.record import Champion, Record
-from tuner.results.units import config_text, speed_unit
+from tuner.results.units import config_text, duration, speed_unit
 
 #: Colours: ours, the library's, what was stopped or beaten, failures and reports, limits.
 OURS, LIBRARY, STOPPED, FAILED, LIMIT = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a441", "#5f6b6d"
@@ -32,6 +32,8 @@ OURS, LIBRARY, STOPPED, FAILED, LIMIT = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a44
 VERDICTS = {"faster": "#2a9d5c", "same": STOPPED, "slower": LIBRARY, "ambiguous": FAILED}
 #: Name of an objective -> its axis, and the factor from seconds, joules or a ratio to its unit.
 OBJECTIVES = {"time": ("ms", 1e3), "energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
+#: Symbols of operations on a map.
+SYMBOLS = ("circle", "square", "diamond", "cross", "star")
 #: Figures of a report by which steps compare, and the power of them that grows with speed.
 RATES = {"ms": -1, "gbps": 1, "gflops": 1, "of_library": 1}
 
@@ -72,7 +74,7 @@ def bars(named: Mapping[str, float], texts: Sequence[str], axis: str, title: str
     figure = go.Figure(bar)
     figure.update_xaxes(title=axis, range=[0, 1.15 * max(lengths)])
     figure.update_yaxes(automargin=True, autorange="reversed")
-    return titled(figure, title, 150 + 40 * len(named))
+    return titled(figure, title, 150 + 32 * len(named))
 
 
 def points(figure: go.Figure, places: Iterable[Any], hover: str, **style: Any) -> None:
@@ -222,6 +224,60 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     return titled(figure, "", 160 + 26 * len(names))
 
 
+def _by_operation(champions: Iterable[Champion], x: str, y: str) -> Iterator[tuple[str, list[Any]]]:
+    """Operation -> for each champion two of its figures, and its words; those without a figure are left out."""
+    by_operation: dict[str, list[Any]] = {}
+    for champion in champions:
+        record, ratio = (
+            champion.record,
+            f"{champion.speedup:.3f} x library" if champion.speedup else "no library",
+        )
+        doubt = ", provisional" if champion.doubts else ""
+        time_s = record.measurement.time_s or 0.0
+        words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio}{doubt}"
+        figures = {
+            "intensity": record.work["flops"] / max(record.work["bytes"], 1.0), "tflops": record.tflops,
+            "time": time_s, "speedup": champion.speedup, **record.problem.dims,
+        }  # fmt: skip
+        if figures.get(x) and figures.get(y):
+            by_operation.setdefault(record.problem.operation, []).append(
+                (figures[x], figures[y], words, champion)
+            )
+    yield from by_operation.items()
+
+
+def speedups(champions: Sequence[Champion]) -> go.Figure:
+    """Champions' speed over the library's, by their times; provisional ones are hollow."""
+    figure = go.Figure()
+    for operation, places in _by_operation(champions, "time", "speedup"):
+        symbols = ["circle-open" if champion.doubts else "circle" for *_, champion in places]
+        marker = {"size": 8, "symbol": symbols}
+        points(figure, [place[:3] for place in places], "%{y:.3f} x", name=operation, marker=marker)
+    figure.add_hline(y=1, line_dash="dash", line_color=LIMIT)
+    figure.update_xaxes(title="seconds of a run", type="log")
+    figure.update_yaxes(title="times as fast as the library", type="log")
+    return titled(figure, "Speed-ups over the library")
+
+
+def speedup_map(champions: Sequence[Champion]) -> go.Figure:
+    """Champions over m and n, coloured by their speed over the library's."""
+    figure = go.Figure()
+    for (operation, places), symbol in zip(_by_operation(champions, "n", "m"), SYMBOLS, strict=False):
+        colours = [champion.speedup or None for *_, champion in places]
+        marker = {
+            "size": 13,
+            "symbol": symbol,
+            "color": colours,
+            "coloraxis": "coloraxis",
+            "line": {"width": 1},
+        }
+        points(figure, [place[:3] for place in places], "m %{y}, n %{x}", name=operation, marker=marker)
+    colours = {"colorscale": "RdYlGn", "cmid": 1, "cmin": 0.5, "cmax": 1.5, "colorbar": {"title": "x library"}}
+    figure.update_layout(coloraxis=colours)
+    figure.update_xaxes(title="n", type="log").update_yaxes(title="m", type="log")
+    return titled(figure, "Speed-ups by size", 480)
+
+
 def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.Figure:
     """Champions by arithmetic intensity, below the limits of their device.
 
@@ -229,24 +285,21 @@ def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.F
         champions: At least one.
         limits: ``gbps`` and ``tflops`` as measured; where one is missing, the best of the champions stands in.
     """
-    by_operation: dict[str, list[Any]] = {}
-    for record, speedup in ((champion.record, champion.speedup) for champion in champions):
-        text = f"{record.problem}<br>{record.kernel}, {speedup or 0:.3f} x library"
-        place = record.work["flops"] / max(record.work["bytes"], 1.0), record.tflops, text
-        by_operation.setdefault(record.problem.operation, []).append(place)
     gbps, tflops = (
         limits.get(name) or max(getattr(champion.record, name) for champion in champions)
         for name in ("gbps", "tflops")
     )
-    intensities = [tflops * 1e3 / gbps, *(x for places in by_operation.values() for x, *_ in places)]
+    shown = list(_by_operation(champions, "intensity", "tflops"))
+    intensities = [tflops * 1e3 / gbps, *(x for _, places in shown for x, *_ in places)]
     ends = sorted({min(intensities) / 4, intensities[0], max(intensities) * 4})
     figure = go.Figure().add_scatter(
         x=ends, y=[min(intensity * gbps / 1e3, tflops) for intensity in ends], mode="lines",
-        name="measured limits" if len(limits) == 2 else "best seen here", line={"color": LIMIT},
+        name="measured limits, float32" if len(limits) == 2 else "best seen here", line={"color": LIMIT},
         hovertemplate=f"{gbps:.4g} GB/s, {tflops:.4g} TFLOPS<extra></extra>",
     )  # fmt: skip
-    for operation, places in by_operation.items():
-        points(figure, places, "%{y:.4g} TFLOPS at %{x:.3g} flop/byte", name=operation, marker={"size": 8})
+    for operation, places in shown:
+        marker = {"size": 8}
+        points(figure, [place[:3] for place in places], "%{y:.4g} TFLOPS", name=operation, marker=marker)
     figure.update_xaxes(title="flops per byte that must move", type="log")
     figure.update_yaxes(title="TFLOPS", type="log")
     return titled(figure, "Roofline", 480)

@@ -49,6 +49,8 @@ EXPLANATIONS = {
     "pairs": "The best speed that was measured for each pair of values; empty where none was.",
     "parallel": "A line for each config. Drag along an axis to keep only some values; click to undo.",
     "failures": "Trials that were stopped early were slower than the best by far.",
+    "speedups": "A point for each problem: ours is faster above the line; hollow ones are provisional.",
+    "map": "A point for each problem that has the sizes m and n; hover for champion, time and ratio.",
     "roofline": "Champions by flops per byte that must move, below the limits of the device.",
     "time": "Compiling and the search go on beside the device: these add up to more than the wall time.",
 }
@@ -56,8 +58,8 @@ EXPLANATIONS = {
 FASTEST = 10
 #: What the toolbar of a figure has: a camera that saves it; nothing that asks another site.
 TOOLBAR = {
-    "responsive": True, "displaylogo": False, "toImageButtonOptions": {"scale": 2},
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "sendDataToCloud"],
+    "responsive": True, "displaylogo": False, "showSendToCloud": False,
+    "toImageButtonOptions": {"scale": 2}, "modeBarButtonsToRemove": ["lasso2d", "select2d"],
 }  # fmt: skip
 
 Figures = Mapping[str, "go.Figure"]
@@ -100,15 +102,24 @@ def of_study(tuned: Tuned) -> dict[str, go.Figure]:
 
 
 def of_records(title: str, records: Sequence[Record], champion: Champion | None) -> list[dict[str, Any]]:
-    """Figures of a problem's records, for a page that draws them; see `for_page`."""
-    return for_page(study_figures(StudyView.of(title, records, champion)))
+    """Figures of a problem's records, for a page that draws them; see `for_page`.
+
+    Parallel coordinates are left out: their library compiles texts as scripts, which the service forbids.
+    """
+    figures = study_figures(StudyView.of(title, records, champion))
+    return for_page({name: figure for name, figure in figures.items() if name != "parallel"})
 
 
-def of_champions(champions: Sequence[Champion], limits: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Champions of a device below its limits, for a page that draws them; see `for_page`."""
-    from tuner.report.figures import roofline
+def of_champions(
+    champions: Sequence[Champion], limits: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Champions of a device, at least one, beside the library; with limits, below these and over sizes, too."""
+    from tuner.report.figures import roofline, speedup_map, speedups
 
-    return for_page({"roofline": roofline(champions, limits)})
+    figures = {"speedups": speedups(champions)}
+    if limits is not None:
+        figures |= {"map": speedup_map(champions), "roofline": roofline(champions, limits)}
+    return for_page(figures)
 
 
 def for_page(figures: Figures) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
-"""What pages show, gathered by the functions that answer programs, too."""
+"""What pages show, of the database and of published results."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import tomllib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -13,81 +14,166 @@ from tuner.lookup.asking import completed_device
 from tuner.lookup.snapshot import ANSWER
 from tuner.night import stored
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey, Role
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
 from tuner.service import stored_jobs as jobs
 from tuner.service.job_queue import job_json
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
-from tuner.store import Store, listing
+from tuner.store import listing, watched
 from tuner.store.listing import Selection
-from tuner.store.reading import Reader
-from tuner.study.crowns import champion_json, champions_page, history_of, reign_json, reigns
+from tuner.store.published import slug, tuned_folder
+from tuner.study.crowns import Reign, champion_json, reign_json, reigns
 
-#: Hours that a night has before the last champion of it was crowned.
-NIGHT_H = 24
-#: By less than this fraction a champion is neither faster nor slower.
-SAME = 0.01
 #: Events of nights that are looked at for the last report.
 EVENTS = 6
-#: Changes of last night, fastest trials, and champions of a device that are shown; trials that figures show.
-CHANGES, FASTEST, CHAMPIONS, MOST_TRIALS = 30, 20, 100, 3000
+#: Champions and wanted problems on the first page, fastest trials, and trials that figures show.
+LATEST, WANTED, FASTEST, MOST_TRIALS = 20, 5, 20, 3000
 #: Operations of ``kernels/limits``, which measure what a device can do -> what they are a limit of.
 LIMITS = {"read": "gbps", "copy": "gbps", "multiply_add": "tflops"}
 
 
-def last_night(store: Store) -> list[dict[str, Any]]:
-    """The champions of the last day on which any were crowned, the largest change first.
+# --- what is known -------------------------------------
 
-    ``ratio`` is the time of the champion before that day over the time now; ``what`` says whether that is
-    ``faster``, ``slower`` or the ``same``, or the champion ``new``. Champions of two nights were timed in
-    different runs; whether a difference is real is for sentinels to say.
+
+def places(view: OpenSnapshot, device: str = "") -> list[Reign]:
+    """Every problem on a device that has a champion, of the database or published."""
+
+    def known() -> list[Reign]:
+        published = [result.champion for result in view.snapshot.standing("")]
+        everywhere = reigns(view.store, published=published)
+        return [place for place in everywhere if place.place.problem.operation not in LIMITS]
+
+    every = view.snapshot.once((ANSWER, "places"), known)
+    return [place for place in every if device in ("", place.place.device)]
+
+
+def present(known: Iterable[Reign]) -> list[Champion]:
+    """The champions that answer."""
+    return [place.champion for place in known if place.champion is not None]
+
+
+def known_record(view: OpenSnapshot, record_id: str) -> tuple[Record, Retraction | None]:
+    """The record of an id, of the database or published, and its retraction.
+
+    Raises:
+        InputError: The text is no id.
+        NothingFound: No record has it.
     """
-    places = reigns(store)
-    latest = max((reign.history[-1].crowned_at for reign in places), default="")
-    changes = []
-    for reign in places:
-        now = reign.history[-1]
-        since = (datetime.fromisoformat(latest) - timedelta(hours=NIGHT_H)).isoformat(timespec="microseconds")
-        earlier = [champion for champion in reign.history if champion.crowned_at < since]
-        if now.crowned_at >= since:
-            now_s, ratio, what = now.record.measurement.time_s, None, "new"
-            before_s = earlier[-1].record.measurement.time_s if earlier else None
-            if before_s and now_s:
-                ratio = before_s / now_s
-                what = "same" if abs(ratio - 1) < SAME else "faster" if ratio > 1 else "slower"
-            changes.append(reign_json(reign) | champion_json(reign, now) | {"what": what, "ratio": ratio})
-    return sorted(changes, key=lambda change: -abs((change["ratio"] or 1.0) - 1.0))
+    try:
+        return listing.record_named(view.store, record_id, "this server")
+    except NothingFound:
+        for result in view.snapshot.standing(""):
+            for record in (result.champion.record, result.champion.baseline, *result.runners_up):
+                if record is not None and record.id == record_id:
+                    return record, None
+        raise
+
+
+def record_values(view: OpenSnapshot, record_id: str) -> dict[str, Any]:
+    """The page of a record; see `known_record`."""
+    record, retraction = known_record(view, record_id)
+    link = link_json(record.problem, record.device.name, record.regime)
+    return {"record": record, "fields": listing.record_json(record, retraction), "link": link}
+
+
+def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, regime: str) -> list[Record]:
+    """The last records of a problem on a device, of the database and published, in order of measurement."""
+    records = {record.id: record for record in listing.trials(view.store, problem, device, regime, MOST_TRIALS)}
+    for result in view.snapshot.standing(problem.operation, (device.kind, device.name)):
+        champion = result.champion.record
+        if (champion.problem, champion.regime) == (problem, regime):
+            for record in (champion, result.champion.baseline, *result.runners_up):
+                if record is not None:
+                    records.setdefault(record.id, record)
+    return sorted(records.values(), key=lambda record: record.measured_at)
+
+
+def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:
+    """GB/s of reading, else of copying, and TFLOPS of multiply-adds: measured here, else published."""
+    limits: dict[str, float] = {}
+    for operation, unit in LIMITS.items():
+        wanted = Selection(operation=operation, device=device.name)
+        latest = listing.latest(view.store, wanted, 500, only=[Outcome.MEASURED.value])
+        if latest and unit not in limits:
+            limits[unit] = max(getattr(record, unit) for _, record in latest)
+    path = tuned_folder() / slug(device.name) / "limits.toml"
+    return (tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | limits
+
+
+# --- pages ---------------------------------------------
 
 
 def overview_values(service: Service) -> dict[str, Any]:
     """The first page."""
     view, pool = service.cache.present, service.pool
-    changes, devices = view.snapshot.once(
-        (ANSWER, "overview"), lambda: (last_night(view.store), _measured_devices(view))
-    )
-    kinds = ("faster", "slower", "same", "new")
+
+    def known() -> tuple[Any, ...]:
+        devices = _measured_devices(view)
+        champions = present(places(view, devices[0]["name"])) if devices else []
+        figures = required("figures").of_champions(champions, None) if champions else []
+        crowned = sorted(reigns(view.store), key=lambda place: place.history[-1].crowned_at, reverse=True)
+        return list(map(reign_json, crowned[:LATEST])), devices, figures
+
+    latest, devices, figures = view.snapshot.once((ANSWER, "overview"), known)
     here = set() if pool.is_elsewhere else {named[0].info.name for named in pool.devices.values()}
     running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
-    nights = [event.data for event in stored.events(service.store, limit=EVENTS) if event.event == stored.ENDED]
+    events = stored.events(service.store, limit=EVENTS)
+    nights = [event.data for event in events if event.event == stored.ENDED]
     return {
-        "changes": changes[:CHANGES], "devices": devices, "here_devices": here,
-        "counts": {kind: sum(change["what"] == kind for change in changes) for kind in kinds},
+        "latest": latest, "devices": devices, "here_devices": here, "figures": figures,
         "device_names": list(dict.fromkeys([*(device["name"] for device in devices), *here])),
-        "running": [job_json(job) for job in running],
+        "running": [job_json(job) for job in running], "wanted": wanted_rows(service)[:WANTED],
         "queued": jobs.counts(service.store)[jobs.QUEUED], "night": nights[-1] if nights else None,
     }  # fmt: skip
 
 
 def _measured_devices(view: OpenSnapshot) -> list[dict[str, Any]]:
-    """The devices with counts, those with the most records first."""
-    rows = listing.problems(view.store)
-    kinds = {info.name: info.kind for info in [*view.snapshot.devices(), *(row.device for row in rows)]}
+    """The devices with counts, those with the most problems tuned first."""
+    rows, infos = listing.problems(view.store), view.snapshot.devices()
     devices = []
-    for name, kind in sorted(kinds.items()):
-        own = [row for row in rows if row.device.name == name]
-        tuned, records = sum(row.champions > 0 for row in own), sum(row.records for row in own)
-        devices.append({"name": name, "kind": kind, "tuned": tuned, "records": records})
-    return sorted(devices, key=lambda device: -device["records"])
+    for name, kind in sorted(
+        {info.name: info.kind for info in [*infos, *(row.device for row in rows)]}.items()
+    ):
+        ratios = [champion.speedup for champion in present(places(view, name))]
+        devices.append(
+            {
+                "name": name, "kind": kind, "tuned": len(ratios), "compared": sum(map(bool, ratios)),
+                "ahead": sum(ratio > 1 for ratio in ratios),
+                "records": sum(row.records for row in rows if row.device.name == name),
+            }
+        )  # fmt: skip
+    return sorted(devices, key=lambda device: (-device["tuned"], -device["records"]))
+
+
+#: What problems may be sorted by -> its value in a row. The largest come first; words by their first letters.
+ORDERS: Mapping[str, Any] = {
+    "crowned": lambda row: row["crowned_at"] or "",
+    "problem": lambda row: (
+        [-ord(letter) for letter in f"{row['operation']} {row['dtype']}"] + [*row["shape"].values()]
+    ),
+    "ratio": lambda row: (row["champion"] or {}).get("speedup") or 0.0,
+    "time": lambda row: (row["champion"] or {}).get("time_s") or 0.0,
+    "records": lambda row: row["records"],
+}
+
+
+def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str) -> list[dict[str, Any]]:
+    """The problems that were measured or published, with their champions."""
+    rows: dict[Any, dict[str, Any]] = {}
+    for place in places(view):
+        rows[place.place] = reign_json(place) | {"records": 0, "crowned_at": place.history[-1].crowned_at}
+    for measured in listing.problems(view.store):
+        key = (measured.problem, measured.device.kind, measured.device.name, measured.regime)
+        known = measured.to_json() | {"device": measured.device.name}
+        row = rows.setdefault(key, known | {"champion": None, "records": 0})
+        row["records"] += measured.records
+    device = wanted.device.casefold()
+    fitting = [
+        row
+        for (problem, _, name, regime), row in rows.items()
+        if wanted.has(problem) and wanted.regime in ("", regime) and device in ("", name.casefold())
+    ]
+    return sorted(fitting, key=ORDERS.get(sort, ORDERS["crowned"]), reverse=True)
 
 
 def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -> dict[str, Any]:
@@ -96,20 +182,19 @@ def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -
     question = answer.question
     assert question is not None, "an answer has its question"
     device = question.device
-    try:
-        history = history_of(view.store, problem, device, asked.regime)["history"][::-1]
-    except NothingFound:
-        history = []
-    records = listing.trials(view.store, problem, device, asked.regime, MOST_TRIALS)
+    place = next((one for one in places(view, device.name) if one.place[::3] == (problem, asked.regime)), None)
+    records = _records_of(view, problem, device, asked.regime)
     origin = next((record.origin for record in records if record.origin), "")
-    champion = view.store.champion(problem, device, asked.regime)
+    champion = place.champion if place else None
     timed = [
         record
         for record in records
         if record.role is not Role.BASELINE and record.measurement.outcome is Outcome.MEASURED
     ]
+    library_s = [record.measurement.time_s for record in records if record.role is Role.BASELINE]
     return {
-        "key": problem, "answer": answer.to_json(), "history": history,
+        "key": problem, "answer": answer.to_json(), "library_s": min(filter(None, library_s), default=None),
+        "history": [champion_json(place, one) for one in place.history[::-1]] if place else [],
         "figures": required("figures").of_records(str(problem), records, champion) if records else [],
         "left_out": len(records) >= MOST_TRIALS,
         "fastest": sorted(timed, key=lambda record: record.measurement.time_s or 0.0)[:FASTEST],
@@ -135,25 +220,19 @@ def device_values(service: Service, name: str) -> dict[str, Any]:
     info = completed_device(offered[name][0].info if name in offered else name, known)
 
     def measured() -> dict[str, Any]:
-        limits = _limits(view.store, info)
-        champions = [
-            champion
-            for champion in view.store.champions(device=info.name)
-            if champion.record.tflops and champion.record.problem.operation not in LIMITS
+        limits, crowned = _limits(view, info), [one for one in places(view, info.name) if one.champion]
+        figures = required("figures").of_champions(present(crowned), limits) if crowned else []
+        rows = [
+            reign_json(one) | {"compiled": champion.record.measurement.compiled}
+            for one, champion in zip(crowned, present(crowned), strict=True)
         ]
-        figures = required("figures").of_champions(champions, limits) if champions else []
-        page = champions_page(view.store, Selection(device=info.name), 0, CHAMPIONS)
-        return {"page": page, "figures": figures, "has_limits": bool(limits)}
+        rows.sort(key=lambda row: (row["operation"], [*row["shape"].values()]))
+        return {"champions": rows, "figures": figures, "has_limits": len(limits) == 2}
 
     return {"info": info} | view.snapshot.once((ANSWER, "device", info.name), measured)
 
 
-def _limits(store: Reader, device: DeviceInfo) -> dict[str, float]:
-    """GB/s of reading, else of copying, and TFLOPS of multiply-adds, as far as they were measured."""
-    limits: dict[str, float] = {}
-    for operation, unit in LIMITS.items():
-        wanted = Selection(operation=operation, device=device.name)
-        found = [record for _, record in listing.latest(store, wanted, 500, only=[Outcome.MEASURED.value])]
-        if found and unit not in limits:
-            limits[unit] = max(getattr(record, unit) for record in found)
-    return limits
+def wanted_rows(service: Service) -> list[dict[str, Any]]:
+    """What was asked and has no exact answer, with the device of a job that would tune it."""
+    wanted = watched.demand(service.store)
+    return [one.to_json() | {"job_device": service.pool.spec_of(one.device)} for one in wanted]

@@ -23,20 +23,29 @@ from tuner.declare.catalogue import kernels_json
 from tuner.declare.problem import worded
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup.stale import builtin_now
-from tuner.results.units import answer_speed, duration
+from tuner.results.units import answer_speed, clock, duration
 from tuner.service import job_queue
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import AsQuery, QuestionBody, Text, view_of
-from tuner.service.page_values import device_values, link_json, overview_values, problem_values
-from tuner.service.records import After, Selected, problems_page, wanted_json
+from tuner.service.page_values import (
+    ORDERS,
+    device_values,
+    link_json,
+    overview_values,
+    problem_rows,
+    problem_values,
+    record_values,
+    wanted_rows,
+)
+from tuner.service.records import After, Selected
 from tuner.service.responses import Reads, Submits, checked, complaint, root_of, service_of, status_of, working
 from tuner.service.snapshots import json_bytes
 from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
 from tuner.version import __version__
 
 router = APIRouter(include_in_schema=False)
-#: Rows of a page, and events and problems of one job that are shown.
-ROWS, EVENTS, PROBLEMS = 100, 100, 500
+#: Rows of a page, wanted problems, and events and problems of one job that are shown.
+ROWS, WANTED, EVENTS, PROBLEMS = 100, 200, 100, 500
 TITLES = {404: "Not found", 401: "Log in", 403: "Not allowed", 422: "That cannot be asked", 503: "Not now"}
 #: Files that pages need -> media type.
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -54,6 +63,14 @@ def when(text: str | None) -> Markup:
         return Markup("{}").format((text or "-")[:40])
     shown = f"{moment:%Y-%m-%d %H:%M}"
     return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(text, (text or "")[:19], shown)
+
+
+def lasted(job: Mapping[str, Any]) -> str:
+    """How long a job ran, or has run."""
+    if not job["started_at"]:
+        return "-"
+    ended = datetime.fromisoformat(job["ended_at"]) if job["ended_at"] else datetime.now(UTC)
+    return clock((ended - datetime.fromisoformat(job["started_at"])).total_seconds())
 
 
 def problem_words(row: Mapping[str, Any]) -> str:
@@ -76,7 +93,7 @@ def question_query(row: Mapping[str, Any]) -> str:
 #: Name in templates -> filter.
 FILTERS = {
     "duration": lambda seconds: "-" if seconds is None else duration(seconds), "speed": answer_speed,
-    "when": when, "problem": problem_words, "question": question_query, "quote": shlex.quote,
+    "when": when, "lasted": lasted, "problem": problem_words, "question": question_query, "quote": shlex.quote,
 }  # fmt: skip
 
 
@@ -149,13 +166,17 @@ async def ask(request: Request, caller: Reads, q: Text = "", device: Text = "") 
 
 
 @router.get("/problems")
-async def problems(request: Request, caller: Reads, wanted: Selected, after: After = 0) -> Response:
-    """The problems that were measured."""
+async def problems(
+    request: Request, caller: Reads, wanted: Selected, sort: Text = "", after: After = 0
+) -> Response:
+    """The problems that were measured or published."""
     view = service_of(request).cache.present
     selected = vars(wanted) | {"shape": ",".join(map(str, wanted.shape))}
+    rows = await working(request, lambda: problem_rows(view, wanted, sort))
     values = {
-        "page": await working(request, lambda: problems_page(view.store, wanted, after, ROWS)),
-        "after": after, "limit": ROWS, "device_names": sorted({info.name for info in view.snapshot.devices()}),
+        "problems": rows[after : after + ROWS], "count": len(rows), "after": after, "limit": ROWS,
+        "next": after + ROWS if len(rows) > after + ROWS else None, "orders": ORDERS, "sort": sort,
+        "device_names": sorted({info.name for info in view.snapshot.devices()}),
         "operations": sorted(builtin_now().operations), "query": urlencode(selected), "wanted": selected,
     }  # fmt: skip
     return page(request, "problems", caller, values)
@@ -186,8 +207,16 @@ async def kernels(request: Request, caller: Reads) -> Response:
 @router.get("/wanted")
 async def wanted(request: Request, caller: Reads) -> Response:
     """What was asked and has no exact answer."""
-    store = service_of(request).store
-    return page(request, "wanted", caller, await working(request, lambda: wanted_json(store, limit=200)))
+    rows = await working(request, lambda: wanted_rows(service_of(request)))
+    saves_s = sum(row["saves_s"] for row in rows)
+    return page(request, "wanted", caller, {"wanted": rows[:WANTED], "saves_s": saves_s})
+
+
+@router.get("/records/{record_id}")
+async def record(request: Request, caller: Reads, record_id: str) -> Response:
+    """Everything that is known of a measurement, of the database or published."""
+    view = service_of(request).cache.present
+    return page(request, "record", caller, await working(request, lambda: record_values(view, record_id)))
 
 
 @router.get("/docs")
@@ -320,13 +349,11 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
         report = job.report if isinstance(job.report, dict) else {}
         is_linked = job.asked["kind"] == "problem" and job.device in devices
         link = job.asked["problem"] | {"device": devices[job.device][0].info.name} if is_linked else None
-        rows = report.get("problems", [])[:PROBLEMS]
         return {
-            "job": job_queue.job_json(job, job_queue.places_of(store)),
-            "events": events[-EVENTS:],
-            "problems": rows,
-            "link": link,
-        }
+            "job": job_queue.job_json(job, job_queue.places_of(store)), "events": events[-EVENTS:],
+            "problems": report.get("problems", [])[:PROBLEMS], "link": link,
+            "result": report if "kernel" in report else None,
+        }  # fmt: skip
 
     return page(request, "job", caller, await working(request, values))
 

@@ -63,9 +63,19 @@
     window.addEventListener("pagehide", () => source.close());
   }
 
+  // Over plain http a browser has no clipboard: what is selected is copied.
+  const copied = (text) => {
+    const place = document.body.appendChild(document.createElement("textarea"));
+    place.value = text;
+    place.select();
+    document.execCommand("copy");
+    place.remove();
+  };
+
   for (const each of document.querySelectorAll("[data-copy]")) {
     each.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(each.dataset.copy);
+      if (navigator.clipboard) await navigator.clipboard.writeText(each.dataset.copy);
+      else copied(each.dataset.copy);
       each.textContent = "Copied";
     });
   }

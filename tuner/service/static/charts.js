@@ -6,7 +6,8 @@
   if (!held) return;
   const figures = JSON.parse(held.textContent);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const options = { responsive: true, displaylogo: false, showSendToCloud: false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 
   const draw = () => {
     for (const { name, data, layout } of figures) {
@@ -15,6 +16,7 @@
       for (const axis of Object.keys(layout).filter((key) => /^[xy]axis[0-9]*$/.test(key))) {
         dressed[axis] = { ...layout[axis], gridcolor: colour("--line"), zerolinecolor: colour("--line") };
       }
+      document.getElementById(name).style.height = `${layout.height}px`;
       Plotly.react(name, data, dressed, options);
     }
     document.body.dataset.drawn = "1";
