@@ -51,20 +51,18 @@ def device_lock(
         LockedByAnother: Another process holds it; the message names process, user and time.
         EnvironmentTrouble: The lock file cannot be used.
     """
-    paths, deadline_s, is_waiting = lock_files(info), time.monotonic() + wait_s, False
-    while True:
-        locks, blocked = _take_all(paths, what)
-        if blocked is None:
-            break
+    paths, deadline_s = lock_files(info), time.monotonic() + wait_s
+    locks, blocked = _take_all(paths, what)
+    if blocked is not None and wait_s > 0:
+        waiting(holder_of(blocked))
+    while blocked is not None:
         if time.monotonic() >= deadline_s:
             raise LockedByAnother(
                 f"one process at a time times on a device, whatever its database, and {holder_of(blocked)} "
                 f"works with {info.name} ({blocked}); wait for it, or stop it"
             )
-        if not is_waiting:
-            waiting(holder_of(blocked))
-            is_waiting = True
         time.sleep(RETRY_S)
+        locks, blocked = _take_all(paths, what)
     with locks:
         yield
 

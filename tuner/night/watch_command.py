@@ -10,7 +10,7 @@ import click
 
 from tuner.cli.formatting import duration, print_json, table
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
-from tuner.devices.cuda.nvrtc import CubinCache
+from tuner.devices.cuda.nvrtc import NvrtcCompiler
 from tuner.devices.detect import DetectedDevice, find, find_all
 from tuner.errors import NothingFound
 from tuner.night.changes import own_nights
@@ -226,7 +226,7 @@ def _old_code(board: DetectedDevice, problem: Watched, now: Sentinel, history: S
     if not earlier:
         return Swap(name, f"every earlier night ran the same machine code: {NOT_COMPILER}")
     rendered = problem.contenders[0].rendered(problem.problem)
-    binary = CubinCache().get(rendered, now.device.architecture, earlier[0].compiler)
+    binary = NvrtcCompiler().get(rendered, now.device.architecture, earlier[0].compiler)
     if binary is None:
         return Swap(name, f"it was made by {earlier[0].compiler}, and is no longer in the cache")
     swapped = _timed(board, problem, CompiledConfig(rendered, binary.code, binary.report))

@@ -18,18 +18,13 @@ from fixtures.records import champion, record, square
 
 from tuner.cli import records as records_commands
 from tuner.declare import folders, kernel
-from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, Source
 from tuner.devices import detect, settings
 from tuner.devices.cpu import numba
-from tuner.devices.cuda.nvrtc import CubinCache
-from tuner.devices.protocol import Binary
 from tuner.errors import DeclarationError, EnvironmentTrouble
-from tuner.results.measurement import CompileReport
 from tuner.results.record import Role
 from tuner.store import Store, published
 from tuner.study import loop
-from tuner.study.locks import database_lock
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -115,15 +110,6 @@ def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(monkeypatch: pytest.Monke
         numba.ready(Rendered(SOURCE + "# other\n", "toy", "cpu"), problem)
 
 
-def test_cubins_are_not_kept_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
-    cache, rendered = CubinCache(), Rendered("source", "toy", "cuda")
-    monkeypatch.setattr(cache._cache, "set", full)
-    cache.put(rendered, "sm_90a", "NVRTC", Binary(b"code", CompileReport()))
-    assert cache.get(rendered, "sm_90a", "NVRTC") is None
-    cache.close()
-
-
 # ---- outputs
 
 
@@ -159,12 +145,6 @@ def test_an_output_that_cannot_be_written_is_told(
     assert not list((here / "folder").iterdir())
 
 
-def test_the_folder_of_an_output_is_made(told: Told, here: Path, filled: str) -> None:
-    assert told("records", "export", "new/records.jsonl")[0] == 0
-    assert (here / "new" / "records.jsonl").exists()
-    assert told("records", "publish", "-o", "fresh/tuned")[0] == 0
-
-
 def test_an_installed_package_is_not_published_into(
     told: Told, here: Path, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,15 +166,6 @@ def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytes
     code, _, err = told("records", "export", "x.jsonl")
     assert code == 3
     assert "File name too long; check the path" in err
-
-
-def test_a_lock_on_a_full_disk_says_what_helps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tuner.devices.device_lock.os.open", full)
-    with (
-        pytest.raises(EnvironmentTrouble, match=r"No space left on device.*free some room there"),
-        database_lock(f"sqlite:///{tmp_path}/studies.db", DeviceInfo("cpu", "cpu"), "a test"),
-    ):
-        pass
 
 
 # ---- what cannot be meant
@@ -242,19 +213,3 @@ def test_the_names_that_a_source_has_are_told(tmp_path: Path, name: str, text: s
     declared = Kernel("toy", "plain", target, Source(tmp_path / name), launch=launch)
     with pytest.raises(DeclarationError, match=f"needs a function 'toy'.*{found}"):
         declared.check_entry()
-    if "other" in text:
-        Kernel(
-            "toy",
-            "plain",
-            target,
-            Source(tmp_path / name, entry="other"),
-            launch=launch,
-        ).check_entry()
-
-
-@pytest.mark.parametrize(
-    "text", ["toy = jit(f)\n", "from mine import toy\n", "if X:\n    def toy(x): pass\n", "def broken(:\n"]
-)
-def test_a_function_may_come_about_in_any_way(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.numba.py").write_text(text)
-    Kernel("toy", "plain", "cpu", Source(tmp_path / "a.numba.py")).check_entry()

@@ -10,7 +10,7 @@ import pytest
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.devices.cuda import nvrtc
-from tuner.devices.cuda.nvrtc import CubinCache
+from tuner.devices.cuda.nvrtc import NvrtcCompiler
 from tuner.devices.protocol import Binary
 from tuner.devices.settings import cache_root
 from tuner.results.measurement import CompileReport
@@ -22,11 +22,11 @@ BINARY = Binary(b"\x7fELF\n\x00", CompileReport(registers=40, binary_hash="ab", 
 def test_it_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
     monkeypatch.setattr(nvrtc, "LIMIT_BYTES", 1 << 20)
-    small = CubinCache()
+    small = NvrtcCompiler()
     for number in range(60):
         large = replace(BINARY, code=bytes([number]) * (1 << 16))
-        small.put(replace(RENDERED, text=f"source {number}"), "sm_90a", "NVRTC 13.0", large)
+        small.put(replace(RENDERED, text=f"source {number}"), "sm_90a", large)
     small.close()
     held = sum(file.stat().st_size for file in cache_root().rglob("*.val"))
     assert (1 << 16) < held < 2 << 20
-    assert CubinCache().get(replace(RENDERED, text="source 59"), "sm_90a", "NVRTC 13.0") is not None
+    assert NvrtcCompiler().get(replace(RENDERED, text="source 59"), "sm_90a", "NVRTC 13.0") is not None

@@ -135,10 +135,6 @@ class _Kept:
 _KEPT = _Kept()
 
 
-def _forget(owner: object) -> None:
-    _KEPT.drop(owner)
-
-
 #: What was loaded: rendered kernel, GPU -> cubin and module.
 _MODULES: dict[tuple[str, int], tuple[bytes, Any]] = {}
 
@@ -174,7 +170,7 @@ class Loaded:
     def _forget_runs(self) -> None:
         """Begins with no prepared run; what streams keep for this kernel goes when it does."""
         self._token = object()
-        weakref.finalize(self, _forget, self._token)
+        weakref.finalize(self, lambda token: _KEPT.drop(token), self._token)
         #: A run that holds no memory is good for every stream.
         self._run_of_all: PreparedRun | None = None
 

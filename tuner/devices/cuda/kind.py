@@ -160,20 +160,15 @@ def _visible(boards: list[tuple[str, list[DeviceInfo]]], visible: str) -> list[D
     uses the first instance. It ignores everything from the first unknown entry on.
     """
     chosen: list[DeviceInfo] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        info = _named(boards, entry)
-        if info is None:
+    for entry in map(str.strip, visible.split(",")):
+        named = [
+            info
+            for number, (uuid, units) in enumerate(boards)
+            for place, info in enumerate(units)
+            if (not place and (entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry))))
+            or (entry.startswith("MIG-") and info.uuid.startswith(entry))
+        ]
+        if not named:
             break
-        chosen.append(info)
+        chosen.append(named[0])
     return chosen
-
-
-def _named(boards: list[tuple[str, list[DeviceInfo]]], entry: str) -> DeviceInfo | None:
-    """The device that an entry of ``CUDA_VISIBLE_DEVICES`` names."""
-    for number, (uuid, units) in enumerate(boards):
-        if entry == str(number) or (entry.startswith("GPU-") and uuid.startswith(entry)):
-            return units[0]
-        for info in units:
-            if entry.startswith("MIG-") and info.uuid.startswith(entry):
-                return info
-    return None

@@ -21,48 +21,6 @@ from tuner.results.measurement import CompileReport
 LIMIT_BYTES = 1 << 30
 
 
-class CubinCache:
-    """Rendered kernel, architecture and compiler -> `Binary`."""
-
-    def __init__(self) -> None:
-        """Opens the cache, or makes it if it does not exist.
-
-        Raises:
-            EnvironmentTrouble: Its folder cannot be written.
-        """
-        import diskcache
-
-        try:
-            self._cache: Any = diskcache.Cache(
-                str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise cache_trouble(error) from error
-
-    def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
-        """Returns the binary stored for the same source, options, architecture and compiler, or None."""
-        value = self._cache.get(_key(rendered, architecture, compiler))
-        if not isinstance(value, bytes):
-            return None
-        report, _, code = value.partition(b"\n")
-        return Binary(code, CompileReport(**json.loads(report)))
-
-    def put(self, rendered: Rendered, architecture: str, compiler: str, binary: Binary) -> None:
-        """Stores a binary. If the disk is full, it is compiled again next time."""
-        # The cache stores bytes unchanged; it would pickle anything else.
-        value = json.dumps(asdict(binary.report)).encode() + b"\n" + binary.code
-        with contextlib.suppress(OSError, sqlite3.Error):
-            self._cache.set(_key(rendered, architecture, compiler), value)
-
-    def close(self) -> None:
-        """Closes the cache's files."""
-        self._cache.close()
-
-
-def _key(rendered: Rendered, architecture: str, compiler: str) -> str:
-    return hashlib.sha256("\0".join((rendered.hash, architecture, compiler)).encode()).hexdigest()
-
-
 #: Options of every compilation. ``-v`` makes ptxas report registers and spills in the program log.
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 
@@ -138,18 +96,55 @@ def target_architecture(compute_capability: int) -> str:
     return f"sm_{compute_capability}{'a' if compute_capability >= 90 else ''}"
 
 
-class NvrtcCompiler(CubinCache):
+class NvrtcCompiler:
     """`tuner.devices.protocol.Compiler` for CUDA kernels, with a cache on disk."""
+
+    def __init__(self) -> None:
+        """Opens the cache, or makes it if it does not exist.
+
+        Raises:
+            EnvironmentTrouble: Its folder cannot be written.
+        """
+        import diskcache
+
+        try:
+            self._cache: Any = diskcache.Cache(
+                str(cache_root() / "cubins"), size_limit=LIMIT_BYTES, eviction_policy="least-recently-used"
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise cache_trouble(error) from error
+
+    def get(self, rendered: Rendered, architecture: str, compiler: str) -> Binary | None:
+        """Returns the binary stored for the same source, options, architecture and compiler, or None."""
+        value = self._cache.get(_key(rendered, architecture, compiler))
+        if not isinstance(value, bytes):
+            return None
+        report, _, code = value.partition(b"\n")
+        return Binary(code, CompileReport(**json.loads(report)))
+
+    def put(self, rendered: Rendered, architecture: str, binary: Binary) -> None:
+        """Stores a binary. If the disk is full, it is compiled again next time."""
+        # The cache stores bytes unchanged; it would pickle anything else.
+        value = json.dumps(asdict(binary.report)).encode() + b"\n" + binary.code
+        with contextlib.suppress(OSError, sqlite3.Error):
+            self._cache.set(_key(rendered, architecture, binary.report.compiler), value)
 
     def compile(self, rendered: Rendered, architecture: str, problem: Problem | None = None) -> Binary:
         """Compiles to a cubin for the architecture, or finds it in the cache; see the protocol."""
-        compiler = nvrtc_version()
-        binary = self.get(rendered, architecture, compiler)
+        binary = self.get(rendered, architecture, nvrtc_version())
         if binary is None:
             cubin, log = compile_cubin(rendered.text, architecture, rendered.options)
             binary = Binary(cubin, read_report(log, cubin, rendered.entry))
-            self.put(rendered, architecture, compiler, binary)
+            self.put(rendered, architecture, binary)
         return binary
+
+    def close(self) -> None:
+        """Closes the cache's files."""
+        self._cache.close()
+
+
+def _key(rendered: Rendered, architecture: str, compiler: str) -> str:
+    return hashlib.sha256("\0".join((rendered.hash, architecture, compiler)).encode()).hexdigest()
 
 
 def compiled_code(rendered: Rendered, architecture: str) -> bytes:
