@@ -183,6 +183,8 @@ def _shown(snapshot: Callable[[], dict[str, Any]], cluster: Cluster, quiet: bool
         click.echo(f"scheduler {cluster.address}{pages}", err=True)
     if quiet or not console.is_terminal:
         yield
+        if not quiet:
+            console.print(workers_table(snapshot()))
         return
     with Live(console=console, get_renderable=lambda: workers_table(snapshot()), refresh_per_second=2):
         yield

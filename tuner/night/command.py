@@ -300,7 +300,7 @@ def conducted(
 
 @dataclass
 class Printer:
-    """Tells people of a night while it goes on; of the problems that were not reached, the first few.
+    """Tells people of a night while it goes on, but not of problems not reached: there may be thousands.
 
     Attributes:
         quiet: True to print nothing.
@@ -312,7 +312,6 @@ class Printer:
     events: Events = field(default_factory=Events)
     of: int = 1
     _done: int = field(default=0, init=False)
-    _unreached: int = field(default=0, init=False)
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -333,8 +332,7 @@ class Printer:
         self.events.tell("problem", **item.to_json())
         self._done += 1
         job_files.count(self._done, max(self.of, self._done))
-        self._unreached += item.state == "not reached"
-        if item.state != "not reached" or self._unreached <= UNREACHED_SHOWN:
+        if item.state != "not reached":
             self.say(f"{item.item.problem}: {item.state} {item.why}".rstrip())
 
     @contextlib.contextmanager
@@ -360,20 +358,15 @@ def show_night(result: NightResult, as_json: bool) -> None:
             }
         )
         return
-    columns = ["problem", "state", "champion", "speed", "x library", "error x library", "against before", "why"]
-    hidden = set([item for item in items if item.state == "not reached"][UNREACHED_SHOWN:])
-    rows = [_row(item) for item in items if item not in hidden]
-    if not any(item.item.error_limit is not None for item in items):
-        columns, rows = columns[:5] + columns[6:], [row[:5] + row[6:] for row in rows]
-    table("The night", columns, rows)
-    if hidden:
-        click.echo(f"and {len(hidden)} more that were not reached; --json has each")
+    columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
+    unreached = [item for item in items if item.state == "not reached"][:UNREACHED_SHOWN]
+    shown = [item for item in items if item.state != "not reached" or item in unreached]
+    table("The night", columns, map(_row, shown))
+    if len(shown) < len(items):
+        click.echo(f"and {len(items) - len(shown)} more that were not reached; --json has each")
     for item in items:
         if item.front is not None and item.after is not None:
             show_front(item.front, item.after)
-    if result.snapshot:
-        names = ("worker", "device", "board", "slices", "trials", "busy", "state")
-        table("The workers", names, workers_rows(result.snapshot))
 
 
 def _row(item: NightItem) -> tuple[str, ...]:
@@ -382,30 +375,17 @@ def _row(item: NightItem) -> tuple[str, ...]:
     calls = problem["wanted"]["calls"] if problem["wanted"] else 0
     named = f"{problem['problem']}, wanted ({calls:,} calls)" if calls else problem["problem"]
     if after is None or not after.record.measurement.time_s:
-        return named, item.state, "-", "-", "-", "-", "-", (item.why.splitlines() or [""])[0][:100]
-    shown, limit = problem["after"], problem["error_limit"]
-    ratio, error, change = "-", "-", "-"
+        return named, item.state, "-", "-", "-", "-", (item.why.splitlines() or [""])[0][:100]
+    shown, limit, ratio, change = problem["after"], problem["error_limit"], "-", "-"
     if after.baseline:
         ratio = f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}"
     if limit:
         error = f"{limit['ratio']:.2f} of {limit['factor']:g}" if limit["ratio"] else "nothing said"
+        ratio = f"{ratio}, error {error}"
     if item.state == "tuned" and item.improvement:
         change = f"{item.improvement:.3f} x ({after.verdict})"
     return (
         named, item.state, f"{shown['kernel']} {config_text(shown['config'])}",
         f"{duration(shown['time_s'])}, {answer_speed(shown)}",
-        f"{ratio}{' (provisional)' if after.doubts else ''}", error, change, item.why,
+        f"{ratio}{' (provisional)' if after.doubts else ''}", change, item.why,
     )  # fmt: skip
-
-
-def workers_rows(snapshot: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Rows of the report's table of workers: what each did."""
-    elapsed_s = max(snapshot["elapsed_s"], 1e-9)
-    return [
-        (
-            worker["name"], worker["device"] or "-", worker["board"] or "-", str(worker["slices"]),
-            str(worker["trials"]), f"{min(worker['busy_s'] / elapsed_s, 1.0):.0%}",
-            worker["why"] or worker["state"],
-        )
-        for worker in snapshot["workers"]
-    ]  # fmt: skip

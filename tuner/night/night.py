@@ -105,7 +105,7 @@ class Stage:
         begun_s = time.monotonic()
         why = study.search(None if math.isinf(seconds) else seconds)
         total = study.progress.totals["total"]
-        done.parts.append(Part(study.objective_value, total, why, time.monotonic() - begun_s))
+        done.parts.append(Part(study.leaderboard.objective_value, total, why, time.monotonic() - begun_s))
 
     def _leave(self) -> None:
         """Ends the study; its trials are stored, and the device stays open for the next one."""
