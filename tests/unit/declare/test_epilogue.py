@@ -112,20 +112,6 @@ def test_what_cublas_does_and_what_is_left(text: str, fused: str, rest: str) -> 
     assert tuple(each.text for each in Epilogue.read(text).in_cublas) == (fused, rest)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("bias-col+relu", "cuBLASLt epilogue"), ("bias-col+gelu", "cuBLASLt epilogue + element-wise"),
-        ("silu", "cuBLAS + element-wise"), ("alpha+beta", "cuBLAS"),
-    ],
-)  # fmt: skip
-def test_the_library_is_named_for_what_it_does(text: str, name: str) -> None:
-    problem = GEMM.problem(DIMS, "float16", epilogue=text)
-    assert GEMM.baselines["cuda"].named(problem) == name
-    assert GEMM.baselines["cpu"].named(problem) == "NumPy + element-wise"
-    assert GEMM.baselines["cuda"].named(GEMM.problem(DIMS)) == "cuBLAS"
-
-
 @pytest.mark.parametrize("text", ["alpha+beta+bias-col+gelu+residual", "bias-row+silu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_numpys_way_is_within_the_tolerance(text: str, dtype: str) -> None:

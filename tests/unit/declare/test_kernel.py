@@ -10,7 +10,7 @@ import pytest
 from fixtures.fake_device import BEST, TOY
 
 from tuner.declare.catalogue import from_file
-from tuner.declare.kernel import Kernel, Source, render
+from tuner.declare.kernel import Source, render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, choice
@@ -32,27 +32,9 @@ def test_a_cuda_kernel_is_rendered_with_macros_in_front_of_its_source() -> None:
     ]  # fmt: skip
     assert rendered.text.endswith(BLOCKS.text)
     assert rendered.launch == Launch(grid=(1,), block=(256,))
-    assert (rendered.entry, rendered.target) == ("toy", "cuda")
-
-
-def test_a_cpu_kernel_is_rendered_with_assignments_and_has_no_launch() -> None:
-    rendered = render(CHUNKS, toy(), Config({"CHUNK": 64, "FUSED": True}))
-    assert rendered.text.startswith("CHUNK = 64\nFUSED = True\n")
-    assert rendered.launch is None
-
-
-def test_dims_do_not_enter_the_text_but_the_launch() -> None:
-    small, large = (render(BLOCKS, toy(n), Config(BEST)) for n in (1000, 10**6))
-    assert small.text == large.text
-    assert small.hash == large.hash
-    assert large.launch is not None
-    assert large.launch.grid == (977,)
-
-
-def test_the_hash_names_text_entry_and_options() -> None:
-    rendered = render(BLOCKS, toy(), Config(BEST))
-    changes = ({"text": rendered.text + "\n"}, {"entry": "other"}, {"options": ("--use_fast_math",)})
-    assert len({rendered.hash, *(replace(rendered, **change).hash for change in changes)}) == 4
+    larger = render(BLOCKS, toy(10**6), Config(BEST))
+    assert (larger.text, larger.hash) == (rendered.text, rendered.hash)
+    assert larger.launch == Launch(grid=(977,), block=(256,))
 
 
 def test_the_source_hash_follows_what_is_compiled_and_not_how_it_is_told(tmp_path: Path) -> None:
@@ -84,12 +66,6 @@ def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
     assert replace(BLOCKS, launch=lambda p, c: spelt_out).launch_hash(toy(), config) == plain
 
 
-def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
-    kernel = replace(BLOCKS, source=Source(Path("gone.cu"))).declared(tmp_path / "k.py")
-    with pytest.raises(DeclarationError, match=r"source of kernel 'blocks' cannot be read: .*gone\.cu"):
-        _ = kernel.text
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -109,15 +85,17 @@ def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) ->
         replace(BLOCKS, **change)
 
 
-def test_first_configs_are_the_default_and_the_starts() -> None:
+def test_a_cpu_kernel_is_rendered_with_assignments_and_has_no_launch() -> None:
+    rendered = render(CHUNKS, toy(), Config({"CHUNK": 64, "FUSED": True}))
+    assert rendered.text.startswith("CHUNK = 64\nFUSED = True\n")
+    assert rendered.launch is None
+
+
+def test_the_first_start_is_the_default_and_a_path_alone_a_source(tmp_path: Path) -> None:
     default = dict(BLOCKS.starts[0])
-    kernel = replace(BLOCKS, starts=(default, BEST))
+    kernel = replace(BLOCKS, starts=(default, BEST), source=Path("gone.cu"))
     assert [dict(config) for config in kernel.first_configs()] == [default, BEST]
     assert kernel.default_config() == default
     assert replace(BLOCKS, starts=()).default_config() is None
-    assert isinstance(kernel, Kernel)
-
-
-def test_the_path_of_a_file_alone_is_a_source() -> None:
-    kernel = replace(BLOCKS, source=Path("tiled.cu"))
-    assert kernel.source == Source(Path("tiled.cu"), entry=kernel.operation)
+    with pytest.raises(DeclarationError, match=r"source of kernel 'blocks' cannot be read: .*gone\.cu"):
+        _ = kernel.declared(tmp_path / "k.py").text

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.agreement import check_constraints_agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,14 +60,7 @@ def test_any_space_equals_the_one_filtered_by_hand(
     assert not space.sampled
 
 
-def test_an_empty_space_says_which_constraint_rejects_how_many() -> None:
-    never = Constraint("X is above 100", lambda p, d, c: c.X > 100)
-    space = Space.build(PARAMETERS, (THREADS, never), None, None)
-    assert len(space) == 0
-    assert dict(space.rejected) == {THREADS.sentence: 0, never.sentence: space.raw_size}
-
-
-def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
+def test_an_empty_space_says_which_constraint_rejects_and_asks_none_behind_it() -> None:
     def after(p: Any, d: Any, c: Any) -> Any:
         raise AssertionError
 
@@ -76,45 +68,6 @@ def test_rules_behind_one_that_nothing_obeys_are_not_asked() -> None:
     space = Space.build(PARAMETERS, (THREADS, never, later), 3, None)
     assert [count for _, count in space.rejected] == [0, space.raw_size, 0]
     assert len(space) == 0
-    assert len(Space.build(PARAMETERS, (never,), 2, None)) == space.raw_size
-
-
-def test_membership_is_of_legal_configs_only() -> None:
-    space = Space.build(PARAMETERS, (THREADS,), None, None)
-    legal = {"X": 2, "V": 3, "Y": 4, "MODE": "a"}
-    assert legal in space
-    for wrong in (legal | {"X": 32, "Y": 32}, legal | {"V": 5}, legal | {"W": 1}, {"X": 2}, 7):
-        assert wrong not in space
-    with pytest.raises(InputError, match=r"a config must be legal in this space, got .*'V': 5"):
-        space.index_of(legal | {"V": 5})
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        lambda p, d, c: c.X > 1 and c.Y > 1,
-        lambda p, d, c: 2 <= c.X <= 4,
-        lambda p, d, c: c.MODE in ("a",),
-        lambda p, d, c: min(c.X, c.Y) == 1,
-        lambda p, d, c: c.Z == 1,
-    ],
-)
-def test_a_rule_that_does_not_take_arrays_is_refused(rule: Any) -> None:
-    with pytest.raises(DeclarationError, match=r'must work on arrays as on scalars; "odd" does not'):
-        Space.build(PARAMETERS, (Constraint("odd", rule),), None, None)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        lambda p, d, c: ~(c.X == 1),  # -1 and -2 are both true for Python
-        lambda p, d, c: 4 // (c.V - 1) >= 0,  # divides by zero
-    ],
-)
-def test_rules_that_disagree_on_scalars_and_arrays_are_found(rule: Any) -> None:
-    check_constraints_agree(PARAMETERS, (THREADS, WHOLE), None, None)
-    with pytest.raises(DeclarationError, match="must give the same on scalars and on arrays"):
-        check_constraints_agree(PARAMETERS, (Constraint("odd", rule),), None, None)
 
 
 TEN = [choice(f"P{at}", *range(10)) for at in range(6)]
@@ -164,105 +117,11 @@ def test_a_sample_is_the_same_in_every_version() -> None:
     assert [tuple(space[at].values()) for at in (0, 10, 20)] == [(2, 6, 7, 7), (5, 1, 2, 6), (6, 2, 1, 7)]
 
 
-def test_beside_a_config_is_all_that_is_legal_and_differs_in_one_parameter_or_two() -> None:
-    whole = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
-    for centre in (whole[0], whole[len(whole) // 2], whole[-1]):
-        space = Space.at(PARAMETERS, (THREADS, WHOLE), None, None, centre)
-        found = [space[at] for at in space.beside(0, 10_000).tolist()]
-        differing = {each: sum(each[name] != centre[name] for name in centre) for each in whole}
-        assert len(set(found)) == len(found)
-        assert set(found) == {each for each, count in differing.items() if count in (1, 2)}
-        assert {whole[at] for at in whole.beside(whole.index_of(centre), 10_000).tolist()} == set(found)
-
-
-def test_a_config_that_is_not_legal_has_legal_ones_beside_it() -> None:
-    parameters = [choice("A", 1, 2), choice("B", 1, 2, 3)]
-    equal = Constraint("A is B", lambda p, d, c: c.A == c.B)
-    space = Space.at(parameters, (equal,), None, None, {"A": 1, "B": 3})
-    assert {tuple(space[at].values()) for at in space.beside(0, 99).tolist()} == {(1, 1), (2, 2)}
-    assert Space.at([], (), None, None, {}).beside(0, 99).tolist() == []
-
-
-def test_neighbours_differ_in_one_parameter_and_come_nearest_first() -> None:
-    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
-    centre = space[space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})]
-    found = [space[int(row)] for row in space.neighbours(space.index_of(centre))]
-    differing = [[name for name in centre if centre[name] != config[name]] for config in found]
-    assert all(len(names) == 1 for names in differing)
-    assert len(found) == sum(sum(config[name] != centre[name] for name in centre) == 1 for config in space)
-    steps = [abs(np.log2(config.X / centre.X)) for config in found if config.X != centre.X]
-    assert steps == sorted(steps)
-
-
-def test_what_is_around_a_config_is_legal_and_differs_in_few_parameters() -> None:
-    space = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
-    centre = space.index_of({"X": 4, "V": 1, "Y": 4, "MODE": "a"})
-    found = space.around(centre, 3, 400, np.random.default_rng(1))
-    differing = (space.codes[found] != space.codes[centre]).sum(axis=1)
-    assert set(differing.tolist()) == {2, 3}
-    assert len(set(found.tolist())) == len(found) > 10
-    assert np.array_equal(found, space.around(centre, 3, 400, np.random.default_rng(1)))
-    lone = Space.build((choice("X", 1, 2, 4), choice("Y", 1)), (), None, None)
-    assert not len(lone.around(0, 3, 400, np.random.default_rng(1)))
-
-
-def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
-    parameters = (powers_of_two("A", 1, 64), choice("B", "x", "y"), choice("C", 1, 2, 3))
-    legal = Space.build(parameters, [Constraint("A is small", lambda p, d, c: c.A <= 8)], None, None)
-    far = Config({"A": 64, "B": "y", "C": 2})
-    assert legal.nearest([far]) == [Config({"A": 8, "B": "y", "C": 2})]
-    assert legal.nearest([far, far, legal[3]]) == [Config({"A": 8, "B": "y", "C": 2}), legal[3]]
-    assert legal.nearest_indices([legal[3], far, legal[3]])[::2] == [3, 3]
-    nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
-    assert nothing.nearest([far]) == []
-
-
-def test_positions_follow_the_scale() -> None:
-    space = Space.build(
-        (powers_of_two("X", 1, 16), choice("V", 1, 2, 3, 5), choice("MODE", "a", "b")), (), None, None
-    )
-    log2, linear, none = space.positions
-    assert log2 is not None
-    assert log2.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert linear is not None
-    assert linear.tolist() == [0, 0.25, 0.5, 1]
-    assert none is None
-
-
-def test_a_space_of_given_configs_keeps_their_order() -> None:
-    configs = [{"X": 4, "MODE": "b"}, {"X": 1, "MODE": "a"}]
-    space = Space.of((powers_of_two("X", 1, 8), choice("MODE", "a", "b")), configs)
-    assert [dict(config) for config in space] == configs
-    assert [space.index_of(config) for config in configs] == [0, 1]
-    assert {"X": 8, "MODE": "a"} not in space
-
-
-def test_a_kernel_without_parameters_has_one_config() -> None:
-    space = Space.build((), (), None, None)
-    assert list(space) == [Config({})]
-    assert space.index_of({}) == 0
-    assert len(space.neighbours(0)) == 0
-
-
 def test_scales_follow_from_values() -> None:
     assert choice("A", 8, 2, 4) == Parameter("A", (2, 4, 8), "log2")
     assert choice("A", 0, 1, 2).scale == "linear"
     assert choice("A", True, False).scale == "categorical"
     assert powers_of_two("A", 3, 20).values == (4, 8, 16)
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "scale", "message"),
-    [
-        ("not a name", (1,), "log2", "is an identifier"),
-        ("A", (), "log2", "needs distinct values"),
-        ("A", (1, 1), "log2", "needs distinct values"),
-        ("A", (1,), "cubic", "scale of A is one of"),
-    ],
-)
-def test_a_wrong_parameter_is_refused(name: str, values: Any, scale: str, message: str) -> None:
-    with pytest.raises(DeclarationError, match=message):
-        Parameter(name, values, scale)
 
 
 def test_a_config_is_an_immutable_mapping() -> None:
@@ -274,3 +133,65 @@ def test_a_config_is_an_immutable_mapping() -> None:
         config.A = 2
     with pytest.raises(AttributeError, match="config has no C; it has A, B"):
         _ = config.C
+
+
+@pytest.mark.parametrize("rule", [lambda p, d, c: c.X > 1 and c.Y > 1, lambda p, d, c: c.Z == 1])
+def test_a_rule_that_does_not_take_arrays_is_refused(rule: Any) -> None:
+    with pytest.raises(DeclarationError, match=r'must work on arrays as on scalars; "odd" does not'):
+        Space.build(PARAMETERS, (Constraint("odd", rule),), None, None)
+
+
+def test_near_a_config_is_what_is_legal_and_differs_in_few_parameters() -> None:
+    whole = Space.build(PARAMETERS, (THREADS, WHOLE), None, None)
+    for centre in (whole[0], whole[len(whole) // 2], whole[-1]):
+        differing = {each: sum(each[name] != centre[name] for name in centre) for each in whole}
+        one, two = ({each for each, count in differing.items() if 1 <= count <= most} for most in (1, 2))
+        index = whole.index_of(centre)
+        neighbours = [whole[row] for row in whole.neighbours(index).tolist()]
+        assert (set(neighbours), len(neighbours)) == (one, len(one))
+        steps = [abs(np.log2(config.X / centre.X)) for config in neighbours if config.X != centre.X]
+        assert steps == sorted(steps), "the nearest first"
+        assert {whole[row] for row in whole.beside(index, 10_000).tolist()} == two
+        # The same without looking at all that is legal.
+        alone = Space.at(PARAMETERS, (THREADS, WHOLE), None, None, centre)
+        assert {alone[row] for row in alone.beside(0, 10_000).tolist()} == two
+        around = whole.around(index, 3, 400, np.random.default_rng(1)).tolist()
+        assert len(set(around)) == len(around) > 5
+        assert {differing[whole[row]] for row in around} <= {2, 3}
+
+
+def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
+    parameters = (powers_of_two("A", 1, 64), choice("B", "x", "y"), choice("C", 1, 2, 3))
+    legal = Space.build(parameters, [Constraint("A is small", lambda p, d, c: c.A <= 8)], None, None)
+    far, near = Config({"A": 64, "B": "y", "C": 2}), Config({"A": 8, "B": "y", "C": 2})
+    assert legal.nearest([far, far, legal[3]]) == [near, legal[3]]
+    nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
+    assert nothing.nearest([far]) == []
+    assert [None if each is None else each.tolist() for each in legal.positions] == [
+        [0, 1 / 6, 2 / 6, 0.5, 4 / 6, 5 / 6, 1], None, [0, 0.5, 1],
+    ]  # fmt: skip
+
+
+def test_a_space_may_be_of_given_configs_or_of_the_only_one() -> None:
+    configs = [{"X": 4, "MODE": "b"}, {"X": 1, "MODE": "a"}]
+    space = Space.of((powers_of_two("X", 1, 8), choice("MODE", "a", "b")), configs)
+    assert [dict(config) for config in space] == configs
+    for wrong in ({"X": 8, "MODE": "a"}, {"X": 4, "MODE": "c"}, {"X": 4}, configs[0] | {"W": 1}, 7):
+        assert wrong not in space
+    with pytest.raises(InputError, match=r"a config must be legal in this space, got .*'X': 5"):
+        space.index_of({"X": 5, "MODE": "a"})
+    only = Space.build((), (), None, None)
+    assert (list(only), only.index_of({}), len(only.neighbours(0))) == ([Config({})], 0, 0)
+
+
+WRONG = (
+    ("not a name", (1,), "is an identifier"),
+    ("A", (), "needs distinct values"),
+    ("A", (1, 1), "distinct"),
+)
+
+
+@pytest.mark.parametrize(("name", "values", "message"), WRONG)
+def test_a_wrong_parameter_is_refused(name: str, values: Any, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Parameter(name, values, "log2")
