@@ -20,7 +20,7 @@ from tuner.declare.space import Config
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, Measurement, Outcome
 from tuner.workers import compile_pool
 from tuner.workers.bench import CompiledConfig
-from tuner.workers.compile_pool import CompilePool, compile_limit_s, ruled_out, workers_for
+from tuner.workers.compile_pool import CompilePool, ruled_out
 
 Make = Callable[..., CompilePool]
 #: Seconds that a test waits before it gives up.
@@ -132,11 +132,6 @@ def test_a_cuda_source_that_takes_all_memory_fails_alone(monkeypatch: pytest.Mon
         assert (failure.outcome, OUT_OF_MEMORY in failure.reason) == (Outcome.COMPILE_FAILED, True)
 
 
-def test_the_time_limit_follows_past_compilations_and_has_a_floor() -> None:
-    assert compile_limit_s([]) == compile_limit_s([0.1] * 50) == compile_pool.LIMIT_FLOOR_S
-    assert compile_limit_s([20.0] * 96 + [900.0] * 4) == 20.0 * compile_pool.LIMIT_FACTOR
-
-
 # --- what the compiler's report rules out ------------------------------------------------------------
 
 DEVICE = DeviceInfo.from_json(BOARD)
@@ -164,11 +159,3 @@ def test_the_compilers_report_rules_out_what_cannot_launch_or_win(
     if refused is not None:
         assert reason in refused.reason
         assert refused.stages_s == {"compile": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("cores", "devices", "workers"),
-    [(1, 1, 1), (2, 1, 2), (4, 1, 4), (16, 1, 14), (32, 2, 29), (64, 1, 32), (128, 8, 119)],
-)
-def test_compile_workers_take_the_cores_that_there_are(cores: int, devices: int, workers: int) -> None:
-    assert workers_for(cores, devices) == workers

@@ -12,11 +12,11 @@ import pytest
 from fixtures.fake_device import BOARD, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tuner.devices.fake.device import FakeDevice
 
 from tuner.declare import catalogue
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.problem import Operation, Problem, Tensor, Work
-from tuner.devices.fake.device import FakeDevice
 from tuner.devices.protocol import GUARD_BYTES
 from tuner.errors import DeclarationError
 from tuner.workers.inputs import ROOM, Inputs, bits
@@ -45,19 +45,14 @@ def whole(workload: Workload, name: str) -> Any:
     return base
 
 
-def test_the_right_answer_passes() -> None:
+def test_the_right_answer_passes_and_none_does_not() -> None:
     workload = toy()
+    assert workload.check()[1] == "left elements unwritten, or computed NaN"
     right(workload)
     error, wrong = workload.check()
     assert wrong == ""
     assert 0 < error.bound_ratio < 0.2
     assert 0 < error.rms_rel <= error.max_rel < 1e-6
-
-
-def test_nothing_written_is_found() -> None:
-    error, wrong = toy().check()
-    assert wrong == "left elements unwritten, or computed NaN"
-    assert math.isnan(error.bound_ratio)
 
 
 @settings(max_examples=30)
@@ -126,28 +121,11 @@ def test_inputs_are_placed_anew_in_the_same_memory(dtype: str) -> None:
     assert (x == first).all()
     assert workload.arrays["x"] is x
     assert x.ctypes.data == address
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
-def test_a_flip_changes_one_element_into_another_of_its_kind_and_is_turned_back(dtype: str) -> None:
-    workload = Workload(DEVICE, summed(dtype), 1)
-    x = workload.arrays["x"]
-    before = x.copy()
-    for _ in range(20):
-        workload.inputs.flip()
-        [place] = numpy.flatnonzero(x != before)
-        was, now = before[place].item(), x[place].item()
-        assert now == -was if dtype.startswith("float") else abs(now - was) == 1
-    assert workload.touched() == ""
-    assert (x == before).all()
-
-
-def test_outputs_of_other_inputs_are_called_stale() -> None:
-    workload = toy()
-    stale = workload.references["y"].copy()
-    workload.begin(workload.second)
-    workload.arrays["y"][...] = stale
-    assert workload.check()[1].startswith("returned a stale result")
+    inputs.flip()
+    [place] = numpy.flatnonzero(x != first)
+    was, now = first[place].item(), x[place].item()
+    assert now == -was if dtype.startswith("float") else abs(now - was) == 1
+    assert workload.touched() == "", "it is turned back"
 
 
 def test_a_reference_that_is_a_view_of_its_input_stays_what_it_was() -> None:
@@ -202,18 +180,6 @@ def test_float32_sums_in_any_order_and_any_number_of_parts_pass(k: int, parts: i
     assert workload.check()[1] == ""
 
 
-def tf32(x: Any) -> Any:
-    """Ten bits of fraction, as tensor cores take float32."""
-    return (x.view(numpy.uint32) & numpy.uint32(0xFFFFE000)).view(numpy.float32)
-
-
-@pytest.mark.parametrize("k", [1, 16, 300, 4096])
-def test_products_of_less_precision_are_wrong(k: int) -> None:
-    workload = gemm(32, 32, k, seed=k)
-    workload.arrays["c"][...] = tf32(workload.arrays["a"]) @ tf32(workload.arrays["b"])
-    assert "times what rounding explains" in workload.check()[1]
-
-
 # --- several outputs, other dtypes ----------------------------------------------------------------------------
 
 
@@ -245,15 +211,6 @@ def test_several_outputs_are_all_checked() -> None:
     right(workload)
     whole(workload, "doubled")[0] = 1
     assert workload.check()[1] == "wrote outside of doubled"
-
-
-def test_a_reference_of_zeros_can_be_met() -> None:
-    zero = replace(TOYS, reference=lambda xp, p, arrays: xp.zeros(p.n))
-    workload = Workload(DEVICE, zero.problem({"n": 10}), 1)
-    right(workload)
-    assert workload.check()[1] == ""
-    workload.arrays["y"][3] = 1e-30
-    assert workload.check()[1] != ""
 
 
 def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> None:
@@ -326,10 +283,6 @@ def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
     assert own.arrays["x"].tolist() == list(range(100))
     own.arrays["x"][7] = 0
     assert changed(own) == ["x"]
-
-
-def test_a_rule_that_returns_none_leaves_normal_numbers() -> None:
-    assert (inputs(lambda *told: None).arrays["x"] == inputs(None).arrays["x"]).all()
 
 
 def test_too_few_numbers_are_told() -> None:
