@@ -239,7 +239,9 @@ def forest_of(trees: Sequence[Mapping[str, Any]], features: int, share: float = 
 
     for number, tree in enumerate(trees):
         walk(number, tree, 0)
-    thresholds = [np.unique([each[2] for each in questions if each[1] == of]) for of in range(features)]
+    thresholds = [
+        np.unique([value for _, feature, value, *_ in questions if feature == of]) for of in range(features)
+    ]
     nodes = [
         (tree, feature, thresholds[feature].searchsorted(value), low, high)
         for tree, feature, value, low, high in questions

@@ -16,19 +16,17 @@ from itertools import count
 
 import numpy as np
 
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
-from tuner.lookup.snapshot import gather
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
 from tuner.model.stored import models
 from tuner.model.survey_pool import KnownTimes, Named, Pool
-from tuner.results.record import ProblemKey, Subject
+from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
 
@@ -307,26 +305,16 @@ class Design:
 
 
 def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
-    """The design of a survey that goes on from all that is known of the operation on such a device."""
+    """The design of a survey that goes on from all surveys of the operation on such a device."""
     made, operation = Design(request, device, proposals(request, device, store)), request.operation
-    dtype = request.ranges.dtype or operation.dtypes[0]
-    subject = Subject(operation.name, dtype, device.kind, request.regime, device.name)
-    declared = Catalogue({operation.name: operation}, request.kernels)
-    known: list[tuple[Problem, Mapping[Named, float]]] = [
-        (tuned.problem, {named: timed.time_s for named, timed in tuned.times.items()})
-        for tuned in gather(store, subject, declared)
-    ]
     parts = store.survey_parts(operation.name, device, request.regime)
-    surveyed = joined(parts, operation, request.kernels)
-    if surveyed is not None:  # earlier, also by this survey
-        known += [
-            (problem, {surveyed.configs[at]: time_s for at, time_s in times.items() if at != LIBRARY})
-            for problem, times in zip(surveyed.problems, surveyed.by_problem(), strict=True)
-        ]
-    for problem, times_s in known:
-        numbered = {made.pool.number(named): time_s for named, time_s in times_s.items()}
-        numbered.pop(None, None)
-        made.times.add(ProblemKey.of(problem), numbered)  # type: ignore[arg-type]
+    if (surveyed := joined(parts, operation, request.kernels)) is None:
+        return made
+    for problem, times_s in zip(surveyed.problems, surveyed.by_problem(), strict=True):
+        times_s.pop(LIBRARY, None)
+        numbers = {at: made.pool.number(surveyed.configs[at]) for at in times_s}
+        known = {number: times_s[at] for at, number in numbers.items() if number is not None}
+        made.times.add(ProblemKey.of(problem), known)
     return made
 
 

@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
-from tuner.lookup.legality import Points, is_point
+from tuner.lookup.legality import Points
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ProblemKey
@@ -60,11 +60,8 @@ class Pool:
         """Number of a config. One without is taken in if that is wanted and there is room; else it has None."""
         number, kernel = self._numbers.get(named), self._kernels.get(named[0])
         if number is None and take_in and kernel is not None and len(self.configs) < self._most:
-            if not is_point(kernel.parameters, named[1]):
-                return None
-            config = Config({parameter.name: named[1][parameter.name] for parameter in kernel.parameters})
-            number = self._numbers[named[0], config] = len(self.configs)
-            self.configs.append((kernel, config))
+            number = self._numbers[named] = len(self.configs)
+            self.configs.append((kernel, named[1]))
         return number
 
     def named(self, number: int) -> Named:
@@ -178,18 +175,6 @@ class KnownTimes:
         """Times at a problem itself."""
         return self._times_s.get(problem, {})
 
-    def _near(self, problem: ProblemKey) -> list[tuple[ProblemKey, float]]:
-        """The nearest problems, and how far they are, in doublings of dims."""
-        if not self._places:
-            return []
-        known = list(self._times_s)
-        unlike = [
-            OTHER_ARITHMETIC * (key.dtype != problem.dtype) + OTHER_LAYOUT * (key.layout != problem.layout)
-            for key in known
-        ]
-        apart = distances(np.array(self._places), log_dims(problem.shape), np.array(unlike))
-        return [(known[at], float(apart[at])) for at in np.argsort(apart, kind="stable")[:NEAREST].tolist()]
-
     def promising(self, problem: ProblemKey) -> tuple[list[int], float]:
         """Configs that were timed near a problem, the most promising first.
 
@@ -197,16 +182,22 @@ class KnownTimes:
             Their numbers, and the seconds that the best is expected to take by the nearest problem; 0 if
             nothing was timed.
         """
-        scores: dict[int, float] = {}
-        near = self._near(problem)
-        for key, apart in near:
-            times_s = self._times_s[key]
+        if not self._places:
+            return [], 0.0
+        known, scores = list(self._times_s), dict[int, float]()
+        unlike = [
+            OTHER_ARITHMETIC * (key.dtype != problem.dtype) + OTHER_LAYOUT * (key.layout != problem.layout)
+            for key in known
+        ]
+        here = log_dims(problem.shape)
+        apart = distances(np.array(self._places), here, np.array(unlike))
+        nearest = np.argsort(apart, kind="stable")[:NEAREST].tolist()
+        for at in nearest:
+            times_s = self._times_s[known[at]]
             best_s = min(times_s.values())
             for number, time_s in times_s.items():
-                score = math.log(time_s / best_s) + FALLS_BEHIND * apart
+                score = math.log(time_s / best_s) + FALLS_BEHIND * float(apart[at])
                 scores[number] = min(score, scores.get(number, math.inf))
-        expected_s = 0.0
-        for key, _ in near[:1]:
-            doublings = float((log_dims(problem.shape) - log_dims(key.shape)).sum())
-            expected_s = min(self._times_s[key].values()) * 2.0 ** max(doublings, 0.0)
+        doublings = max(float((here - self._places[nearest[0]]).sum()), 0.0)
+        expected_s = min(self._times_s[known[nearest[0]]].values()) * 2.0**doublings
         return sorted(scores, key=lambda number: (scores[number], number)), expected_s

@@ -12,7 +12,7 @@ from tuner.declare.problem import Problem
 from tuner.model.survey_design import Turn
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.survey import LIBRARY, Timing
-from tuner.workers.bench import CompiledConfig, survey_first_limit_s
+from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 
@@ -93,7 +93,8 @@ class Timer:
             if step.config is None:
                 self._steps = deque(other for other in self._steps if other.turn is not step.turn)
             else:
-                step.turn.timings.append(_failed(step, failure))
+                outcome = Outcome.TIMED_OUT if failure.timed_out or failure.alarmed else Outcome.CRASHED
+                step.turn.timings.append(Timing(0, step.config, outcome, reason=str(failure)))
         has_ended = not self._steps or self._steps[0].turn is not step.turn
         if self._worker.restarts > restarts:
             self._sent.clear()
@@ -109,7 +110,6 @@ class Timer:
             self._worker.send({
                 "do": "prepare_survey", "problem": named(step.turn.problem), "regime": self._regime,
                 "seed": random.SystemRandom().randrange(2**32), "checked": bool(step.turn.configs),
-                "best_s": _best_s(step.turn),
             })  # fmt: skip
             return
         message: dict[str, Any] = {"do": "survey", "key": ""}
@@ -122,10 +122,6 @@ class Timer:
         self._worker.send(message)
 
 
-def _best_s(turn: Turn) -> float | None:
-    return min((timing.time_s for timing in turn.timings if not timing.outcome.failed), default=None)
-
-
 def _timing(config: int, measurement: Measurement) -> Timing:
     time_s, outcome = measurement.time_s or 0.0, measurement.outcome
     if outcome.failed:
@@ -134,13 +130,3 @@ def _timing(config: int, measurement: Measurement) -> Timing:
         return Timing(0, config, Outcome.LAUNCH_FAILED, reason="a clock told no time")
     digits = f".{DIGITS}g"
     return Timing(0, config, outcome, float(format(time_s, digits)), float(format(measurement.noise, digits)))
-
-
-def _failed(step: _Step, failure: WorkerFailed) -> Timing:
-    """What is kept of a config whose worker failed; one stopped in its first run takes at least that long."""
-    assert step.config is not None
-    if failure.alarmed:
-        least_s = survey_first_limit_s(_best_s(step.turn))
-        return Timing(0, step.config, Outcome.PRUNED, least_s, 0.0, "stopped in its first run")
-    outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.CRASHED
-    return Timing(0, step.config, outcome, reason=str(failure))

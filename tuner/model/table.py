@@ -97,12 +97,6 @@ class FeatureRows:
     library_s: Floats
     roofline: Floats
 
-    @property
-    def target(self) -> Floats:
-        """log(time / reference)."""
-        logs: Floats = self.targets.mean(axis=0)
-        return logs
-
     @cached_property
     def ends(self) -> Numbers:
         """Where the rows of each problem begin, and where the last one's end, shape (problems + 1,)."""

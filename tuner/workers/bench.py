@@ -17,10 +17,17 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
-from tuner.results.measurement import CompileReport, Error, Measurement, Outcome, memory_reason
+from tuner.results.measurement import (
+    KINDS_OF_INPUTS,
+    CompileReport,
+    Error,
+    Measurement,
+    Outcome,
+    memory_reason,
+)
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
-from tuner.workers.further_checks import broken_promise
+from tuner.workers.further_checks import KINDS, broken_promise
 from tuner.workers.sampling import (
     BRIEF_SAMPLES,
     CheckedSamples,
@@ -116,15 +123,10 @@ MIN_BLOCKS = 3
 #: Readings of the board that are kept for each block.
 READ = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
 #: Seconds that a survey's first run may take, and times of the best: to replace the worker takes seconds, too.
-SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR = 4.0, 20.0
+FIRST_FLOOR_S, FIRST_FACTOR = 4.0, 20.0
 #: A survey's samples of the library, with which all configs are compared: what fits into these seconds, and at
 #: most so many.
 LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
-
-
-def survey_first_limit_s(best_s: float | None) -> float:
-    """Seconds that a config's first run may take where the best takes so many, or none was timed yet."""
-    return max(SURVEY_FIRST_FLOOR_S, SURVEY_FIRST_FACTOR * (best_s or 0.0))
 
 
 class _Refused(Exception):
@@ -157,12 +159,14 @@ class _Player(CheckedSamples):
         stages_s: Seconds spent in each stage.
         error: Its error when it was verified.
         first_s: Seconds of its first run, including waiting for the device.
+        kinds: Kinds of inputs at which it kept the promise of a precision; 0 if that was not tested.
     """
 
     config: CompiledConfig | None = None
     stages_s: dict[str, float] = field(default_factory=dict)
     error: Error | None = None
     first_s: float = 0.0
+    kinds: int = 0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -204,7 +208,7 @@ class Bench:
     energy: bool = False
     unwell: bool = field(default=False, init=False)
     limit: ErrorLimit | None = field(default=None, init=False)
-    best_s: float | None = None
+    best_s: float | None = field(default=None, init=False)
 
     def _player(
         self, run: Run = _not_loaded, config: CompiledConfig | None = None, allowance: float = 1.0
@@ -274,6 +278,7 @@ class Bench:
             if finals and not wrong and player.allowance <= 1 and self.workload.problem.precision != IEEE:
                 # Such a precision is as exact as the library for every input.
                 broken = broken_promise(self.device, self.workload, player.run)
+                player.kinds = len(KINDS)
         self._refuse(player, wrong, finals)
         if broken:
             raise _Refused(Outcome.INACCURATE, broken)
@@ -350,9 +355,10 @@ class Bench:
         return player.measurement(Outcome.WRONG_RESULT if is_wrong else Outcome.LAUNCH_FAILED, reason)
 
     def _circumstances(self, player: _Player) -> dict[str, float]:
-        """Returns the circumstances of a run, with the error limit."""
+        """Returns the circumstances of a run, with the error limit and what its promise was tested at."""
         limit = self.limit.circumstances if self.limit is not None else {}
-        return {**self.device.circumstances(player.run), **limit}
+        kinds = {KINDS_OF_INPUTS: float(player.kinds)} if player.kinds else {}
+        return {**self.device.circumstances(player.run), **limit, **kinds}
 
     def _energy(self, player: _Player, screened: Screened) -> dict[str, float]:
         """Power during back-to-back runs and energy of one; empty unless it is wanted and can be had."""
@@ -515,7 +521,7 @@ class Bench:
     def survey(self, compiled_config: CompiledConfig | None) -> Measurement | None:
         """Times a config for a survey, which needs many times rather than exact ones; notes the best.
 
-        A first run that takes far too long ends this process; see `survey_first_limit_s`.
+        A first run that takes far too long ends this process.
 
         Args:
             compiled_config: The config; None for the library, which is not verified.
@@ -526,7 +532,7 @@ class Bench:
         if compiled_config is None:
             measurement = self._library_briefly()
         else:
-            limit_s = survey_first_limit_s(self.best_s)
+            limit_s = max(FIRST_FLOOR_S, FIRST_FACTOR * (self.best_s or 0.0))
             measurement = self.measure(compiled_config, self.best_s, limit_s, brief=True)
         if measurement is not None and measurement.outcome is Outcome.MEASURED:
             self.best_s = min(self.best_s or math.inf, measurement.time_s or math.inf)

@@ -60,6 +60,7 @@ def _empty_lines(xp: Any, x: Any) -> Any:
 
 #: In words -> how normal inputs become such.
 KINDS: Mapping[str, Changes] = {
+    "all a third": lambda xp, x: xp.full_like(x, 1 / 3),  # every sum is rounded the same way
     "uniform from 0 to 1": lambda xp, x: xp.abs(x) % 1,
     "positive": lambda xp, x: xp.abs(x),
     "lognormal with sigma 2": _lognormal,
@@ -75,7 +76,8 @@ KINDS: Mapping[str, Changes] = {
 }
 #: Those of problems whose float64 references take long, and from how many flops on.
 FEW_KINDS = (
-    "uniform from 0 to 1", "lognormal with sigma 2", "normal with outliers of 1e4", "normal with a NaN",
+    "all a third", "uniform from 0 to 1", "lognormal with sigma 2", "normal with outliers of 1e4",
+    "normal with a NaN",
 )  # fmt: skip
 LONG_FLOPS = 2e12
 

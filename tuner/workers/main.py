@@ -130,7 +130,7 @@ class DeviceHandlers:
         self._bench = None
         self._generator = self._generator or self._device.random(seed)
         workload = Workload(self._device, problem, seed, message["checked"], self._generator)
-        self._bench = Bench(self._device, workload, message["regime"], best_s=message["best_s"])
+        self._bench = Bench(self._device, workload, message["regime"])
         return self._told()
 
     def rest(self, message: dict[str, Any]) -> Answer:

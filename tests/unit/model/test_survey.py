@@ -37,7 +37,8 @@ FAULTS_SEEN = {
     "wrong_result": Outcome.WRONG_RESULT, "unwritten": Outcome.WRONG_RESULT,
     "out_of_bounds": Outcome.WRONG_RESULT, "writes_input": Outcome.WRONG_RESULT,
     "crash": Outcome.CRASHED, "exit": Outcome.CRASHED, "rubbish": Outcome.CRASHED,
-    "compile_failed": Outcome.COMPILE_FAILED, "compile_crash": Outcome.COMPILE_FAILED, "hang": Outcome.PRUNED,
+    "compile_failed": Outcome.COMPILE_FAILED, "compile_crash": Outcome.COMPILE_FAILED,
+    "hang": Outcome.TIMED_OUT,
 }  # fmt: skip
 
 
