@@ -108,7 +108,7 @@ def contents(result: Answer | Champion, kernel: Kernel, problem: Problem, format
             f"{', '.join(record.config) or 'none'}; tune again"
         )
     config = Config({name: record.config[name] for name in names})
-    kernel = kernel.as_recorded(record.versions.get("fallback", ""), problem, record.device)
+    kernel = kernel.as_recorded(record.fallback, problem, record.device)
     for constraint in kernel.constraints:
         if not constraint.for_speed and not constraint.rule(problem, record.device, config):
             raise InputError(

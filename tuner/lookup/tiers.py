@@ -15,6 +15,7 @@ from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.snapshot import Snapshot, predictor
 from tuner.lookup.stale import staleness
+from tuner.results.measurement import KINDS_OF_INPUTS
 from tuner.results.record import Champion, Record, Role, Subject, rank_in_time
 
 if TYPE_CHECKING:
@@ -45,16 +46,19 @@ class Case:
         return self.snapshot.store if self.snapshot.has_problem(self.question.problem) else None
 
     def kernels(self) -> list[Kernel]:
-        """The kernels that may answer, as declared now."""
+        """The kernels that may answer by what was timed at other problems, as declared now.
+
+        A kernel that is not declared for the problem's precision is tested at the problem itself, or not used.
+        """
         operation, kind = self.question.problem.operation, self.question.device.kind
-        only, catalogue = self.question.kernel, self.catalogue
+        only, catalogue, precision = self.question.kernel, self.catalogue, self.question.problem.precision
         return self.snapshot.once(
-            ("kernels", operation, kind, only, self.finishing, id(catalogue)),
+            ("kernels", operation, kind, only, precision, self.finishing, id(catalogue)),
             lambda: [
                 kernel
                 for kernel in catalogue.kernels
                 if kernel.operation == operation and only in ("", kernel.name) and kernel.kind == kind
-                if kernel.scope.epilogues or not self.finishing
+                if precision in kernel.scope.precisions and (kernel.scope.epilogues or not self.finishing)
             ],
             catalogue,
         )
@@ -67,12 +71,19 @@ class Case:
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.
 
-        A kernel that is not declared any more, or in a file that was not read, cannot be asked.
+        So is one of a kernel that is not declared for the problem's precision, unless its finals tested that it
+        keeps the precision's promise. A kernel that is not declared any more, or in a file that was not read,
+        cannot be asked.
         """
-        declared = [kernel for kernel in self.kernels() if kernel.name == record.kernel]
-        if self.problem is None or not declared:
+        named = record.kernel, self.question.problem.operation, self.question.device.kind
+        kernels = (one for one in self.catalogue.kernels if one.name == record.kernel)
+        declared = next((one for one in kernels if (one.name, one.operation, one.kind) == named), None)
+        if self.problem is None or declared is None:
             return True
-        return bool(legal(declared[0], self.problem, self.question.device, [record.config])[0][0])
+        circumstances = record.measurement.circumstances
+        if self.problem.precision not in declared.scope.precisions and KINDS_OF_INPUTS not in circumstances:
+            return False
+        return bool(legal(declared, self.problem, self.question.device, [record.config])[0][0])
 
 
 def exact(case: Case) -> Answer | None:

@@ -13,6 +13,8 @@ from tuner.results import codec
 
 #: Times within this share of each other are reported as the same (NVBench uses the same threshold).
 SAME_WITHIN = 0.005
+#: Circumstance of a finalist: kinds of inputs at which it kept the promise of a precision other than ``ieee``.
+KINDS_OF_INPUTS = "kinds_of_inputs"
 #: A time longer than the library's by more than this share is slower than the library.
 SLOWER = 0.03
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.

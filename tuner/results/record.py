@@ -16,7 +16,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import IEEE, PRECISIONS, worded
 from tuner.errors import InputError
 from tuner.results import codec
-from tuner.results.measurement import Comparison, Measurement, doubts
+from tuner.results.measurement import KINDS_OF_INPUTS, Comparison, Measurement, doubts
 
 if TYPE_CHECKING:
     from tuner.declare.kernel import Kernel
@@ -216,6 +216,15 @@ class Record:
     origin: str = ""
     id: Id = field(default_factory=new_id)
     measured_at: str = field(default_factory=utc_now)
+
+    @property
+    def fallback(self) -> str:
+        """The plain kernel behind a kernel that may refuse inputs, with its config; empty for the declared one.
+
+        One that was not tested at all kinds of inputs does not count.
+        """
+        is_tested = KINDS_OF_INPUTS in self.measurement.circumstances
+        return self.versions.get("fallback", "") if is_tested else ""
 
     @property
     def verification(self) -> int:

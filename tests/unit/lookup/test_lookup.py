@@ -11,8 +11,8 @@ from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, libr
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
-from tuner.results.measurement import Comparison, Measurement, Outcome
-from tuner.results.record import Champion, Pair, ProblemKey, Role
+from tuner.results.measurement import KINDS_OF_INPUTS, Comparison, Measurement, Outcome
+from tuner.results.record import Champion, Pair, ProblemKey, Role, new_id
 from tuner.store import Store
 
 #: Keys that scripts rely on, in the order in which they are printed.
@@ -70,6 +70,20 @@ def test_the_library_is_the_answer_where_it_was_faster(store: Store, speedup: fl
     problem = gemm(64, 64, 64)
     crown(store, record(problem), library(problem), speedup)
     assert answer(store, problem, BOARD).to_json()["use"] == use
+
+
+def test_a_plain_kernel_answers_for_a_precision_only_where_its_promise_was_tested(store: Store) -> None:
+    problem = replace(gemm(512, 640, 8192), precision="emulated")
+    untested = record(problem, role=Role.FINAL)
+    crown(store, untested, library(problem), 2.0)
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.use) == ("default", "cuBLAS")
+    tested = replace(untested.measurement, circumstances={KINDS_OF_INPUTS: 13.0})
+    crown(store, replace(untested, id=new_id(), measurement=tested), library(problem), 2.0)
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.kernel, told.use) == ("exact", "naive", "kernel")
+    near = answer(store, replace(problem, shape=(("m", 512), ("n", 640), ("k", 8000))), BOARD)
+    assert near.kernel != "naive", "its promise was tested at another problem"
 
 
 def test_a_study_without_finals_is_answered_by_its_best_trial(store: Store) -> None:

@@ -33,35 +33,6 @@ def champions(*rows: int, layout: str = "nn", **config: Any) -> None:
         )  # fmt: skip
 
 
-def test_a_product_takes_what_was_packed_and_packs_once(gpu: Log) -> None:
-    champions(256, 512)
-    b = on_board(256, 128)
-    packed = tuner.pack(b)
-    for rows in (256, 512, 256):
-        a = on_board(rows, 256)
-        np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ b.host, rtol=1e-3, atol=1e-3)
-    assert len(gpu.packed) == 1
-    assert gpu.took_packed == [True] * 3
-
-
-def test_it_tells_what_it_is_and_a_later_change_of_the_array_does_not_reach_it(gpu: Log) -> None:
-    champions()
-    a, b = on_board(256, 256), on_board(256, 128)
-    packed, before = tuner.pack(b), a.host @ b.host
-    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
-    assert "packed float32 of shape (256, 128) on cuda:0" in repr(packed)
-    b.host[...] = 0
-    np.testing.assert_allclose(tuner.matmul(a, packed).host, before, rtol=1e-3, atol=1e-3)
-
-
-def test_a_transposed_view_is_packed_as_it_lies(gpu: Log) -> None:
-    champions(layout="nt")
-    a, b = on_board(256, 256), on_board(128, 256).T
-    packed = tuner.pack(b)
-    np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ b.host, rtol=1e-3, atol=1e-3)
-    assert gpu.took_packed == [True]
-
-
 def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
     told = "double_sums BM=64 BN=64 BK=32 WM=16 WN=32 STAGES=3 VECTOR=4 SWATH=8 SPLIT_K=1"
     crowned(
@@ -71,13 +42,6 @@ def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
     )  # fmt: skip
     found = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
     assert found.fallback == told
-
-
-def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
-    champions(256)
-    champions(512, CHUNK=64)
-    tuner.matmul(on_board(512, 256), tuner.pack(on_board(256, 128)))
-    assert gpu.took_packed == [False]
 
 
 def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
@@ -152,3 +116,21 @@ def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) ->
     launching = pytest.importorskip("tuner.devices.cuda.launching", reason="counting needs CuPy")
     monkeypatch.setattr(launching, "_COUNTERS", {0: np.array([3], np.uint32), 1: np.array([4], np.uint32)})
     assert tuner.fallbacks() == 7
+
+
+@pytest.mark.parametrize("letter", ["n", "t"])
+def test_a_product_takes_what_was_packed_once_whatever_happens_to_the_array(letter: str, gpu: Log) -> None:
+    champions(256, 512, layout=f"n{letter}")
+    b = on_board(256, 128) if letter == "n" else on_board(128, 256).T
+    packed, before = tuner.pack(b), b.host.copy()
+    assert f"packed float32 of shape (256, 128) on cuda:0, {packed.bytes} bytes" in repr(packed)
+    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
+    b.host[...] = 0
+    for rows in (256, 512, 256):
+        a = on_board(rows, 256)
+        np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ before, rtol=1e-3, atol=1e-3)
+    assert (len(gpu.packed), gpu.took_packed) == (1, [True] * 3)
+    # A kernel that packs otherwise takes the copy.
+    champions(1024, layout=f"n{letter}", CHUNK=64)
+    tuner.matmul(on_board(1024, 256), packed)
+    assert gpu.took_packed[-1] is False
