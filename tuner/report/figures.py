@@ -272,8 +272,8 @@ def speedup_map(champions: Sequence[Champion]) -> go.Figure:
             "line": {"width": 1},
         }
         points(figure, [place[:3] for place in places], "m %{y}, n %{x}", name=operation, marker=marker)
-    colours = {"colorscale": "RdYlGn", "cmid": 1, "cmin": 0.5, "cmax": 1.5, "colorbar": {"title": "x library"}}
-    figure.update_layout(coloraxis=colours)
+    scale = {"colorscale": "RdYlGn", "cmid": 1, "cmin": 0.5, "cmax": 1.5, "colorbar": {"title": "x library"}}
+    figure.update_layout(coloraxis=scale)
     figure.update_xaxes(title="n", type="log").update_yaxes(title="m", type="log")
     return titled(figure, "Speed-ups by size", 480)
 

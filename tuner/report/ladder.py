@@ -25,7 +25,7 @@ from tuner.cli.options import (
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
+from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Parameter, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
@@ -215,13 +215,13 @@ class Climb:
         finally:
             policy.close()
             session.pool.cancel()
-        times_s, codes = leaderboard.times_s, leaderboard.compiled_configs
-        best = min((key for key in times_s if key in codes), key=lambda key: times_s[key], default=None)
+        times_s = leaderboard.times_s
+        best = min(times_s, key=times_s.__getitem__, default=None)
         if best is None:
             return None
         measurement = Measurement(Outcome.MEASURED, samples_s=(times_s[best],))
-        trials = budget.progress.trials
-        return Rung(section, step, kernel, best[1], measurement, trials, codes[best])
+        (code,) = session.compile_all({0: render(kernel, session.problem, best[1])}).values()
+        return Rung(section, step, kernel, best[1], measurement, budget.progress.trials, code)
 
     # ---- what the steps are compared with
 

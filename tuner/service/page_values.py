@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.errors import NothingFound
 from tuner.extras import required
 from tuner.lookup import tune_command
 from tuner.lookup.asking import completed_device
 from tuner.lookup.snapshot import ANSWER
 from tuner.night import stored
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
+from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.service import stored_jobs as jobs
 from tuner.service.job_queue import job_json
+from tuner.service.records import known_record
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
 from tuner.store import listing, watched
@@ -50,23 +50,6 @@ def places(view: OpenSnapshot, device: str = "") -> list[Reign]:
 def present(known: Iterable[Reign]) -> list[Champion]:
     """The champions that answer."""
     return [place.champion for place in known if place.champion is not None]
-
-
-def known_record(view: OpenSnapshot, record_id: str) -> tuple[Record, Retraction | None]:
-    """The record of an id, of the database or published, and its retraction.
-
-    Raises:
-        InputError: The text is no id.
-        NothingFound: No record has it.
-    """
-    try:
-        return listing.record_named(view.store, record_id, "this server")
-    except NothingFound:
-        for result in view.snapshot.standing(""):
-            for record in (result.champion.record, result.champion.baseline, *result.runners_up):
-                if record is not None and record.id == record_id:
-                    return record, None
-        raise
 
 
 def record_values(view: OpenSnapshot, record_id: str) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from tuner.declare.catalogue import kernels_json
-from tuner.errors import InputError
+from tuner.errors import InputError, NothingFound
 from tuner.lookup.stale import builtin_now
 from tuner.results.codec import storable
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, Record, Role
+from tuner.results.record import Champion, Record, Retraction, Role
 from tuner.results.survey import Kept
 from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text, view_of
 from tuner.service.responses import Reads, Sends, answered, service_of
@@ -123,10 +123,8 @@ async def records(
 
 @router.get("/records/{record_id}", summary="Everything stored about a record")
 async def record(request: Request, caller: Reads, record_id: str) -> Response:
-    """As `tuner records show --json`; a record that was taken back is told, and marked."""
-    return await answered(
-        request, lambda view: listing.record_json(*listing.record_named(view.store, record_id, "this server"))
-    )
+    """As `tuner records show --json`, of published results, too; a record that was taken back is marked."""
+    return await answered(request, lambda view: listing.record_json(*known_record(view, record_id)))
 
 
 @router.get("/stats", summary="Counts of records by operation and device")
@@ -255,6 +253,23 @@ def _texts(value: Any) -> Iterator[str]:
         yield from (text for part in value for text in _texts(part))
     elif is_dataclass(value):
         yield from (text for part in vars(value).values() for text in _texts(part))
+
+
+def known_record(view: OpenSnapshot, record_id: str) -> tuple[Record, Retraction | None]:
+    """The record of an id, of the database or published, and its retraction.
+
+    Raises:
+        InputError: The text is no id.
+        NothingFound: No record has it.
+    """
+    try:
+        return listing.record_named(view.store, record_id, "this server")
+    except NothingFound:
+        for result in view.snapshot.standing(""):
+            for record in (result.champion.record, result.champion.baseline, *result.runners_up):
+                if record is not None and record.id == record_id:
+                    return record, None
+        raise
 
 
 def _records_page(

@@ -94,14 +94,28 @@ def test_every_page_shows_without_a_complaint_and_asks_nobody_else(
     seen.context.close()
 
 
-def test_figures_can_be_hovered(server: Server, chromium: Any) -> None:
+def test_figures_can_be_hovered_and_read_and_ask_no_cloud(server: Server, chromium: Any) -> None:
     seen = Seen(chromium, viewport={"width": 1100, "height": 900})
+    # As over plain http, where a browser has no clipboard.
+    seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     seen.open(f"{server.base}/problem?{QUESTION}")
     assert len(seen.page.query_selector_all(".plot .main-svg")) >= 2
     point = seen.page.query_selector("#history .points path")
     point.scroll_into_view_if_needed()
     point.hover(force=True)
     seen.page.wait_for_selector("#history .hovertext")
+    buttons = seen.page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
+    assert "Download plot as a PNG" in buttons
+    assert not [title for title in buttons if "Share" in title or "loud" in title]
+    for plot in seen.page.query_selector_all(".plot"):
+        frame, title = plot.bounding_box(), plot.query_selector(".xtitle")
+        if title:
+            place = title.bounding_box()
+            labels = [label.bounding_box() for label in plot.query_selector_all(".xtick")]
+            assert place["y"] + place["height"] <= frame["y"] + frame["height"]
+            assert all(label["y"] + label["height"] <= place["y"] for label in labels)
+    seen.page.click("[data-copy]")
+    seen.page.wait_for_selector("[data-copy]:text-is('Copied')")
     assert seen.said == []
     seen.context.close()
 
@@ -156,6 +170,9 @@ def test_optuna_dashboard_opens_on_the_study_one_came_from(server: Server, chrom
     eventually(lambda: server.get(f"/v1/jobs/{job}").json()["state"] == "done")
     asked = "operation=toy&dims=n=900&dtype=float32&layout=plain&device=Fake+board"
     eventually(lambda: "optuna/study" in httpx.get(f"{server.base}/problem?{asked}", headers=HTML).text)
+    assert re.search(
+        r"Result</h2>.*blocks", httpx.get(f"{server.base}/jobs/{job}", headers=HTML).text, re.DOTALL
+    )
     seen = Seen(chromium)
     seen.open(f"{server.base}/problem?{asked}")
     seen.page.click("text=Open the study in optuna-dashboard")
@@ -192,16 +209,45 @@ def test_the_overview_tells_what_the_sentinels_of_the_last_night_found(server: S
     assert "1 sentinel timed, 0 champions confirmed, nothing slower." in text
 
 
-def test_an_empty_database_says_what_to_do(tmp_path: Path, chromium: Any) -> None:
+def test_a_fresh_clone_shows_what_is_published(tmp_path: Path, chromium: Any) -> None:
     """...and a server under a path of a proxy links there."""
+    asked = "/problem?operation=gemm&dims=4096,4096,4096&device=NVIDIA+H200"
     with serving(f"sqlite:///{tmp_path}/none.db", tmp_path, "--no-jobs", "--root-path", "/tuner") as own:
-        for path in ("/", "/problems", "/jobs", "/wanted", "/optuna/dashboard"):
+        texts = {}
+        for path in ("/", "/problems", "/jobs", "/wanted", "/device?name=NVIDIA+H200", asked):
             found = httpx.get(own.base + path, headers=HTML)
-            assert found.status_code == (404 if "optuna" in path else 200)
+            assert found.status_code == 200
             links = re.findall(r'(?:href|src|action)="([^"]+)"', found.text)
             assert links
             assert all(link.startswith(("/tuner/", "#")) for link in links), links
-        assert "takes new ones" not in httpx.get(own.base, headers=HTML).text
+            texts[path] = found.text
+        assert httpx.get(f"{own.base}/optuna/dashboard", headers=HTML).status_code == 404
+        assert re.search(r'NVIDIA H200</a>.*<td class="n">\d+ of 179 ', texts["/"])
+        assert "<option>NVIDIA H200" in texts["/"].partition("</option>")[0] + "</option>"
+        for name in ("speedups", "map", "roofline"):
+            assert f'id="{name}"' in texts["/device?name=NVIDIA+H200"]
+        assert "measured limits" in texts["/device?name=NVIDIA+H200"]
+        assert "Nothing was measured" not in texts[asked]
+        record = re.search(r'href="/tuner(/records/[^"]+)">its record', texts[asked])
+        assert record is not None
+        assert "gemm 4096 x 4096 x 4096" in httpx.get(own.base + record[1], headers=HTML).text
+        assert own.get(f"/v1{record[1]}").json()["id"] in record[1]
+
+
+def test_problems_are_sorted_by_their_figures(server: Server) -> None:
+    def ratios(query: str) -> list[float]:
+        text = httpx.get(f"{server.base}/problems?operation=gemm&{query}", headers=HTML).text
+        return [float(ratio) for ratio in re.findall(r">(\d+\.\d{3}) x<", text)]
+
+    assert ratios("sort=ratio") == sorted(ratios("sort=ratio"), reverse=True)
+    assert ratios("sort=crowned") != ratios("sort=ratio")
+
+
+def test_a_doubtful_ratio_is_not_green() -> None:
+    shown = '{% from "macros.html" import ratio %}{{ ratio(28.035, doubts) }}'
+    doubtful, sure = (templates().from_string(shown).render(doubts=doubts) for doubts in (["busy"], []))
+    assert 'class="doubt" title="busy">28.035 x, provisional' in doubtful
+    assert 'class="good">28.035 x' in sure
 
 
 def test_login_exchanges_a_token_for_a_cookie(tmp_path: Path, chromium: Any) -> None:
