@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import time
+from datetime import UTC, datetime
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
@@ -225,16 +226,11 @@ class JsonLines(logging.Formatter):
     """One line of JSON for each message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; a message that is JSON already keeps its keys."""
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
-        line = {"at": at, "level": record.levelname.lower()}
-        if isinstance(record.msg, dict):
-            line |= record.msg
-        else:
-            line |= {"from": record.name, "message": record.getMessage()}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        """The line; a message that is JSON already keeps its keys, others have their traceback with them."""
+        own = {"from": record.name, "message": super().format(record)}
+        line = record.msg if isinstance(record.msg, dict) else own
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"at": at, "level": record.levelname.lower()} | line)
 
 
 def run(settings: Settings) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import sqlite3
+import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
 #: Questions of one request.
 AT_ONCE = 1000
+#: Seconds between two looks at a job.
+FOLLOW_EVERY_S = 1.0
 #: Bytes of a response.
 MOST_BYTES = 1 << 30
 #: Names of exported files.
@@ -256,17 +259,16 @@ class Client:
         return self._json(f"{_path_of(job_id)}/cancel", {})
 
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """What happens to a job, until it ends; goes on where it was after a broken connection."""
-        last = ""
-        while self.job(job_id)["ended_at"] is None or not last:
-            headers = {"last-event-id": last} if last else {}
-            with (
-                contextlib.suppress(OSError),
-                self._open(f"{_path_of(job_id)}/events", None, headers, 60.0) as lines,
-            ):
-                for event in _events(lines):
-                    last = event.get("id", last)
-                    yield {"event": event.get("event", ""), **json.loads(event["data"])}
+        """What happens to a job, until it ends: its states and its progress, looked at each second."""
+        last: dict[str, Any] = {"state": "", "progress": None, "ended_at": None}
+        while last["ended_at"] is None:
+            job = self.job(job_id)
+            if job["progress"] != last["progress"]:
+                yield {"event": "progress", **job["progress"]}
+            if job["state"] != last["state"]:
+                yield {"event": "state", "state": job["state"], "why": job["why"]}
+            last = job
+            time.sleep(0.0 if job["ended_at"] else FOLLOW_EVERY_S)
 
     # --- records -------------------------------------------
 
@@ -353,19 +355,6 @@ def _error_of(told: Mapping[str, Any]) -> TunerError:
         return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
     plain = (errors.NothingFound, errors.DeviceTrouble, errors.StoreTrouble, EnvironmentTrouble)
     return {known.__name__: known for known in plain}.get(kind, InputError)(message)
-
-
-def _events(lines: Iterable[bytes]) -> Iterator[dict[str, str]]:
-    """Server-sent events that have data."""
-    event: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.decode().rstrip("\r\n").partition(":")
-        if name or value:
-            event[name] = value.removeprefix(" ")
-            continue
-        if "data" in event:
-            yield event
-        event = {}
 
 
 def written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]:

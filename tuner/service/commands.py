@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,12 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
     is given. Jobs run in processes of their own; they go on if the server ends, and the next one finds them.
     """
-    check_packages("serve", *NEEDED)
-    if cluster:
-        check_packages("fleet", "distributed")
+    for extra, names in (("serve", NEEDED), ("fleet", ("distributed",) if cluster else ())):
+        if missing := [name for name in names if find_spec(name) is None]:
+            raise EnvironmentTrouble(
+                f"the service needs packages that are not installed ({', '.join(missing)}); install them with "
+                f"`pip install 'tile-tuner[{extra}]'`, or run it from a checkout with `scripts/tuner serve`"
+            )
     path = settings["root_path"]
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {path!r}")
@@ -68,22 +72,6 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     from tuner.service.state import Settings
 
     run(Settings(**settings, jobs=not no_jobs, cluster=cluster, tls=tls))
-
-
-def check_packages(extra: str, *names: str) -> None:
-    """Fails if packages of an extra are not installed.
-
-    Raises:
-        EnvironmentTrouble: One is missing; the message says how to install it.
-    """
-    from importlib.util import find_spec
-
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise EnvironmentTrouble(
-            f"the service needs packages that are not installed ({', '.join(missing)}); install them with "
-            f"`pip install 'tile-tuner[{extra}]'`, or run it from a checkout with `scripts/tuner serve`"
-        )
 
 
 @click.group()

@@ -19,7 +19,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
 
 from tuner.declare import catalogue
-from tuner.declare.problem import check_sizes, worded
+from tuner.declare.problem import check_sizes
 from tuner.errors import InputError, NothingFound, PlanError
 from tuner.lookup.stale import builtin_now
 from tuner.night.plan import Complaints, document_of, plan_of
@@ -44,6 +44,8 @@ MOST_DOTS, MOST_TABLES, _LONG_NUMBER = 40, 5000, re.compile(r"[0-9_]{21}")
 LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(days=3650)
 #: Unfinished jobs, of one submitter and in all.
 MOST_OF_ONE, MOST_JOBS = 1000, 5000
+#: Of a job, what only this node uses.
+HIDDEN = ("same", "node", "process", "number")
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
 
@@ -134,7 +136,8 @@ def _problem(store: Store, asked: ProblemOfJob, targets: Collection[str]) -> dic
     names = ("operation", "dtype", "layout", "precision")
     full = {name: getattr(key, name) for name in names} | {"shape": key.dims, "regime": regime}
     full |= {"kernels": asked.kernels, "file": str(file or ""), **problem.told_epilogue}
-    return {"kind": "problem", "problem": full, "files": [str(file)] if file else []}
+    what = f"{key} {regime}".removesuffix(" cold")
+    return {"kind": "problem", "what": what, "problem": full, "files": [str(file)] if file else []}
 
 
 def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
@@ -153,8 +156,9 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
         rule = "rollback: a plan that is submitted takes no champion back by itself; leave it out"
         raise complaints.about(("watch", "rollback"), rule)
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
+    what = f"plan of {len(plan.items)} problem{'s' if len(plan.items) != 1 else ''}"
     limits = {"plan_seconds": plan.seconds, "until": until}
-    return {"kind": "plan", "plan": text, "problems": len(plan.items), "files": files, **limits}, plan.device
+    return {"kind": "plan", "what": what, "plan": text, "files": files, **limits}, plan.device
 
 
 def check_bounds(text: str) -> None:
@@ -243,33 +247,9 @@ def places_of(store: Store) -> dict[str, int]:
 
 def job_json(job: Job, places: Mapping[str, int] = {}) -> dict[str, Any]:
     """A job as a JSON object, with its place in the queue; null for what is not yet."""
-    names = (
-        "id",
-        "state",
-        "why",
-        "asked",
-        "device",
-        "submitter",
-        "priority",
-        "starts",
-        "report",
-        "submitted_at",
-    )
-    later = ("deadline", "progress", "started_at", "ended_at")
-    keys = {name: getattr(job, name) for name in names} | {name: getattr(job, name) or None for name in later}
-    return keys | {"what": title(job), "position": places.get(job.id)}
-
-
-def title(job: Job) -> str:
-    """What a job does, in a few words."""
-    if job.asked["kind"] == "plan":
-        many = job.asked["problems"]
-        return f"plan of {many} problem{'s' if many != 1 else ''}"
-    problem = job.asked["problem"]
-    sizes = " x ".join(map(str, problem["shape"].values()))
-    names = ("dtype", "layout", "precision", "epilogue")
-    words = worded(problem["operation"], sizes, *(problem.get(name, "") for name in names))
-    return words if problem["regime"] == "cold" else f"{words} {problem['regime']}"
+    keys = {name: value for name, value in vars(job).items() if name not in HIDDEN}
+    keys |= {name: keys[name] or None for name in ("deadline", "progress", "started_at", "ended_at")}
+    return keys | {"what": job.asked["what"], "position": places.get(job.id)}
 
 
 # --- routes --------------------------------------------

@@ -7,9 +7,8 @@ import functools
 import hashlib
 import shutil
 import tempfile
-import threading
 import time
-from collections import OrderedDict
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -266,16 +265,10 @@ class SnapshotCache:
             StoreTrouble: The database cannot be used.
         """
         self._store, self._url, self._naming = store, url, naming
-        self._earlier: OrderedDict[int, OpenSnapshot] = OrderedDict()
-        self._lock = threading.Lock()
+        self._earlier = functools.lru_cache(maxsize=KEPT_OPEN)(self._open_earlier)
         self._rest_until_s = 0.0
         self.looked_s = time.monotonic()
         self.present = self._open(manifests.take(store, published(), code()), url)
-
-    def close(self) -> None:
-        """Ends all connections but the store's own."""
-        for view in (*self._earlier.values(), self.present):
-            view.store.close()
 
     def view(self, number: int | None = None) -> OpenSnapshot:
         """A snapshot; the present one without a number.
@@ -284,24 +277,16 @@ class SnapshotCache:
             NothingFound: There is none of that number, or its published results are no longer on this machine.
         """
         present = self.present
-        if number is None or number == present.manifest.number:
-            return present
-        with self._lock:
-            if number not in self._earlier:
-                manifest = manifests.manifest(self._store, number)
-                if manifest is None:
-                    raise NothingFound(
-                        f"a snapshot has a number of this database, 1 to {present.manifest.number}, got "
-                        f"{number}; an answer without one tells the present number"
-                    )
-                self._keep(self._open(manifest))
-            self._earlier.move_to_end(number)
-            return self._earlier[number]
+        return present if number in (None, present.manifest.number) else self._earlier(number)
 
-    def _keep(self, view: OpenSnapshot) -> None:
-        self._earlier[view.manifest.number] = view
-        while len(self._earlier) > KEPT_OPEN:
-            self._earlier.popitem(last=False)[1].store.close()
+    def _open_earlier(self, number: int) -> OpenSnapshot:
+        manifest = manifests.manifest(self._store, number)
+        if manifest is None:
+            raise NothingFound(
+                f"a snapshot has a number of this database, 1 to {self.present.manifest.number}, got {number}; "
+                "an answer without one tells the present number"
+            )
+        return self._open(manifest)
 
     def refresh(self) -> None:
         """Looks for changes, and opens the next snapshot if there are any.
@@ -321,8 +306,6 @@ class SnapshotCache:
             after.inherit(before, changed)
         after.warm()
         self.present = after
-        with self._lock:
-            self._keep(before)
         now_s = time.monotonic()
         self._rest_until_s = now_s + min(REST * (now_s - begun_s), MOST_REST_S)
 
@@ -345,8 +328,9 @@ class SnapshotCache:
                 "cache was cleared, or another machine took it); ask without a snapshot"
             )
         differs = "" if manifest.code == code() else f"the code is {code()} and was {manifest.code}"
-        store = manifests.as_of(self._url, manifest)
-        return OpenSnapshot(manifest, store, copy, self._naming, differs, demand)
+        view = OpenSnapshot(manifest, manifests.as_of(self._url, manifest), copy, self._naming, differs, demand)
+        weakref.finalize(view, view.store.close)  # once no request uses it any more
+        return view
 
 
 def _changed(before: OpenSnapshot, after: OpenSnapshot) -> set[ProblemKey] | None:

@@ -172,7 +172,6 @@ class Service:
             registry = TokenRegistry(store, settings.local_admin)
             settings.check(has_tokens=not registry.is_open)
             cache = SnapshotCache(store, settings.db, pool.naming)
-            stack.callback(cache.close)
             supervisor = JobSupervisor(store, settings.db, pool) if settings.jobs else None
             for loop in filter(None, (supervisor, _Watch(registry, cache))):
                 loop.start()

@@ -29,6 +29,7 @@ from tuner.service.loop import Loop
 from tuner.service.pool import ANY, DevicePool, allowed_file, node
 from tuner.service.stored_jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
 from tuner.store import Store
+from tuner.store.opening import parsed, sqlite_file
 from tuner.study.job_files import SPENT, VARIABLE
 from tuner.study.locks import database_lock
 
@@ -47,6 +48,8 @@ KILL_S = 60.0
 MOST_STARTS = 20
 #: Seconds before a job is tried again that could not run: its device was taken, its fleet out of reach.
 RETRY_S, FLEET_RETRY_S = 2.0, 15.0
+#: Free bytes without which no job is started; what a command says that found none.
+ROOM_BYTES, NO_SPACE = 64 << 20, "no space is left"
 #: Exit code of a night whose sentinels have found something.
 ALERTS = 4
 
@@ -249,6 +252,9 @@ class JobSupervisor(Loop):
         super().__init__("jobs wait", LOOK_EVERY_S)
         self._store, self._url, self._pool = store, url, pool
         self._folder = cache_root() / "service" / "jobs"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = sqlite_file(parsed(url))
+        self._folder_of_database = file.absolute().parent if file else self._folder
         self._processes: dict[str, JobProcess] = {}
         self._not_before_s: dict[str, float] = {}
         self._has_turn = False
@@ -300,14 +306,15 @@ class JobSupervisor(Loop):
         if code in (0, ALERTS):
             return DONE, "" if code == 0 else "its sentinels found something slower"
         trouble = "its process was killed" if code is None else ""
-        if code == EnvironmentTrouble.exit_code:  # its device was taken, or its scheduler is away: that passes
-            trouble = words if self._pool.cluster else self._holder(job)
-        if not trouble:
-            return FAILED, words or f"it ended with exit code {code}"
+        if code == EnvironmentTrouble.exit_code:  # its device is taken, its scheduler away, or a disk full
+            trouble = words if self._pool.cluster or NO_SPACE in words else self._holder(job)
+        return self._again(job, trouble) if trouble else (FAILED, words or f"it ended with exit code {code}")
+
+    def _again(self, job: Job, trouble: str) -> tuple[str, str]:
+        """The state of a job that could not run for a reason that may pass, and why."""
         if job.starts >= MOST_STARTS:
             return FAILED, f"{trouble}; it was started {job.starts} times"
-        if code is not None:
-            self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._pool.cluster else RETRY_S)
+        self._not_before_s[job.id] = time.monotonic() + (FLEET_RETRY_S if self._pool.cluster else RETRY_S)
         return QUEUED, f"{trouble}; it is started again and goes on where it stopped"
 
     # --- those that wait -----------------------------------
@@ -315,6 +322,9 @@ class JobSupervisor(Loop):
     def _obstacle(self, job: Job, running: list[Job]) -> str:
         """Why a job cannot start now; empty if it can."""
         resting = job.why if time.monotonic() < self._not_before_s.get(job.id, 0.0) else ""
+        for folder in (self._folder, self._folder_of_database):
+            if shutil.disk_usage(folder).free < ROOM_BYTES:
+                return f"it waits for {ROOM_BYTES >> 20} MiB of room on the disk of {folder}"
         if self._pool.cluster:
             return f"it waits for job {running[0].id}, which runs on the fleet" if running else resting
         locks = self._locks(job)
@@ -350,8 +360,8 @@ class JobSupervisor(Loop):
         except InputError as error:
             jobs.change(self._store, job.id, jobs.UNFINISHED, FAILED, str(error))
         except OSError as error:
-            why = f"its process could not be started: {error}"
-            jobs.change(self._store, job.id, jobs.UNFINISHED, FAILED, why)
+            state, why = self._again(job, f"its process could not be started: {error}")
+            jobs.change(self._store, job.id, jobs.UNFINISHED, state, why)
         else:
             self._processes[job.id] = process
             return True

@@ -85,6 +85,23 @@ def test_a_token_allows_its_scopes_and_no_more(server: Server, reader: str, send
         assert client.post("/v1/jobs", json={}).status_code == 403
 
 
+def test_who_may_only_submit_sees_jobs_of_its_own(server: Server) -> None:
+    own, other = (make(server.db, name, "submit") for name in ("own", "other"))
+    eventually(lambda: server.status(other, "/v1/jobs") == 200)
+    job = {"problem": {"operation": "gemm", "dims": [8, 8, 8]}, "device": "cpu", "trials": 5}
+    with server.client(own) as mine, server.client(other) as theirs:
+        name = mine.post("/v1/jobs", json=job).json()["id"]
+        raised = theirs.post("/v1/jobs", json=job | {"priority": 7})
+        assert (raised.status_code, raised.json()["id"], raised.json()["priority"]) == (200, name, 7)
+        assert [mine.get("/v1/best", params=ASKED).status_code, mine.get(f"/v1/jobs/{name}").status_code] == [
+            403,
+            200,
+        ]
+        assert theirs.get(f"/v1/jobs/{name}").status_code == 404
+        assert [len(client.get("/v1/jobs").json()["jobs"]) for client in (mine, theirs)] == [1, 0]
+        assert mine.post(f"/v1/jobs/{name}/cancel").json()["state"] == "cancelled"
+
+
 def test_tokens_are_made_listed_and_revoked(
     server: Server, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

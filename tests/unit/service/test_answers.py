@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from fixtures.lookup_records import crown, tiled
 from fixtures.postgres import Databases
-from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, library, record, serving
+from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, gemm, library, record, serving
 
 from tuner.cli.main import run
 from tuner.model.stored import from_bytes, to_bytes
@@ -121,6 +121,12 @@ def test_an_unchanged_answer_is_not_sent_again(server: Server) -> None:
     assert again.headers["etag"] == first.headers["etag"] == other.headers["etag"]
     assert other.content == first.content
     assert "age_days" not in first.json()
+    with Store.open(server.db) as store:
+        store.add(record(gemm(640, 640, 640), 5e-3))
+    next_after(server, first.json()["snapshot"])
+    with server.client() as client:
+        later = client.get("/v1/best", params=ASKED, headers={"if-none-match": first.headers["etag"]})
+    assert later.status_code == 304, "what was measured elsewhere changes no tag"
 
 
 def next_after(server: Server, number: int) -> dict:

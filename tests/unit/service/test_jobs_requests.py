@@ -1,20 +1,25 @@
 """The fair order of a queue, whatever is in it; and what a job's command is."""
 
 import json
+import shutil
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.devices.detect import find
 from tuner.errors import PlanError
+from tuner.service import stored_jobs as jobs
 from tuner.service.job_queue import check_bounds
-from tuner.service.pool import DevicePool
+from tuner.service.pool import DevicePool, node
 from tuner.service.stored_jobs import Job
-from tuner.service.supervisor import arguments, end_of, fair, seconds_left
+from tuner.service.supervisor import JobProcess, JobSupervisor, arguments, end_of, fair, seconds_left
+from tuner.store import Store
 from tuner.study import job_files
 from tuner.study.progress import Progress, job_note
 
@@ -53,7 +58,7 @@ def test_whoever_waited_longest_is_first() -> None:
 
 
 def plan_job(progress: dict[str, Any], started_at: str = "", deadline: str = "", **asked: Any) -> Job:
-    told = {"kind": "plan", "plan": "x", "problems": 2, "seconds": None, "trials": None, **asked}
+    told = {"kind": "plan", "plan": "x", "problems": 2, "files": [], "seconds": None, "trials": None, **asked}
     return Job(told, "", "", "", "cpu", progress=progress, started_at=started_at, deadline=deadline)
 
 
@@ -106,3 +111,20 @@ def test_no_value_of_a_job_is_taken_for_an_option() -> None:
 def test_a_plan_is_bounded_before_it_is_parsed(text: str) -> None:
     with pytest.raises(PlanError, match=r"plan:\d+: a plan has up to 5000 tables and as many dots"):
         check_bounds(text)
+
+
+def test_a_full_disk_lets_a_job_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    url, usage = f"sqlite:///{tmp_path}/studies.db", shutil.disk_usage(tmp_path)
+    with Store.open(url) as store:
+        supervisor = JobSupervisor(store, url, DevicePool.of([find("cpu")]))
+        job, _ = jobs.submit(store, Job(plan_job({}).asked, "", node(), "", "cpu"))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+        supervisor.look()
+        waiting = jobs.job(store, job.id)
+        assert (waiting.state, waiting.starts, waiting.why[:20]) == ("queued", 0, "it waits for 64 MiB ")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(JobProcess, "start", mock.Mock(side_effect=OSError(28, "No space left on device")))
+        supervisor.look()
+        assert jobs.job(store, job.id).state == "queued"
+        supervisor.closing.close()
