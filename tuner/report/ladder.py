@@ -27,7 +27,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import DTYPE_BYTES, Problem
-from tuner.declare.space import Config, Parameter, Space, Value
+from tuner.declare.space import Config, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound, TunerError
 from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, lessons, read_ladder_plan
@@ -63,16 +63,11 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
     as published. Without pins, a kernel meant for other shapes has no configs left.
     """
     parameters = [
-        Parameter(parameter.name, (pins[parameter.name],), parameter.scale)
-        if parameter.name in pins
-        else parameter
-        for parameter in kernel.parameters
+        replace(own, values=(pins.get(own.name),)) if own.name in pins else own for own in kernel.parameters
     ]
     space = Space.build(parameters, kernel.constraints, problem, device)
-    if len(space) or not pins:
-        return space
     binding = [constraint for constraint in kernel.constraints if not constraint.for_speed]
-    return Space.build(parameters, binding, problem, device)
+    return space if len(space) or not pins else Space.build(parameters, binding, problem, device)
 
 
 def first_configs(

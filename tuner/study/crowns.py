@@ -90,12 +90,13 @@ class Reign:
         return before if next(one for one in since if same(one, now)).verdict == "faster" else None
 
     def state(self, champion: Champion) -> str:
-        """``pinned``, ``gone back from``, ``frozen out``, ``confirmed``, ``not confirmed``, or nothing."""
+        """What the log says of a champion: ``pinned``, ``gone back from``, ``confirmed``...; or nothing."""
         rules, frozen_at = self.rules, self.rules.frozen_at
         states = {
             "pinned": champion.id == rules.pinned,
             "gone back from": champion.id in rules.out,
             "frozen out": frozen_at and rank_in_time(champion.crowned_at) > rank_in_time(frozen_at),
+            "behind the library": champion.id in rules.behind,
             "confirmed": champion.id in rules.confirmed,
             "not confirmed": champion.id in rules.doubted,
         }
@@ -238,6 +239,11 @@ def confirm(store: Store, champion: Champion, won: bool, why: str, who: str = ""
     """Notes whether a champion won again in a fresh process."""
     act = Act.CONFIRM if won else Act.DOUBT
     return _enter(store, act, Throne.of(champion), champion.id, why, who)
+
+
+def fall_behind(store: Store, champion: Champion, why: str, who: str = "") -> Crown:
+    """Notes that the library was seen to be faster than a champion: it answers until the next one, or a pin."""
+    return _enter(store, Act.BEHIND, Throne.of(champion), champion.id, why, who)
 
 
 def _enter(

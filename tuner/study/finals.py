@@ -170,15 +170,11 @@ class Finals:
 
     def _compiled(self, finalists: list[Named]) -> dict[Named, CompiledConfig]:
         """Returns the finalists' machine code, without those that no longer compile."""
-        known = self._leaderboard.compiled_configs
-        missing = [config for config in finalists if config not in known]
         rendered = {
             number: render(self._kernels[kernel], self._session.problem, config)
-            for number, (kernel, config) in enumerate(missing)
+            for number, (kernel, config) in enumerate(finalists)
         }
-        fresh = self._session.compile_all(rendered)
-        there = {config: known[config] for config in finalists if config in known}
-        return there | {missing[number]: code for number, code in fresh.items()}
+        return {finalists[number]: code for number, code in self._session.compile_all(rendered).items()}
 
     def _right_elsewhere(self, config: Named, code: CompiledConfig) -> bool:
         """Whether a finalist is right at edge shapes; stores the reason if it is not."""

@@ -39,7 +39,6 @@ from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TimeLimits, TrialPolicy
 from tuner.study.session import Recorder, Session, study_name
 from tuner.study.starting import Predictions, declared_starts, near_champions, nearness
-from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew
 
 #: Configs that are tried at first.
@@ -162,11 +161,11 @@ class FirstUsePolicy(TrialPolicy):
         """The best time so far."""
         return TimeLimits(self.leaderboard.best_s, spilling=self.leaderboard.best_s is None)
 
-    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+    def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Ranks it."""
         self.spent_s += max(measurement.stages_s.get("time", 0.0), sum(measurement.samples_s))
         self._tried.add((candidate.kernel, candidate.config))
-        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement, code)
+        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement)
 
 
 def measure(
@@ -270,8 +269,8 @@ def remeasure(
     by_problem: dict[Problem, list[MissingTime]] = {}
     for one in missing:
         by_problem.setdefault(one.problem, []).append(one)
-    worker, codes = crew.devices[0], dict[str, CompiledConfig]()
-    # Problems that differ in their dims alone share machine code.
+    worker = crew.devices[0]
+    # Problems that differ in their dims alone share machine code, which compile workers keep.
     for problem in sorted(by_problem, key=_alike_in_code):
         policy = _Missing(by_problem[problem], math.inf if deadline_s is None else deadline_s)
         if policy.ended():
@@ -279,7 +278,7 @@ def remeasure(
         report(f"{problem}: {len(by_problem[problem])} configs")
         recorder = Recorder(store, problem, worker.info, regime, worker.versions, study)
         try:
-            session = Session(crew, recorder, codes=codes)
+            session = Session(crew, recorder)
         except InputError as error:
             report(str(error))
             continue

@@ -21,12 +21,9 @@ from tuner.store import Store
 from tuner.study.progress import Progress
 from tuner.study.requests import StudyRequest
 from tuner.study.session import past_records
-from tuner.workers.bench import CompiledConfig
 
 #: Kernel and config.
 Named = tuple[str, Config]
-#: Largest number of compiled configs kept for the finals.
-KEPT = 32
 #: A kernel is dropped if its first configs are all slower than the best config by this factor.
 HOPELESS = 20.0
 #: Largest number of first configs that count, if a kernel declares several.
@@ -46,7 +43,6 @@ class Leaderboard:
         progress: Counts the trials.
         times_s: (kernel, config) -> median in seconds.
         stopped_s: (kernel, config) -> fastest sample of a config that was stopped early, in seconds.
-        compiled_configs: Compiled configs of the best.
         best_s: The shortest of the times; None if there is none yet.
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
     """
@@ -62,13 +58,10 @@ class Leaderboard:
         self.progress = progress or Progress()
         self.times_s: dict[Named, float] = {}
         self.stopped_s: dict[Named, float] = {}
-        self.compiled_configs: dict[Named, CompiledConfig] = {}
         self.best_s: float | None = None
         self.with_objectives: dict[Named, Measurement] = {}
 
-    def add_trial(
-        self, kernel: str, config: Config, measurement: Measurement, code: CompiledConfig | None = None
-    ) -> None:
+    def add_trial(self, kernel: str, config: Config, measurement: Measurement) -> None:
         """Counts a trial, and ranks it if it was measured."""
         self.progress.count(measurement)
         place, time_s = (kernel, config), measurement.time_s
@@ -77,20 +70,11 @@ class Leaderboard:
         if measurement.outcome is not Outcome.MEASURED or time_s is None:
             return
         self.times_s[place] = time_s
-        if code is not None:
-            self._keep(place, code)
         if self.best_s is None or time_s < self.best_s:
             self.best_s = self.progress.best_s = time_s
             self.progress.best = f"{kernel} {config}"
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.with_objectives[place] = measurement
-
-    def _keep(self, place: Named, code: CompiledConfig) -> None:
-        """Keeps machine code, of half as many configs once there are too many."""
-        self.compiled_configs[place] = code
-        if len(self.compiled_configs) > KEPT:
-            ranked = sorted(self.compiled_configs, key=self.times_s.__getitem__)
-            self.compiled_configs = {one: self.compiled_configs[one] for one in ranked[: KEPT // 2]}
 
     @property
     def objective_value(self) -> float | None:

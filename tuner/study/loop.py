@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.kernel import Kernel, render
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.search import Candidate
@@ -95,13 +95,12 @@ class TrialPolicy:
         """Returns for how long a candidate is timed; asked just before."""
         return TimeLimits(spilling=True)
 
-    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+    def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Takes a result, before it is stored.
 
         Args:
             candidate: What was tried.
             measurement: Its measurement, or how it failed.
-            code: Its machine code; None if it did not compile.
         """
 
     def stored(self, candidate: Candidate, record: Record) -> None:
@@ -111,7 +110,6 @@ class TrialPolicy:
 @dataclass
 class _Trial:
     candidate: Candidate
-    rendered: Rendered | None = None
     crashes: int = 0
     code: CompiledConfig | None = None
 
@@ -224,16 +222,12 @@ class Loop:
             return
         kernel = self._policy.kernels[candidate.kernel]
         try:
-            trial.rendered = render(kernel, self._session.problem, candidate.config)
+            rendered = render(kernel, self._session.problem, candidate.config)
         except Exception as error:
             reason = f"cannot be rendered: {type(error).__name__}: {error}"
             self._finish(trial, Measurement(Outcome.INVALID, reason))
             return
-        known = self._session.known_code(trial.rendered)
-        if known is not None:
-            self._take_code(trial, known)
-        else:
-            self._pool.submit(candidate.number, trial.rendered)
+        self._pool.submit(candidate.number, rendered)
 
     def _wait(self) -> None:
         channels: list[Any] = [*self._pool.channels]
@@ -251,13 +245,9 @@ class Loop:
             return
         if isinstance(result, Measurement):
             self._finish(trial, result)
-        else:
-            self._session.keep_code(result)
-            self._take_code(trial, result)
-
-    def _take_code(self, trial: _Trial, code: CompiledConfig) -> None:
-        trial.code = code
-        rejected = ruled_out(code, self._session.worker.info)
+            return
+        trial.code = result
+        rejected = ruled_out(result, self._session.worker.info)
         spills = rejected is not None and rejected.outcome is Outcome.PRUNED
         if rejected is not None and not (spills and self._policy.limits(trial.candidate).spilling):
             self._finish(trial, rejected)
@@ -314,7 +304,7 @@ class Loop:
             record = self._session.recorders[device].of_kernel(
                 Role.TRIAL, self._policy.kernels[candidate.kernel], candidate.config, measurement
             )
-            self._policy.learn(candidate, measurement, trial.code)
+            self._policy.learn(candidate, measurement)
             self._unstored.append((candidate, record))
 
     def _store(self) -> None:

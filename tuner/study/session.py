@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import select
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
 
@@ -39,24 +38,15 @@ from tuner.workers.device_worker import Crew, DeviceWorker
 MOST_APART = 1.5
 
 
-def as_on_board(
-    board: str, records: Sequence[Record], baselines: Iterable[Record], regime: str, library: str
-) -> list[Record]:
+def as_on_board(board: str, records: Iterable[Record], library_s: Mapping[str, float]) -> list[Record]:
     """Returns records with the times that they would have on one board, by the library's times on each board.
 
     Args:
         board: UUID of the board.
         records: Records of one problem, from any board of the model. Those of a board without a time of the
             library stay as they are.
-        baselines: Records of the library for the problem on the model.
-        regime: How time was taken.
-        library: The library's version.
+        library_s: UUID of a board -> the library's time there.
     """
-    by_board: dict[str, list[float]] = {}
-    for one in baselines:
-        if one.regime == regime and one.versions.get("library", "") == library and one.measurement.time_s:
-            by_board.setdefault(one.device.uuid, []).append(one.measurement.time_s)
-    library_s = {name: statistics.median(times_s) for name, times_s in by_board.items()}
 
     def on_this(record: Record) -> Record:
         ours_s, theirs_s = library_s.get(board), library_s.get(record.device.uuid)
@@ -101,12 +91,18 @@ class Recorder:
 
         Trials of other boards of the model have the times that they would have on this one.
         """
-        key, board = ProblemKey.of(self.problem), self.device.uuid
-        known = past_records(self.store, key, self.device, self.regime, self.versions, role)
-        if role is Role.TRIAL and any(record.device.uuid != board for record in known):
-            baselines = self.store.records(problem=key, device=self.device, role=Role.BASELINE)
-            return as_on_board(board, known, baselines, self.regime, self.versions.get("library", ""))
-        return known
+        past = partial(
+            past_records, self.store, ProblemKey.of(self.problem), self.device, self.regime, self.versions
+        )
+        known, board = past(role), self.device.uuid
+        if role is not Role.TRIAL or all(record.device.uuid == board for record in known):
+            return known
+        library_s = {
+            record.device.uuid: record.measurement.time_s
+            for record in past(Role.BASELINE)
+            if record.measurement.time_s and record.versions.get("library") == self.versions.get("library")
+        }
+        return as_on_board(board, known, library_s)
 
     def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
         """A record of a kernel's config; it is not stored yet."""
@@ -154,7 +150,6 @@ class Session:
         recorder: Recorder,
         energy: bool = False,
         error_limit: float | None = None,
-        codes: dict[str, CompiledConfig] | None = None,
     ) -> None:
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
@@ -164,8 +159,6 @@ class Session:
             energy: True to measure energy beside time.
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
-            codes: Machine code by the hash of its source, shared by sessions of problems that compile alike; by
-                default none is kept.
 
         Raises:
             DeclarationError: The operation's declaration fails for this problem.
@@ -179,7 +172,7 @@ class Session:
         self.recorder = self.recorders[0]
         self.shares_cores = kind_of(self.worker.info.kind).is_host
         self._energy, self._error_limit = energy, error_limit
-        self._crew, self._codes = crew, codes
+        self._crew = crew
 
     def __enter__(self) -> Session:
         return self
@@ -193,20 +186,10 @@ class Session:
         """A problem of the operation, as workers are told."""
         return {**problem.to_json(), "origin": self.recorder.origin}
 
-    @functools.cached_property
+    @cached_property
     def pool(self) -> CompilePool:
         """The compile workers."""
         return self._crew.pool(self.named(self.problem))
-
-    def known_code(self, rendered: Rendered) -> CompiledConfig | None:
-        """Machine code of a source that was compiled before; None without."""
-        known = self._codes.get(rendered.hash) if self._codes else None
-        return known and replace(known, rendered=rendered)
-
-    def keep_code(self, compiled: CompiledConfig) -> None:
-        """Keeps machine code for sessions that share it."""
-        if self._codes is not None:
-            self._codes[compiled.rendered.hash] = compiled
 
     def prepare(self) -> None:
         """Makes arrays and reference on each device.

@@ -33,7 +33,6 @@ from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Recorder, Session, study_name
 from tuner.study.starting import resume, with_predictions
-from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew, run_limit_s
 
 
@@ -136,9 +135,9 @@ class SearchPolicy(TrialPolicy):
         several = len(self.leaderboard.objectives) > 1
         return TimeLimits(None, run_limit_s(best_s)) if several else TimeLimits(best_s)
 
-    def learn(self, candidate: Candidate, measurement: Measurement, code: CompiledConfig | None) -> None:
+    def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Ranks the config, and drops kernels that are hopeless by now."""
-        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement, code)
+        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement)
         if self._elimination is not None:
             self._elimination.take(candidate.kernel, candidate.config, measurement)
             self._drop()
@@ -207,11 +206,6 @@ class Study:
     def leaderboard(self) -> Leaderboard:
         """Ranks the measured configs."""
         return self.policy.leaderboard
-
-    @property
-    def objective_value(self) -> float | None:
-        """A number that falls as the search progresses; None before anything was measured."""
-        return self.leaderboard.objective_value
 
     def search(self, seconds: float | None = None) -> str:
         """Searches.

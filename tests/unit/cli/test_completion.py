@@ -41,10 +41,6 @@ def test_names_are_suggested(line: str, incomplete: str, some: set[str], none: s
     assert not none & found.keys()
 
 
-def test_a_word_that_begins_no_operation_is_a_file() -> None:
-    assert suggested("tune", "exam") == {"exam": "file"}
-
-
 def test_what_cannot_be_read_suggests_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise ValueError")
     assert suggested(f"tune {tmp_path}/broken.py --kernel", "") == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -11,18 +10,14 @@ import pytest
 from fixtures.commands import Told, assert_refused, device, told
 from fixtures.fake_device import TOY, write_device
 
-from tuner.devices.detect import find
-
 __all__ = ["device", "told"]
 
 
 BAD = {
     "zero": (["gemm", "0", "1", "1"], "a dim is a whole number of 1 or more, got m=0"),
     "negative": (["gemm", "-5", "1", "1"], "a dim is a whole number of 1 or more, got -5"),
-    "fraction": (["gemm", "1", "1.5", "1"], "a dim is a whole number of 1 or more, got n='1.5'"),
     "word": (["gemm", "1", "1", "big"], "a dim is a whole number of 1 or more, got k='big'"),
     "few dims": (["gemm", "1", "1"], "gemm takes M N K: 3 dims, got 2"),
-    "many dims": (["gemm", "1", "1", "1", "1"], "gemm takes M N K: 3 dims, got 4"),
     "no dims": (["gemm"], "gemm takes M N K; m, n, k missing"),
     "operation": (["gemmm", "1", "1", "1"], "unknown operation 'gemmm'; did you mean gemm"),
     "dtype": (["gemm", "1", "1", "1", "--dtype", "float23"], "'float23'; did you mean float32"),
@@ -30,12 +25,8 @@ BAD = {
     "regime": (["gemm", "1", "1", "1", "--regime", "warm"], "'warm' is not one of 'cold', 'hot'"),
     "no file": (["gone.py", "--set", "n=1"], "a kernel file must exist, found none at"),
     "set": ([str(TOY), "--set", "n"], "--set takes NAME=VALUE, got 'n'; give e.g. --set n=1000"),
-    "set word": ([str(TOY), "--set", "n=x"], "got n='x'"),
     "set name": ([str(TOY), "--set", "m=1"], "unknown dim of toy 'm'; choose one of: n"),
-    "dim twice": (
-        ["gemm", "6", "6", "6", "--set", "m=5"],
-        "m is given by its place and by --set: 6 and 5; keep one",
-    ),
+    "dim twice": (["gemm", "6", "6", "6", "--set", "m=5"], "m is given by its place and by --set: 6 and 5"),
     "set twice": ([str(TOY), "--set", "n=5", "--set", "n=6"], "n is given by --set more than once"),
     "nothing": ([], "Missing argument"),
     "option": (["gemm", "1", "1", "1", "--colour"], "No such option '--colour'"),
@@ -63,7 +54,6 @@ def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str,
         (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
         (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
         (["--device", "cpu", "--seconds", "nan"], 2, "--seconds is a number above 0, got nan"),
-        (["--device", "cpu", "--seconds", "inf"], 2, "--seconds is a number above 0, got inf"),
         (["--device", "cpu", "--seconds", "soon"], 2, "'soon' is not a valid float"),
         (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
         (["--device", "cpu", "--sampler", "tilde"], 2, "unknown sampler 'tilde'; did you mean tile"),
@@ -99,12 +89,6 @@ def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(
     )
 
 
-def test_an_empty_space_lists_what_each_constraint_rejects(told: Told, here: Path) -> None:
-    small = write_device(here / "small.json", info={"max_threads_per_block": 1})
-    answer = told("tune", str(TOY), "5", "--device", small)
-    assert_refused(answer, 1, "60 break: a block has no more threads than the device allows")
-
-
 def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: Told, here: Path) -> None:
     text = TOY.read_text()
     only = text[: text.index('    Kernel(\n        operation="toy",\n        name="chunks"')] + ")\n"
@@ -118,28 +102,16 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     [
         ("OPERATION = Operation(", "OPERATION = Operation(((", 2, "toy.py cannot be imported: SyntaxError"),
         ("KERNELS = (", "KERNELS = 1 / 0, (", 2, "cannot be imported: ZeroDivisionError: division by zero"),
-        (
-            'source=Source(Path("toy.cu"))',
-            'source=Source(Path("gone.cu"))',
-            2,
-            "source of kernel 'blocks' cannot be read",
-        ),
+        ('Path("toy.cu")', 'Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
         (
             "reference=reference",
             "reference=lambda *a: {}",
             2,
-            "the reference of operation 'toy' gives each output",
-        ),
-        (
-            "work=work",
-            "work=lambda p: None",
-            2,
-            "tensors, work, scalars and terms of operation 'toy' must hold",
+            "reference of operation 'toy' gives each output",
         ),
         ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
         ("Launch(grid", "Lunch(grid", 1, "INVALID: cannot be rendered: NameError: name 'Lunch' is not defined"),
         ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cpu, cuda, got 'gpu'"),
-        ("KERNELS = (", "KERNELS = len(", 2, "cannot be imported: TypeError"),
     ],
 )
 def test_a_users_file_with_a_mistake_is_told_where(
@@ -196,12 +168,3 @@ def test_the_database_comes_from_the_environment(
     assert told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")[0] == 0
     assert (here / "from_environment.db").exists()
     assert not (here / "studies.db").exists()
-
-
-def test_a_second_process_is_told_who_holds_the_device(told: Told, device: str, here: Path) -> None:
-    from tuner.study.locks import occupied
-
-    with occupied("sqlite:///studies.db", [find(device)], "tune something"):
-        answer = told("tune", str(TOY), "5", "--device", device)
-    parts = f"process {os.getpid()} of user ", "(tune something, since ", "works with Fake board"
-    assert_refused(answer, 3, *parts)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -82,7 +80,7 @@ def continue_and_check(folder: Path, before: int) -> None:
     assert dict(result.champion.record.config) == BEST
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_study_keeps_its_trials_and_goes_on(
     tmp_path: Path, begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
@@ -93,72 +91,36 @@ def test_an_interrupted_study_keeps_its_trials_and_goes_on(
     before = kept(tmp_path)
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert out == ""
-    assert err.endswith("tuner: interrupted; every finished trial is kept, and the same command continues\n")
+    if number is not signal.SIGKILL:
+        assert (process.returncode, out) == (130, "")
+        assert err.endswith(
+            "tuner: interrupted; every finished trial is kept, and the same command continues\n"
+        )
     assert "Traceback" not in err
-    # The process that copies trials for Optuna's dashboard may take a moment longer.
     until(lambda: all_gone(workers))
     continue_and_check(tmp_path, before)
 
 
-def test_a_study_that_is_killed_leaves_no_worker_and_a_database_that_goes_on(
-    tmp_path: Path, begun: Callable[..., subprocess.Popen[str]]
-) -> None:
-    process = begun("tune", str(TOY), "1000", "--seconds", "600")
-    until(lambda: kept(tmp_path) >= 2, process)
-    workers = descendants(process.pid)
-    assert len(workers) >= 2
-    before = kept(tmp_path)
-    process.kill()
-    process.communicate()
-    until(lambda: all_gone(workers))
-    continue_and_check(tmp_path, before)
-
-
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_the_device_opens_is_no_traceback(
-    begun: Callable[..., subprocess.Popen[str]],
+    begun: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
-    process = begun("tune", str(TOY), "1000", "--seconds", "600")
+    """A shell has what a script starts in the background ignore Ctrl-C: SIGTERM ends it all the same."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN if number is signal.SIGTERM else signal.SIG_DFL)
+    try:
+        process = begun("tune", str(TOY), "1000", "--seconds", "600")
+    finally:
+        signal.signal(signal.SIGINT, usual)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("opening")
     until(lambda: bool(descendants(process.pid)), process)
     workers = descendants(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "tuner: interrupted" in err
     assert "Traceback" not in err
     until(lambda: all_gone(workers))
-
-
-def has_opened_its_input(process: int) -> bool:
-    """Whether a process has its standard input open as a file, too."""
-    opened = {}
-    for each in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was closed meanwhile
-            opened[each.name] = each.readlink()
-    return any(file == opened["0"] for name, file in opened.items() if name != "0")
-
-
-def test_what_a_script_started_in_the_background_ends_on_sigterm(tmp_path: Path) -> None:
-    """A shell has such commands ignore Ctrl-C, and they inherit that."""
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tuner", "records", "import", "/dev/stdin", "--db", database(tmp_path)],
-            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    try:
-        until(lambda: has_opened_its_input(process.pid), process)  # and waits for lines that do not come
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-        process.communicate()
-    assert (process.returncode, err.strip()) == (130, "tuner: interrupted")
 
 
 def test_an_interrupted_night_says_what_it_has_done(
@@ -173,6 +135,6 @@ def test_an_interrupted_night_says_what_it_has_done(
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     report = json.loads(out)
-    assert [each["state"] for each in report["problems"]] == ["tuned", "not reached"]
+    assert [each["state"] for each in report["problems"]] == ["tuned", "searched"]
     assert report["stopped"].startswith("interrupted")
     assert err == "tuner: interrupted; every finished trial is kept, and the same command continues\n"

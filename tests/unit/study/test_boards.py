@@ -20,33 +20,23 @@ from tuner.study.session import MOST_APART, as_on_board
 from tuner.study.study import open_study
 
 
-def on(board: str, time_s: float, library: str = "") -> Record:
+def on(board: str, time_s: float) -> Record:
     """A record of a board, whose median is this."""
     device = replace(DeviceInfo("NVIDIA H200", "cuda"), uuid=board)
     measured = Measurement(Outcome.MEASURED, samples_s=(0.9 * time_s, time_s, 1.2 * time_s))
-    return replace(record(square(64)), device=device, measurement=measured, versions={"library": library})
+    return replace(record(square(64)), device=device, measurement=measured)
 
 
 @given(ours=st.floats(1e-4, 1e-3), apart=st.floats(1 / MOST_APART + 0.01, MOST_APART - 0.01))
 def test_times_keep_their_ratio_to_the_library_of_their_board(ours: float, apart: float) -> None:
-    records = [on("A", 2e-3), on("B", 2e-3 * apart), on("C", 5e-3)]
-    baselines = [on("A", ours), on("B", ours * apart)]
-    mine, theirs, unknown = (
-        each.measurement.time_s for each in as_on_board("A", records, baselines, "cold", "")
+    records = [on("A", 2e-3), on("B", 2e-3 * apart), on("C", 5e-3), on("D", 5e-3)]
+    library_s = {"A": ours, "B": ours * apart, "D": 3 * ours}
+    mine, theirs, unknown, disturbed = (
+        record.measurement.time_s for record in as_on_board("A", records, library_s)
     )
     assert mine == 2e-3
     assert theirs == pytest.approx(2e-3)
-    assert unknown == 5e-3, "a board without a library's time is left as it is"
-
-
-def test_a_library_that_was_disturbed_or_is_another_version_says_nothing() -> None:
-    records = [on("B", 2e-3)]
-    for baselines, regime in (
-        ([on("A", 1e-3), on("B", 3e-3)], "cold"),
-        ([on("A", 1e-3), on("B", 1.1e-3, "13.0")], "cold"),
-        ([on("A", 1e-3), on("B", 1.1e-3)], "hot"),
-    ):
-        assert as_on_board("A", records, baselines, regime, "") == records
+    assert unknown == disturbed == 5e-3, "without a credible time of the library a board is left as it is"
 
 
 def test_a_study_goes_on_with_what_a_slower_board_measured(here: Path) -> None:

@@ -101,6 +101,23 @@ def test_a_freeze_keeps_later_champions_from_answering(store: Store) -> None:
     assert tile_of(store) == 64
 
 
+def test_a_champion_behind_the_library_names_it_until_the_next_or_a_pin(store: Store) -> None:
+    def used() -> str:
+        return answer(store, PROBLEM, BOARD).use
+
+    place = crowns.reign(store, PROBLEM)
+    assert (place.champion, used()) == (place.history[-1], "kernel")
+    crowns.fall_behind(store, place.history[-1], "3.5 % slower", "me")
+    assert (tile_of(store), used()) == (64, "cuBLAS")
+    assert crowns.reign(store, PROBLEM).state(place.history[-1]) == "behind the library"
+    crowns.pin(store, place, "", "production", "me")
+    assert used() == "kernel"
+    crowns.unpin(store, crowns.reign(store, PROBLEM), "done", "me")
+    assert used() == "cuBLAS"
+    crowned(store, 64, 9, 1e-3)
+    assert used() == "kernel"
+
+
 def test_only_confirmed_champions_on_request(store: Store) -> None:
     first, second, _ = crowns.reign(store, PROBLEM).history
     assert store.champion(PROBLEM, BOARD, "cold", confirmed=True) is None

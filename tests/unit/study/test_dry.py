@@ -32,16 +32,12 @@ def test_a_study_tells_its_spaces_and_what_is_done(told: Any, here: Path) -> Non
     assert space["rejected"] == [{"rule": "a block takes 8192 numbers at the most", "combinations": 2}]
     assert (found["seconds"], found["champion"], found["device"]) == (30, None, "Fake board")
     assert sorted(here.iterdir()) == before
+    elsewhere = told("tune", "gemm", "64", "64", "64", "--device", "NVIDIA H200", "--kernel", "tiled")
+    assert (elsewhere["device"], elsewhere["spaces"][0]["legal"] > 0) == ("NVIDIA H200", True)
     study(here, device, trials=10)
     found = told("tune", str(TOY), "1000", "--device", device)
     assert found["spaces"][0]["tried"] == 10
     assert found["champion"]["kernel"] == "blocks"
-
-
-def test_a_gpu_that_is_elsewhere_is_known_by_its_name(told: Any) -> None:
-    found = told("tune", "gemm", "64", "64", "64", "--device", "NVIDIA H200", "--kernel", "tiled")
-    assert found["device"] == "NVIDIA H200"
-    assert found["spaces"][0]["legal"] > 0
 
 
 PLAN = """

@@ -50,18 +50,10 @@ def test_a_log_that_cannot_be_written_is_told_before_the_work(
     assert "--log takes a file that can be written, got file/run.jsonl" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("few_trees")
-def test_a_night_and_a_survey_are_logged_too(here: Path) -> None:
+def test_a_night_is_logged_too(here: Path) -> None:
     device = write_device(here / "device.json")
     (here / "plan.toml").write_text(f'[[problems]]\nfile = "{TOY}"\nshape = [9]\ntrials = 5\nseconds = 9\n')
     assert run(["nightly", "plan.toml", "--device", device, "--log", "night.jsonl", "--quiet"]) == 0
     events = [json.loads(line) for line in (here / "night.jsonl").read_text().splitlines()]
     assert {"begin", "stage", "best", "problem"} <= {each["event"] for each in events}
     assert next(each for each in events if each["event"] == "problem")["state"] == "tuned"
-    asked = ("survey", str(TOY), "--device", device, "--configs", "4", "--per-problem", "2", "--quiet")
-    # A busy machine may need longer until the first timing.
-    codes = (run([*asked, "--log", "survey.jsonl", "--seconds", seconds]) for seconds in ("2", "8", "30"))
-    assert 0 in codes
-    events = [json.loads(line) for line in (here / "survey.jsonl").read_text().splitlines()]
-    assert (events[0]["event"], events[-1]["event"]) == ("begin", "end")
-    assert events[-1]["timings"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -10,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST_S, TOY, database, request, stored, study, write_device
+from fixtures.fake_device import BEST_S, TOY, database, stored, study
 
 from tuner.cli.formatting import answer_rows
 from tuner.lookup import Answer
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
 from tuner.store import Store
-from tuner.study.study import run_study
 
 
 def crowned(folder: Path, threads: int, baseline_s: Any) -> Champion:
@@ -123,23 +121,3 @@ def test_the_harder_baseline_is_named_first(tmp_path: Path) -> None:
     )
     assert re.fullmatch(headline, rows["speed-up"])
     assert "63." in rows["provisional"]
-
-
-def test_noise_above_ten_percent_makes_the_champion_provisional(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "device.json", noise=0.5)
-    result = study(tmp_path, spec, trials=3)
-    assert result.champion is not None
-    assert [each.startswith("its times have a noise of") for each in result.champion.doubts] == [True]
-
-
-def test_what_others_do_is_told_and_kept(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "device.json", baseline_s=BEST_S, machine={"others_processes": 1})
-    told: list[tuple[str, ...]] = []
-    with Store.open(database(tmp_path)) as store:
-        result = run_study(request(spec, trials=2), store, lambda progress: told.append(progress.busy))
-    assert result.champion is not None
-    assert (told[0], told[-1]) == ((), ("1 other process on the GPU",))
-    kept = [stored(tmp_path, role) for role in (Role.FINAL, Role.BASELINE)]
-    seen = [each.measurement.circumstances.get("others_processes") for each in itertools.chain(*kept)]
-    assert set(seen) == {1.0}
-    assert Answer(result.champion).to_json()["busy"] == ["1 other process on the GPU"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,19 +62,6 @@ def test_a_problem_is_measured_once_by_whichever_process_comes_first(
     with Store.open(database(tmp_path), read_only=True) as store:
         assert len(store.champions(operation="toy")) == 1
         assert len({each.session for each in store.records()}) == 1
-
-
-def test_two_at_once_measure_one_after_the_other(
-    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "LOCK_S", 60.0)
-    asked, other, told = question(tmp_path), {}, []
-    thread = threading.Thread(target=lambda: told.append(answered(asked, other)[0]))
-    thread.start()
-    told.append(answered(asked, devices)[0])
-    thread.join()
-    close_all(other)
-    assert sorted(told) == ["known", "measured"]
 
 
 def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, Crew]) -> None:

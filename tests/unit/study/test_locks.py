@@ -50,13 +50,6 @@ def test_other_devices_and_databases_are_free(url: str) -> None:
         pass
 
 
-def test_a_holder_that_is_not_readable_is_just_another(url: str) -> None:
-    with database_lock(url, GPU, "first"):
-        lock_file(url, GPU).write_text("[1, ")
-        with pytest.raises(LockedByAnother, match="and another process works with"):
-            database_lock(url, GPU, "second").__enter__()
-
-
 def test_the_lock_lies_beside_the_database(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "studies.db")
     path = lock_file(f"sqlite:///{tmp_path}/studies.db", GPU)

@@ -18,7 +18,6 @@ from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.store.published import champions as published
-from tuner.study.requests import check_regime, legal_spaces
 from tuner.study.session import check_fits, study_name
 from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
 
@@ -66,26 +65,6 @@ def test_a_declaration_that_fails_is_told(what: str) -> None:
         check_fits(toy(operation=replace(TOYS, **changed)), 1 << 60, DEVICE)
 
 
-def test_graphs_are_for_gpus() -> None:
-    check_regime("hot", "cpu")
-    check_regime("hot-graph", "cuda")
-    with pytest.raises(InputError, match="a CPU is timed cold or hot, got regime 'hot-graph'"):
-        check_regime("hot-graph", "cpu")
-
-
-def test_kernels_without_a_legal_config_are_left_out() -> None:
-    none = replace(
-        BLOCKS, name="none", constraints=(*BLOCKS.constraints, replace(BLOCKS.constraints[0], rule=never))
-    )
-    spaces = legal_spaces([none, BLOCKS], toy(), DEVICE)
-    assert list(spaces) == ["blocks"]
-    assert len(spaces["blocks"]) == 58
-
-
-def never(problem: Any, device: Any, config: Any) -> bool:
-    return config.BLOCK < 0  # type: ignore[no-any-return]
-
-
 # --- what a study tries first
 
 
@@ -120,12 +99,3 @@ def test_published_champions_of_such_a_device_are_near_ones_too(tmp_path: Path) 
         )  # fmt: skip
         other = replace(h200.device, name="another")
         assert near_champions(store, kernels, h200.problem, other) == []
-
-
-def test_the_same_shape_in_another_dtype_is_nearer_than_in_another_layout(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
-        for items, problem in ((2, replace(KEY, layout="turned")), (4, replace(KEY, dtype="float64"))):
-            final = replace(record(config=BEST | {"ITEMS": items}), problem=problem)
-            store.crown(Champion(final, None, 0.0, "first", {}))
-        found = near_champions(store, [BLOCKS], KEY, DEVICE)
-    assert [config["ITEMS"] for _, config in found] == [4, 2]
