@@ -54,6 +54,8 @@ Floats = NDArray[np.float64]
 AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
 #: Another layout counts as a shape that is so many times as large.
 OTHER_LAYOUT = 150
+#: The column of the library, which has no kernel and no config.
+LIBRARY: Column = "", Config({})
 #: Length of lines of the written function.
 WIDTH = 110
 
@@ -123,7 +125,7 @@ class KnownShapes:
     rows: tuple[TunedProblem, ...]
     regime: str
     kernels: Mapping[str, Kernel]
-    columns: tuple[Column | None, ...]
+    columns: tuple[Column, ...]
     speeds: Floats
     measured: Flags
     always: Flags
@@ -146,8 +148,8 @@ class Distilled:
     count: int
 
     @property
-    def columns(self) -> list[Column | None]:
-        """Kernel and config of the chosen columns; None for the library."""
+    def columns(self) -> list[Column]:
+        """Kernel and config of the chosen columns."""
         return [self.shapes.columns[number] for number in self.chosen]
 
     @property
@@ -192,19 +194,16 @@ class Distilled:
         """The missing times of the chosen configs at known shapes."""
         shapes = self.shapes
         return [
-            MissingTime(place.problem, shapes.kernels[named[0]], named[1], place.best_s)
-            for column, named in zip(self.chosen, self.columns, strict=True)
+            MissingTime(place.problem, shapes.kernels[kernel], config, place.best_s)
+            for column, (kernel, config) in zip(self.chosen, self.columns, strict=True)
             for row, place in enumerate(shapes.rows)
-            if named is not None and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
+            if kernel and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
         ]
 
     def to_json(self) -> dict[str, Any]:
         """The configs, the shapes, what the choice costs there, and which times are missing."""
         return {
-            "configs": [
-                {"kernel": kernel, "config": dict(config)}
-                for kernel, config in (named or (None, {}) for named in self.columns)
-            ],
+            "configs": [{"kernel": kernel or None, "config": dict(config)} for kernel, config in self.columns],
             "shapes": [place.problem.to_json() for place in self.shapes.rows],
             "loss": self.losses,
             "missing": [
@@ -262,13 +261,12 @@ def shapes_of(
     speeds = np.where([legal(place.problem, place.device) for place in rows], speeds, 0.0)
     # Legal for every shape and layout, as tested at edge shapes.
     always = np.all([legal(problem, rows[0].device) for problem in _awkward(rows[0].problem)], axis=0)
-    columns: list[Column | None] = [*known]
     if library:
         theirs = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
         speeds = np.c_[speeds, theirs] / np.maximum(1.0, theirs)[:, None]
         measured, always = np.c_[measured, theirs > 0], np.append(always, True)
-        columns.append(None)
-    return KnownShapes(rows, subject.regime, kernels, tuple(columns), speeds, measured, always)
+        known.append(LIBRARY)
+    return KnownShapes(rows, subject.regime, kernels, tuple(known), speeds, measured, always)
 
 
 def _awkward(like: Problem) -> Iterator[Problem]:
@@ -415,10 +413,11 @@ def _measured(
 
 
 def _show(choice: Distilled) -> None:
-    rows, fastest = [], choice.fastest
-    for number, (column, named) in enumerate(zip(choice.chosen, choice.columns, strict=True)):
-        kernel, config = (named[0], config_text(named[1])) if named else ("the library", "-")
-        rows.append((number, kernel, config, f"{fastest.count(column)} of {len(fastest)}"))
+    fastest = choice.fastest
+    rows = [
+        (number, kernel or "the library", config_text(config), f"{fastest.count(column)} of {len(fastest)}")
+        for number, (column, (kernel, config)) in enumerate(zip(choice.chosen, choice.columns, strict=True))
+    ]
     table("The configs", ("", "kernel", "config", "best for"), rows)
     names = ("the best of them", "the one that `choose` takes", "at shapes left out of all choices")
     costs = zip(names, map(loss_text, choice.losses.values()), strict=True)
@@ -455,16 +454,15 @@ def python_text(choice: Distilled) -> str:
     )  # fmt: skip
 
 
-def _written(column: Column | None) -> str:
-    if column is None:
-        return "(None, {})"
-    config = textwrap.fill(repr(dict(column[1])), WIDTH - 4, initial_indent=" " * 8, subsequent_indent=" " * 9)
-    return f'("{column[0]}",\n{config})'
+def _written(column: Column) -> str:
+    kernel, config = column
+    text = textwrap.fill(repr(dict(config)), WIDTH - 4, initial_indent=" " * 8, subsequent_indent=" " * 9)
+    return f"({kernel or None!r},\n{text})"
 
 
-def _conditions(choice: Distilled, column: Column | None) -> list[tuple[str, str]]:
+def _conditions(choice: Distilled, column: Column) -> list[tuple[str, str]]:
     """What a config asks of the layout and then of the dims, as Python; empty where it asks nothing."""
-    if column is None:
+    if column == LIBRARY:
         return []
     rows, by_rule = choice.shapes.rows, dict[str, list[str]]()
     kernel, layouts = choice.shapes.kernels[column[0]], rows[0].problem.operation.layouts

@@ -32,7 +32,7 @@ OURS, LIBRARY, STOPPED, FAILED, LIMIT = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a44
 VERDICTS = {"faster": "#2a9d5c", "same": STOPPED, "slower": LIBRARY, "ambiguous": FAILED}
 #: Name of an objective -> its axis, and the factor from seconds, joules or a ratio to its unit.
 OBJECTIVES = {"time": ("ms", 1e3), "energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
-#: Symbols of operations on a map.
+#: Symbols of operations.
 SYMBOLS = ("circle", "square", "diamond", "cross", "star")
 #: Figures of a report by which steps compare, and the power of them that grows with speed.
 RATES = {"ms": -1, "gbps": 1, "gflops": 1, "of_library": 1}
@@ -224,85 +224,66 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     return titled(figure, "", 160 + 26 * len(names))
 
 
-def _by_operation(champions: Iterable[Champion], x: str, y: str) -> Iterator[tuple[str, list[Any]]]:
-    """Operation -> for each champion two of its figures, and its words; those without a figure are left out."""
-    by_operation: dict[str, list[Any]] = {}
-    for champion in champions:
-        record, ratio = (
-            champion.record,
-            f"{champion.speedup:.3f} x library" if champion.speedup else "no library",
-        )
-        doubt = ", provisional" if champion.doubts else ""
-        time_s = record.measurement.time_s or 0.0
-        words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio}{doubt}"
-        figures = {
-            "intensity": record.work["flops"] / max(record.work["bytes"], 1.0), "tflops": record.tflops,
-            "time": time_s, "speedup": champion.speedup, **record.problem.dims,
-        }  # fmt: skip
-        if figures.get(x) and figures.get(y):
-            by_operation.setdefault(record.problem.operation, []).append(
-                (figures[x], figures[y], words, champion)
-            )
-    yield from by_operation.items()
-
-
-def speedups(champions: Sequence[Champion]) -> go.Figure:
-    """Champions' speed over the library's, by their times; provisional ones are hollow."""
-    figure = go.Figure()
-    for operation, places in _by_operation(champions, "time", "speedup"):
-        symbols = ["circle-open" if champion.doubts else "circle" for *_, champion in places]
-        marker = {"size": 8, "symbol": symbols}
-        points(figure, [place[:3] for place in places], "%{y:.3f} x", name=operation, marker=marker)
-    figure.add_hline(y=1, line_dash="dash", line_color=LIMIT)
-    figure.update_xaxes(title="seconds of a run", type="log")
-    figure.update_yaxes(title="times as fast as the library", type="log")
-    return titled(figure, "Speed-ups over the library")
-
-
-def speedup_map(champions: Sequence[Champion]) -> go.Figure:
-    """Champions over m and n, coloured by their speed over the library's."""
-    figure = go.Figure()
-    for (operation, places), symbol in zip(_by_operation(champions, "n", "m"), SYMBOLS, strict=False):
-        colours = [champion.speedup or None for *_, champion in places]
-        marker = {
-            "size": 13,
-            "symbol": symbol,
-            "color": colours,
-            "coloraxis": "coloraxis",
-            "line": {"width": 1},
-        }
-        points(figure, [place[:3] for place in places], "m %{y}, n %{x}", name=operation, marker=marker)
-    scale = {"colorscale": "RdYlGn", "cmid": 1, "cmin": 0.5, "cmax": 1.5, "colorbar": {"title": "x library"}}
-    figure.update_layout(coloraxis=scale)
-    figure.update_xaxes(title="n", type="log").update_yaxes(title="m", type="log")
-    return titled(figure, "Speed-ups by size", 480)
-
-
-def roofline(champions: Sequence[Champion], limits: Mapping[str, float]) -> go.Figure:
-    """Champions by arithmetic intensity, below the limits of their device.
+def of_champions(champions: Sequence[Champion], limits: Mapping[str, float] | None) -> dict[str, go.Figure]:
+    """Champions of a device beside the library; with limits, over their sizes and below the limits, too.
 
     Args:
         champions: At least one.
         limits: ``gbps`` and ``tflops`` as measured; where one is missing, the best of the champions stands in.
     """
+    axes = ("seconds of a run", "times as fast as the library")
+    speedups = _over(champions, "time", "speedup", axes, "Speed-ups over the library")
+    speedups.add_hline(y=1, line_dash="dash", line_color=LIMIT)
+    if limits is None:
+        return {"speedups": speedups}
+    by_size = _over(champions, "n", "m", ("n", "m"), "Speed-ups by size")
+    axes = ("flops per byte that must move", "TFLOPS")
+    roofline = _over(champions, "intensity", "tflops", axes, "Roofline")
     gbps, tflops = (
         limits.get(name) or max(getattr(champion.record, name) for champion in champions)
         for name in ("gbps", "tflops")
     )
-    shown = list(_by_operation(champions, "intensity", "tflops"))
-    intensities = [tflops * 1e3 / gbps, *(x for _, places in shown for x, *_ in places)]
-    ends = sorted({min(intensities) / 4, intensities[0], max(intensities) * 4})
-    figure = go.Figure().add_scatter(
+    ridge = tflops * 1e3 / gbps
+    ends = [0.1, ridge, max([2 * ridge, *(max(trace.x) for trace in roofline.data)])]
+    roofline.add_scatter(
         x=ends, y=[min(intensity * gbps / 1e3, tflops) for intensity in ends], mode="lines",
         name="measured limits, float32" if len(limits) == 2 else "best seen here", line={"color": LIMIT},
-        hovertemplate=f"{gbps:.4g} GB/s, {tflops:.4g} TFLOPS<extra></extra>",
     )  # fmt: skip
-    for operation, places in shown:
-        marker = {"size": 8}
-        points(figure, [place[:3] for place in places], "%{y:.4g} TFLOPS", name=operation, marker=marker)
-    figure.update_xaxes(title="flops per byte that must move", type="log")
-    figure.update_yaxes(title="TFLOPS", type="log")
-    return titled(figure, "Roofline", 480)
+    return {"speedups": speedups, "map": by_size, "roofline": roofline}
+
+
+def _over(champions: Iterable[Champion], x: str, y: str, axes: Sequence[str], title: str) -> go.Figure:
+    """Champions by two of their figures, coloured by their speed-ups; those without both are left out."""
+    by_operation: dict[str, list[Any]] = {}
+    for champion in champions:
+        record, ratio, time_s = champion.record, champion.speedup, champion.record.measurement.time_s or 0.0
+        figures = {
+            "intensity": record.work["flops"] / max(record.work["bytes"], 1.0), "tflops": record.tflops,
+            "time": time_s, "speedup": ratio, **record.problem.dims,
+        }  # fmt: skip
+        words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio or 0:.3f} x library"
+        if figures.get(x) and figures.get(y):
+            doubt = (", provisional", "-open") if champion.doubts else ("", "")
+            place = figures[x], figures[y], words + doubt[0], ratio, doubt[1]
+            by_operation.setdefault(record.problem.operation, []).append(place)
+    figure = go.Figure()
+    for (operation, places), symbol in zip(by_operation.items(), itertools.cycle(SYMBOLS)):
+        *_, ratios, ends = zip(*places, strict=True)
+        symbols = [symbol + end for end in ends]
+        marker = {
+            "size": 10,
+            "symbol": symbols,
+            "color": ratios,
+            "coloraxis": "coloraxis",
+            "line": {"width": 1},
+        }
+        points(figure, [place[:3] for place in places], "%{x:.4g}, %{y:.4g}", name=operation, marker=marker)
+    bar = {"title": "x library", "thickness": 12}
+    figure.update_layout(
+        coloraxis={"colorscale": "RdYlGn", "cmid": 1, "cmin": 0.5, "cmax": 1.5, "colorbar": bar}
+    )
+    figure.update_xaxes(title=axes[0], type="log").update_yaxes(title=axes[1], type="log")
+    return titled(figure, title, 480)
 
 
 def front_figure(front: Front, champion: Record) -> go.Figure:

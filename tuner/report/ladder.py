@@ -63,7 +63,7 @@ def pinned_space(kernel: Kernel, pins: Mapping[str, Value], problem: Problem, de
     as published. Without pins, a kernel meant for other shapes has no configs left.
     """
     parameters = [
-        replace(own, values=(pins.get(own.name),)) if own.name in pins else own for own in kernel.parameters
+        replace(own, values=(pins[own.name],)) if own.name in pins else own for own in kernel.parameters
     ]
     space = Space.build(parameters, kernel.constraints, problem, device)
     binding = [constraint for constraint in kernel.constraints if not constraint.for_speed]

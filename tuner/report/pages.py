@@ -114,12 +114,9 @@ def of_champions(
     champions: Sequence[Champion], limits: Mapping[str, float] | None = None
 ) -> list[dict[str, Any]]:
     """Champions of a device, at least one, beside the library; with limits, below these and over sizes, too."""
-    from tuner.report.figures import roofline, speedup_map, speedups
+    from tuner.report import figures
 
-    figures = {"speedups": speedups(champions)}
-    if limits is not None:
-        figures |= {"map": speedup_map(champions), "roofline": roofline(champions, limits)}
-    return for_page(figures)
+    return for_page(figures.of_champions(champions, limits))
 
 
 def for_page(figures: Figures) -> list[dict[str, Any]]:
