@@ -179,8 +179,7 @@ def is_miss(request: CallRequest, decision: Decision | None) -> bool:
     if request.problem is None or decision is None:
         return False
     answer = decision.answer
-    own = decision.problem.precision == request.problem.precision
-    return answer is None or answer.match != EXACT or not own
+    return answer is None or answer.match != EXACT
 
 
 def keep(kept: dict[Any, Any], key: Hashable, value: object) -> None:
