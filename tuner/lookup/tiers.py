@@ -104,7 +104,12 @@ def exact(case: Case) -> Answer | None:
         stale, _ = staleness(champion.record, question.catalogue, question.device)
         return bool(uuid) and uuid == question.device.uuid, not stale, rank_in_time(champion.crowned_at)
 
-    return Answer(max(champions, key=merit), question=question)
+    best = max(champions, key=merit)
+    if store is not None and best.baseline is not None and store.is_behind(best):
+        library = best.baseline.kernel
+        reason = f"{library} was seen to be faster since this champion was crowned"
+        return Answer(best, question=question, library=library, reasons=(reason,))
+    return Answer(best, question=question)
 
 
 def best_trial(case: Case) -> Answer | None:

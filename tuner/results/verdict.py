@@ -180,6 +180,8 @@ class Act(enum.StrEnum):
     CONFIRM = "confirm"
     #: It did not.
     DOUBT = "doubt"
+    #: The library was seen to be faster than the champion; it answers until the next champion.
+    BEHIND = "behind"
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ class CrownRules:
         out: Champions that were gone back from.
         confirmed: Champions that won again in a fresh process.
         doubted: Champions that did not.
+        behind: Champions than which the library was seen to be faster.
     """
 
     pinned: str = ""
@@ -235,6 +238,7 @@ class CrownRules:
     out: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     doubted: set[str] = field(default_factory=set)
+    behind: set[str] = field(default_factory=set)
 
     def allowed(self, history: Sequence[tuple[str, str]]) -> set[str]:
         """The champions that may answer; the latest of them does.
@@ -286,3 +290,5 @@ def _follow(rules: CrownRules, entry: Crown, times: dict[str, str]) -> None:
         case Act.DOUBT:
             rules.doubted.add(entry.champion)
             rules.confirmed.discard(entry.champion)
+        case Act.BEHIND:
+            rules.behind.add(entry.champion)

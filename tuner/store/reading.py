@@ -18,7 +18,7 @@ from tuner.results.verdict import Act, Crown, rules_of
 from tuner.store import opening, rows, tables
 
 #: Entries that change who answers; those of confirmations do not.
-RULING = (Act.PIN, Act.UNPIN, Act.ROLLBACK, Act.FREEZE, Act.UNFREEZE)
+RULING = (Act.PIN, Act.UNPIN, Act.ROLLBACK, Act.FREEZE, Act.UNFREEZE, Act.BEHIND)
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(tables.crowns.c.number), 0)).where(
     tables.crowns.c.act.in_([act.value for act in RULING])
 )
@@ -31,10 +31,12 @@ class Ruling:
     Attributes:
         barred: UUIDs of the champions that may not answer.
         chosen: Of those that may where there is such an entry: nothing published comes before them.
+        behind: Champions in whose place the library answers.
     """
 
     barred: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()
+    behind: frozenset[str] = frozenset()
 
 
 class Rulings:
@@ -93,13 +95,15 @@ def _ruling(connection: sa.Connection) -> Ruling:
     entries = _log(connection, RULING)
     out: set[str] = set()
     chosen: set[str] = set()
+    behind: set[str] = set()
     for place, history in histories.items():
         rules = rules_of([entry for entry in entries if entry.holds_for(*place)], history)
+        behind |= rules.behind - {rules.pinned}
         if rules.pinned or rules.out or rules.frozen_at:
             allowed = rules.allowed(history)
             chosen |= allowed
             out |= {name for name, _ in history} - allowed
-    return Ruling(tuple(sorted(out)), frozenset(chosen))
+    return Ruling(tuple(sorted(out)), frozenset(chosen), frozenset(behind))
 
 
 class Reader:
@@ -222,6 +226,10 @@ class Reader:
     def is_chosen(self, champion: Champion) -> bool:
         """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
         return champion.id in self.rulings.now().chosen
+
+    def is_behind(self, champion: Champion) -> bool:
+        """True if the library was seen to be faster than a champion, and nobody pinned it."""
+        return champion.id in self.rulings.now().behind
 
     def crowned(self, device: DeviceInfo | str | None = None) -> set[tuple[ProblemKey, str]]:
         """Returns the problems and regimes that have a champion on a device, or on any, in one query."""
