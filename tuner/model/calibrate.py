@@ -211,8 +211,8 @@ class Calibration:
         scale = float((losses.sum() + prior) / (expected.sum() + prior))
         return replace(plain, drawn=count, scale=scale).ending(losses, errors, (scale * expected, size))
 
-    def judged(self, cases: Cases) -> LossSummary:
-        """What is said of answers, and what they lost."""
+    def judged(self, cases: Cases) -> dict[str, Any]:
+        """What is said of answers, and what they lost (`summarized`)."""
         known = cases.doubted(self.doubt)
         expected, size = self.expected(_places(known.dims, known.gain))
         answered_s, losses, errors = known.answered(self.margin)
@@ -248,54 +248,9 @@ def calibrate(known: Cases) -> Calibration:
     return trust.ending(losses, errors, trust.expected(places, own=True))
 
 
-@dataclass(frozen=True)
-class LossSummary:
-    """What answers lost at some problems, and what was said of it. NaN where there is no figure.
-
-    Attributes:
-        cases: How many problems.
-        loss: Mean, median, ninetieth percentile and worst.
-        slower: Answers that are more than 3 % slower than the library.
-        answers: Geometric mean of answers over the library.
-        champions: The same of the best that is known: of short studies' champions.
-        said: Mean of the losses that were said, of the cases of which one was.
-        true: Mean of the true losses of the same cases.
-        loss_held: Share of the 80 % intervals of the loss that hold it.
-        time_held: Share of the 80 % intervals of the answer's time that hold it.
-    """
-
-    cases: int
-    loss: dict[str, float]
-    slower: int
-    answers: float
-    champions: float
-    said: float
-    true: float
-    loss_held: float
-    time_held: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields; null where there is no figure."""
-        return {name: None if value != value else value for name, value in vars(self).items()}
-
-    @property
-    def lines(self) -> list[str]:
-        """The summary for people."""
-        text = [
-            f"lost by {self.cases} answers, against the best that is known: {spread_text(self.loss)}",
-            f"more than 3 % slower than the library: {self.slower} of {self.cases}",
-            f"geometric mean over the library: answers {self.answers:.3f}, best known {self.champions:.3f}",
-        ]
-        if not math.isnan(self.said):
-            text.append(f"of answers with an expected loss: said {self.said:.1%}, true {self.true:.1%}")
-        if not math.isnan(self.loss_held):
-            text.append(f"80 % intervals hold: loss {self.loss_held:.0%}, time {self.time_held:.0%}")
-        return text
-
-
 def summarized(
     lost: Floats, answers: Floats, champions: Floats, expected: Floats, most: Floats, within: Floats
-) -> LossSummary:
+) -> dict[str, Any]:
     """Sums cases up; all arguments have one value for each, NaN where it is not known.
 
     Args:
@@ -305,13 +260,40 @@ def summarized(
         expected: What they were said to lose; `UNMEASURED` where nothing was.
         most: Ends of the 80 % intervals of that.
         within: 1 where the 80 % interval of the answer's time holds it, else 0.
+
+    Returns:
+        As JSON, None where there is no figure. ``slower`` counts answers more than 3 % slower than the library.
+        ``answers`` and ``champions`` are geometric means. ``said`` and ``true`` are mean losses, of the cases of
+        which one was said. ``loss_held`` and ``time_held`` are shares of the intervals that hold.
     """
     said = expected < UNMEASURED
-    return LossSummary(
-        len(lost), spread_of(lost), int(np.sum(answers < 1 / (1 + SLOWER))), _geometric(answers),
-        _geometric(champions), _mean(expected[said]), _mean(lost[said]),
-        _mean((lost <= most + 1e-9)[~np.isnan(most)].astype(float)), _mean(within[~np.isnan(within)]),
-    )  # fmt: skip
+    return {
+        "cases": len(lost), "loss": spread_of(lost), "slower": int(np.sum(answers < 1 / (1 + SLOWER))),
+        "answers": _geometric(answers), "champions": _geometric(champions), "said": _mean(expected[said]),
+        "true": _mean(lost[said]), "loss_held": _mean((lost <= most + 1e-9)[~np.isnan(most)].astype(float)),
+        "time_held": _mean(within[~np.isnan(within)]),
+    }  # fmt: skip
+
+
+#: What people are told of a summary beside its losses, and the figures that must be known for it.
+LINES = {
+    "geometric mean over the library: answers {answers:.3f}, best known {champions:.3f}": (
+        "answers",
+        "champions",
+    ),
+    "of answers with an expected loss: said {said:.1%}, true {true:.1%}": ("said", "true"),
+    "80 % intervals hold: loss {loss_held:.0%}, time {time_held:.0%}": ("loss_held", "time_held"),
+}
+
+
+def lines(summary: Mapping[str, Any]) -> list[str]:
+    """What `summarized` gives, for people."""
+    known = [text for text, names in LINES.items() if all(summary[name] is not None for name in names)]
+    return [
+        f"lost by {summary['cases']} answers, against the best that is known: {spread_text(summary['loss'])}",
+        f"more than 3 % slower than the library: {summary['slower']} of {summary['cases']}",
+        *(text.format(**summary) for text in known),
+    ]
 
 
 def spread_of(losses: Floats) -> dict[str, float]:
@@ -329,9 +311,10 @@ def spread_text(spread: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.1%}" for name, value in spread.items())
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else math.nan
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
-def _geometric(ratios: Floats) -> float:
-    return math.exp(_mean(np.log(ratios[np.isfinite(ratios)])))
+def _geometric(ratios: Floats) -> float | None:
+    mean = _mean(np.log(ratios[np.isfinite(ratios)]))
+    return None if mean is None else math.exp(mean)

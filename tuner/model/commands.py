@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from tuner.devices.detect import kind_of
 from tuner.errors import NothingFound
 from tuner.lookup.asking import device_in_full, kept_open
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import LossSummary, spread_of, spread_text
+from tuner.model.calibrate import lines, spread_of, spread_text
 from tuner.model.fit import refit
 from tuner.model.judging import cases_of, read_page
 from tuner.model.predict import Model
@@ -149,7 +150,7 @@ def _told(known: Model) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(known: Model, **judged: LossSummary) -> None:
+def _show(known: Model, **judged: Mapping[str, Any]) -> None:
     """Prints what a model was fitted to, and what it says and loses at problems that it was not fitted to."""
     origin, trust = known.provenance, known.calibration
     fitted_to = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"
@@ -160,7 +161,7 @@ def _show(known: Model, **judged: LossSummary) -> None:
         ("lost at problems left out", spread_text(spread_of(trust.losses))),
         ("said of it", f"{trust.scale:.2f} of that, by {trust.drawn} problems drawn after the fit"),
         ("library unless faster by", f"{trust.margin:.0%}"), ("doubted by what is near", f"{trust.doubt:.0%}"),
-        *((name.replace("_", " "), "\n".join(summary.lines)) for name, summary in judged.items()),
+        *((name.replace("_", " "), "\n".join(lines(summary))) for name, summary in judged.items()),
     ])  # fmt: skip
 
 

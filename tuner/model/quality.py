@@ -31,7 +31,7 @@ from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.lookup import Answer, answer
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import LossSummary, summarized
+from tuner.model.calibrate import lines, summarized
 from tuner.model.judging import TIMES
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
@@ -86,7 +86,8 @@ def lookup_quality(
     catalogue, detected = builtin_now(), find(device)
     regime = regime or kind_of(detected.target).survey.regime
     seed = secrets.randbits(32) if seed is None else seed
-    problems = draw(catalogue.operation(operation), Ranges.on(detected.target, dtype=dtype), count, seed)
+    drawn, ranges = catalogue.operation(operation), Ranges.on(detected.target, dtype=dtype)
+    problems = [draw(drawn, ranges, number, seed) for number in range(count)]
     kernels = catalogue.of(operation, detected.target, dtype=problems[0].dtype)
     requests = [
         StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
@@ -104,7 +105,7 @@ def lookup_quality(
     with occupied(db, (detected,), title):
         for case in measured(requests, answered):
             cases.append(case)
-            page |= {"summary": summary(cases).to_json(), "cases": cases}
+            page |= {"summary": summary(cases), "cases": cases}
             click.echo(f"{len(cases)} of {count}: {' | '.join(row(case))}", err=True)
             if output is not None:
                 output.with_suffix(".json").write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
@@ -241,7 +242,7 @@ def _times(cases: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
     return np.where([case["use"] == "kernel" for case in cases], kernel_s, library_s), library_s, champion_s
 
 
-def summary(cases: Sequence[Mapping[str, Any]]) -> LossSummary:
+def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the cases tell together."""
     answered_s, library_s, champion_s = _times(cases)
     unknown = math.nan, math.nan
@@ -274,7 +275,7 @@ def markdown(page: Mapping[str, Any]) -> str:
         f"# {page['title']}", "",
         f"Each problem was answered, then tuned for {page['seconds']:g} s; then answer, champion and library "
         "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
-        "", *(f"- {line}" for line in summary(page["cases"]).lines), "",
+        "", *(f"- {line}" for line in lines(summary(page["cases"]))), "",
         *(f"| {' | '.join(cells)} |" for cells in rows), "",
         *(f"{row(case)[0]}: {case['why']}" for case in page["cases"] if case["why"]),
     ]).rstrip() + "\n"  # fmt: skip

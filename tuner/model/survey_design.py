@@ -63,12 +63,7 @@ class Ranges:
         return cls(most_bytes=usual.most_bytes, most_flops=usual.most_flops, **of)  # type: ignore[arg-type]
 
 
-def draw(operation: Operation, ranges: Ranges, count: int, seed: int) -> list[Problem]:
-    """The first problems that a survey draws; see `drawn`."""
-    return [drawn(operation, ranges, number, seed) for number in range(count)]
-
-
-def drawn(operation: Operation, ranges: Ranges, number: int, seed: int) -> Problem:
+def draw(operation: Operation, ranges: Ranges, number: int, seed: int) -> Problem:
     """Draws a problem: every dim log-uniform, half of them round, layouts in turn.
 
     The same number and seed draw the same problem, so that a survey can go on.
@@ -219,7 +214,7 @@ class Design:
         request, own = self.request, len(self.request.problems)
         yield from enumerate(request.problems)
         for number in count() if request.drawn else ():
-            yield own + number, drawn(request.operation, request.ranges, number, request.seed)
+            yield own + number, draw(request.operation, request.ranges, number, request.seed)
 
     def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
         """What is timed at a problem, by what was timed so far.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.lookup.answers import PREDICTED, Answer, Question
-from tuner.model.calibrate import FEWEST_DRAWN, PRIOR, LossSummary
+from tuner.model.calibrate import FEWEST_DRAWN, PRIOR
 from tuner.model.judging import cases_of
 from tuner.model.predict import Model, Predictor
 from tuner.model.quality import case_of
@@ -39,7 +39,7 @@ def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = N
     return cases
 
 
-def calibrated(model: Model, drawn: Sequence[dict[str, Any]]) -> tuple[Model, LossSummary, LossSummary]:
+def calibrated(model: Model, drawn: Sequence[dict[str, Any]]) -> tuple[Model, dict[str, Any], dict[str, Any]]:
     """A model set right by drawn problems, and what it says there before and now."""
     cases = cases_of(model, GEMM, KERNELS, drawn)
     corrected = model.calibration.corrected(cases)
@@ -55,21 +55,21 @@ def said(model: Model, problem: Problem = PROBLEMS[0]) -> float:
 def test_what_is_said_comes_as_near_to_the_truth_as_so_few_cases_allow(losses: list[float]) -> None:
     found, before, now = calibrated(MODEL, drawn(MODEL, losses))
     count = len(losses)
-    assert (before.cases, now.cases, found.calibration.drawn) == (count, count, count)
-    assert before.said == pytest.approx(0.02)
-    assert now.true == before.true == pytest.approx(np.mean(losses))
-    assert now.said == pytest.approx((sum(losses) + PRIOR * 0.02) / (count + PRIOR))
-    assert now.loss_held >= 0.8 - 1e-9
+    assert (before["cases"], now["cases"], found.calibration.drawn) == (count, count, count)
+    assert before["said"] == pytest.approx(0.02)
+    assert now["true"] == before["true"] == pytest.approx(np.mean(losses))
+    assert now["said"] == pytest.approx((sum(losses) + PRIOR * 0.02) / (count + PRIOR))
+    assert now["loss_held"] >= 0.8 - 1e-9
 
 
 def test_intervals_hold_four_of_five_drawn_problems() -> None:
     rng = np.random.default_rng(0)
     losses, off = np.abs(rng.normal(0, 0.1, 24)), np.exp(rng.normal(0, 0.3, 24))
     found, before, now = calibrated(MODEL, drawn(MODEL, losses.tolist(), off.tolist()))
-    assert before.time_held < 0.6
-    assert before.loss_held < 0.4
-    assert now.time_held == pytest.approx(0.85, abs=0.05)
-    assert now.loss_held == pytest.approx(0.85, abs=0.05)
+    assert before["time_held"] < 0.6
+    assert before["loss_held"] < 0.4
+    assert now["time_held"] == pytest.approx(0.85, abs=0.05)
+    assert now["loss_held"] == pytest.approx(0.85, abs=0.05)
     told = Predictor(found, KERNELS).answer(PROBLEMS[3])
     assert told.loss_interval[0] <= told.expected_loss <= told.loss_interval[1]
 
@@ -78,7 +78,7 @@ def test_answers_stay_and_the_second_time_counts_alone() -> None:
     first, _, _ = calibrated(MODEL, drawn(MODEL, [0.3] * 20))
     answers = drawn(MODEL, [0.01] * 20)
     (again, before, _), (once, _, _) = (calibrated(model, answers) for model in (first, MODEL))
-    assert before.said == pytest.approx(said(first))
+    assert before["said"] == pytest.approx(said(first))
     assert said(again) == said(once) < said(MODEL) < said(first)
     best = [[Predictor(model, KERNELS).answer(each).best for each in PROBLEMS] for model in (first, MODEL)]
     assert best[0] == best[1]
