@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from fixtures.operands import close, normal, stored
 
 import tuner
 from tuner.devices.cpu import numba
-from tuner.python import decisions, functions, running
+from tuner.python import decisions, running
 
 pytestmark = pytest.mark.usefixtures("own_records")
 A, B, X = normal(3, 4), normal(5, 6), normal(7)
@@ -94,24 +93,6 @@ def test_a_problem_is_looked_up_once_until_caches_are_cleared(monkeypatch: pytes
     assert len(asked) == 3
 
 
-def test_shapes_share_a_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    ready = numba.ready
-    monkeypatch.setattr(numba, "ready", lambda kernel, of: compiled.append(kernel.hash) or ready(kernel, of))
-    monkeypatch.setattr(running, "_ENTRIES", {})
-    for m in (5, 6):
-        crowned("gemm", {"m": m, "n": 4, "k": 3})
-        tuner.matmul(normal(m, 3), normal(3, 4))
-    assert len(compiled) == 1
-
-
-def test_prepared_calls_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "KEPT", 3)
-    for size in range(1, 9):
-        tuner.transpose(normal(size, 2).astype(np.int8))
-    assert len(functions._transpose) == 3
-
-
 @pytest.mark.parametrize("content", [b"", b"rubbish" * 1000])
 def test_a_broken_database_is_said_once_and_left_out(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "studies.db").write_bytes(content)
@@ -123,20 +104,6 @@ def test_a_broken_database_is_said_once_and_left_out(content: bytes, tmp_path: P
         warnings.simplefilter("error")
         close(tuner.matmul(a[:3], b), a[:3] @ b)
         close(tuner.matmul(a, b), a @ b)
-
-
-def test_a_locked_database_is_waited_for_a_moment_and_then_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decisions, "PATIENCE_S", 0.05)
-    with sqlite3.connect(tmp_path / "studies.db") as other:
-        other.execute("PRAGMA journal_mode=DELETE")
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.warns(tuner.python.CallableWarning, match="locked"):
-            tuner.matmul(normal(4, 6), normal(6, 5))
-        monkeypatch.setattr(decisions, "kept_open", lambda **_: pytest.fail("asked again"))
-        tuner.matmul(normal(3, 6), normal(6, 5))
-    other.close()
 
 
 def test_a_forked_process_opens_the_database_itself(ran: list[str]) -> None:

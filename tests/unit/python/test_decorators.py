@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from fixtures.fake_gpu import CupyArray, TorchTensor, aligned, install, on_gpu
 from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plain_device
 
 import tuner
+from tuner.devices.detect import find
 from tuner.errors import InputError, UnknownName
 from tuner.python import tuning
 from tuner.python.running import ConfigRunner
+from tuner.study.locks import occupied
 
 
 @pytest.fixture
@@ -78,6 +82,60 @@ def test_a_function_of_numba_runs_on_the_cpu_as_it_does_without(here: Path) -> N
     assert (out == 2 * x).all()
     assert tuned.__name__ == "double"
     assert "double(x, out, n); BLOCK: 2 values" in repr(tuned)
+
+
+def test_a_device_that_others_use_is_waited_for_and_then_the_first_config_runs(
+    here: Path, ran: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = adder(here, on_miss="measure", seconds=60)
+    held = find(f"fake:{here / 'device.json'}")
+    with occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
+        monkeypatch.setattr(tuning, "LOCK_S", 0.3)
+        with pytest.warns(UserWarning, match="another study.*; a config that is not tuned runs"):
+            add(*add_arguments(500))
+    assert ran.pop()["block_size_x"] == 32
+    waiting = threading.Thread(target=add, args=add_arguments(600))
+    monkeypatch.setattr(tuning, "LOCK_S", 30.0)
+    with occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
+        waiting.start()
+        time.sleep(0.3)
+    waiting.join()
+    assert ran.pop()["block_size_x"] != 32, "it was measured"
+
+
+def turn(a: Any, out: Any, rows: int, cols: int, BLOCK: int = 4) -> None:
+    for start in range(0, rows, BLOCK):
+        for i in range(start, min(start + BLOCK, rows)):
+            for j in range(cols):
+                out[j, i] = a[i, j]
+
+
+def test_sizes_that_are_equal_are_one_and_no_call_raises(here: Path) -> None:
+    turned = tuner.kernel(BLOCK=[4, 8], on_miss="library")(turn)
+    for shape in ((5, 5), (5, 7), (6, 6)):
+        a = numpy.arange(shape[0] * shape[1], dtype="float32").reshape(shape)
+        out = numpy.zeros(shape[::-1], "float32")
+        turned(a, out, *shape)
+        assert (out == a.T).all()
+    assert turned.explain(out, out, 6, 6).problem == "turn 6 float32"
+    told = tuner.kernel(BLOCK=[4], shapes={"a": "rows cols", "out": "cols rows"}, on_miss="library")(turn)
+    assert told.explain(out, out, 6, 6).problem == "turn 6 x 6 float32"
+    with pytest.raises(InputError, match=r"shapes= names arrays .*, got 'b'"):
+        tuner.kernel(BLOCK=[4], shapes={"b": "rows cols"})(turn)
+
+
+@pytest.mark.parametrize("alpha", [(2.0, 2.0), (2.0, 3.0)])
+def test_at_the_second_call_nothing_is_declared_asked_or_locked(
+    alpha: tuple[float, float], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
+    x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
+    tuned(x, out, alpha[0], 1)
+    for name in ("KernelCode.problem", "answer", "check", "ConfigRunner.__init__"):
+        monkeypatch.setattr(f"tuner.python.tuning.{name}", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(tuned, "_lock", None)
+    tuned(x, out, alpha[1], step=2)
+    assert (out == alpha[1] * x + 2).all()
 
 
 def fill(x: Any, out: Any, alpha: float, step: int, BLOCK: int = 64) -> None:

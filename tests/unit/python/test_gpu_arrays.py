@@ -66,45 +66,6 @@ def test_every_layout_is_a_problem_of_its_own_and_nothing_is_copied(layout: str,
     assert (len(gpu.runs), gpu.library) == (3, [])
 
 
-def test_vectors_and_transposes(gpu: Log) -> None:
-    champion_of("gemv", "t", m=7, n=5)
-    champion_of("transpose", m=7, n=5)
-    a, x = stored(normal(7, 5), "t"), on_gpu(normal(5))
-    close(tuner.gemv(CupyArray(a), CupyArray(x)), a @ x)
-    close(tuner.matmul(CupyArray(x), CupyArray(a.T)), a @ x)
-    dense = on_gpu(normal(7, 5))
-    close(tuner.transpose(CupyArray(dense)), dense.T)
-    assert gpu.runs == ["gemv 7 x 5 float32 t", "gemv 7 x 5 float32 t", "transpose 7 x 5 float32"]
-
-
-def test_the_library_runs_where_it_was_faster(gpu: Log) -> None:
-    champion_of("gemm", "nn", speedup=0.9, m=4, n=4, k=4)
-    a = CupyArray(on_gpu(normal(4, 4)))
-    close(tuner.matmul(a, a), a.host @ a.host)
-    assert (gpu.runs, gpu.library) == ([], ["matmul"])
-    assert tuner.explain(a, a).use == "cuBLAS"
-
-
-def test_an_array_that_begins_in_between_is_another_call(gpu: Log) -> None:
-    champion_of("gemm", "nn", m=4, n=4, k=4)
-    a, odd = CupyArray(on_gpu(normal(4, 4))), CupyArray(on_gpu(normal(4, 4), beyond=4))
-    tuner.matmul(a, a)
-    for _ in range(2):
-        close(tuner.matmul(odd, a), odd.host @ a.host)
-    assert "address" in tuner.explain(odd, a).copies[0]
-    assert gpu.runs == ["gemm 4 x 4 x 4 float32 nn"] * 3
-
-
-def test_a_result_that_overlaps_an_input_is_made_beside_it(gpu: Log) -> None:
-    champion_of("gemm", "nn", m=4, n=4, k=4)
-    for kind in (CupyArray, TorchTensor):
-        a, b = kind(on_gpu(normal(4, 4))), kind(on_gpu(normal(4, 4)))
-        wanted = a.host @ b.host
-        assert tuner.matmul(a, b, out=b) is b
-        close(b, wanted)
-    assert len(gpu.runs) == 2
-
-
 def test_it_runs_on_the_arrays_device_and_on_their_librarys_stream(gpu: Log) -> None:
     champion_of("gemm", "nn", m=4, n=4, k=4)
     a = CupyArray(on_gpu(normal(4, 4)), device=1)
@@ -153,19 +114,6 @@ def test_an_unknown_library_shares_its_memory_and_gets_its_own_kind_back(gpu: Lo
     assert tuner.explain(a, b).use == "kernel"
 
 
-def test_memory_of_the_host_that_is_shared_goes_to_the_cpu(gpu: Log) -> None:
-    class OnHost(Shared):
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
-
-        def __array_namespace__(self) -> Any:
-            return np
-
-    a = OnHost(normal(4, 4))
-    np.testing.assert_allclose(tuner.matmul(a, a), a.host @ a.host, rtol=1e-5)
-    assert gpu.runs == []
-
-
 def test_libraries_and_devices_do_not_mix() -> None:
     host, other = CupyArray(on_gpu(normal(4, 4))), CupyArray(on_gpu(normal(4, 4)), device=1)
     with pytest.raises(TypeError, match="one library, got a of CuPy, b of CuPy, out of NumPy"):
@@ -198,3 +146,49 @@ def test_16_bit_products_are_a_kernels_where_it_was_faster(kind: Any, dtype: str
     wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(dtype)
     np.testing.assert_array_equal(got.host, wanted)
     assert gpu.runs == [f"gemm 16 x 8 x 24 {dtype} nt"]
+
+
+def test_vectors_transposes_and_arrays_that_begin_in_between(gpu: Log) -> None:
+    champion_of("gemv", "t", m=7, n=5)
+    champion_of("transpose", m=7, n=5)
+    champion_of("gemm", "nn", m=4, n=4, k=4)
+    a, x = stored(normal(7, 5), "t"), on_gpu(normal(5))
+    close(tuner.gemv(CupyArray(a), CupyArray(x)), a @ x)
+    close(tuner.matmul(CupyArray(x), CupyArray(a.T)), a @ x)
+    dense = on_gpu(normal(7, 5))
+    close(tuner.transpose(CupyArray(dense)), dense.T)
+    square, odd = CupyArray(on_gpu(normal(4, 4))), CupyArray(on_gpu(normal(4, 4), beyond=4))
+    for left in (square, odd):
+        close(tuner.matmul(left, square), left.host @ square.host)
+    assert "address" in tuner.explain(odd, square).copies[0]
+    gemm, gemv = "gemm 4 x 4 x 4 float32 nn", "gemv 7 x 5 float32 t"
+    assert gpu.runs == [gemv, gemv, "transpose 7 x 5 float32", gemm, gemm]
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_a_result_that_overlaps_an_input_is_made_beside_it(kind: Any, gpu: Log) -> None:
+    champion_of("gemm", "nn", m=4, n=4, k=4)
+    a, b = kind(on_gpu(normal(4, 4))), kind(on_gpu(normal(4, 4)))
+    wanted = a.host @ b.host
+    assert tuner.matmul(a, b, out=b) is b
+    close(b, wanted)
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_leading_dims_are_rows_and_stacks_of_products_the_librarys(kind: Any, gpu: Log) -> None:
+    champion_of("gemm", "nt", m=6, n=4, k=5)
+    champion_of("gemv", "n", m=6, n=5)
+    a, weight = kind(on_gpu(normal(2, 3, 5))), kind(stored(normal(5, 4), "t"))
+    out = kind(aligned((2, 3, 4), np.float32))
+    for got in (tuner.matmul(a, weight), tuner.matmul(a, weight, out=out), tuner.matmul(a, weight, out=out)):
+        assert type(got) is kind
+        close(got, a.host @ weight.host)
+    vector = kind(on_gpu(normal(5)))
+    close(tuner.matmul(a, vector), a.host @ vector.host)
+    assert gpu.runs == ["gemm 6 x 4 x 5 float32 nt"] * 3 + ["gemv 6 x 5 float32 n"]
+    told = tuner.explain(a, weight)
+    assert (told.use, told.memory["a"], told.copies) == ("kernel", "a as one of 6 x 5 as it lies", ())
+    stack = kind(on_gpu(normal(2, 5, 4)))
+    close(tuner.matmul(a, stack), a.host @ stack.host)
+    assert "a stack of them is the library's" in tuner.explain(a, stack).why
+    assert len(gpu.library) == 1

@@ -115,16 +115,6 @@ def test_a_policy_holds_for_its_block_and_thread_or_the_process_for_prepared_cal
     assert tuner.explain(A, B).use == "kernel"
 
 
-def test_a_champion_runs_whatever_the_policy(ran: list[str], bench: Bench) -> None:
-    crowned("gemm", DIMS)
-    for how in ("library", "measure"):
-        with tuner.on_miss(how, wait=True):
-            tuner.matmul(A, B)
-        tuner.clear_caches()
-    assert ran == ["blocked", "blocked"]
-    assert bench.pending == []
-
-
 def test_the_environment_says_what_holds_and_mistakes_are_told() -> None:
     program = (
         "import numpy as n, tuner as t; a = n.ones((4, 4), 'f'); t.matmul(a, a); e = t.explain(a, a);"

@@ -21,7 +21,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Space
 from tuner.devices.detect import find
 from tuner.errors import InputError, NothingFound, UnknownName
-from tuner.python.tuned import Tuned
+from tuner.python.tuned import Tuned, compared
 from tuner.python.tuning import resolved
 from tuner.workers.inputs import Inputs
 
@@ -48,12 +48,6 @@ def test_a_file_and_a_declared_problem_are_tuned_as_by_the_command_line(here: Pa
     problem = catalogue.from_file(TOY).operation("toy").problem({"n": 1000})
     again = tuner.tune(problem, **options)  # type: ignore[arg-type]
     assert (again.config, len(again.trials)) == (BEST, LEGAL)
-
-
-def test_words_name_a_built_in_problem(device: str) -> None:
-    found = tuner.tune("transpose 64 48", dtype="float64", device=device, trials=3, progress=False)
-    assert (found.problem.dims, found.problem.dtype) == ({"m": 64, "n": 48}, "float64")
-    assert len(found.trials) == 3
 
 
 def test_cuda_text_is_tuned_on_arrays(device: str) -> None:
@@ -128,6 +122,14 @@ def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
     assert list(dict.fromkeys(stages)) == ["opening", "searching", "finals", "done"]
 
 
+def test_a_function_goes_with_its_arguments_and_a_slower_champion_is_called_slower(here: Path) -> None:
+    x = numpy.ones(100, "float32")
+    found = tuner.tune(double, [x, x.copy(), 100], {"BLOCK": [32]}, trials=1, device="cpu", progress=False)
+    assert str(found.problem) == "double 100 float32"
+    assert compared(0.692, "NumPy") == "45% slower than NumPy"
+    assert compared(1.5, "NumPy") == "1.500 x as fast as NumPy"
+
+
 def test_whole_numbers_are_drawn_from_ones_own(here: Path) -> None:
     """Indices that were drawn freely would be out of range, and so would these for a smaller table."""
     arguments = [numpy.ones(50, "float32"), numpy.arange(200) % 50, numpy.ones(200, "float32")]
@@ -193,31 +195,3 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
 def test_what_is_asked_wrongly_is_told(here: Path, arguments: dict[str, Any], kind: type, message: str) -> None:
     with pytest.raises(kind, match=message):
         tuner.tune(**arguments)
-
-
-def test_a_product_with_an_epilogue_is_tuned_looked_up_and_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of the way on a CPU: study, record, answer, export, callable."""
-    url = f"sqlite:///{tmp_path}/finished.db"
-    monkeypatch.setenv("TUNER_DB", url)
-    found = tuner.tune(
-        "gemm 40 24 16",
-        epilogue="silu+bias-row",
-        kernels=["naive"],
-        device="cpu",
-        trials=2,
-        db=url,
-        progress=False,
-    )
-    assert found.champion.record.problem.epilogue == "bias-row+silu"
-    assert found.champion.baseline.kernel == "NumPy + element-wise"
-    told = tuner.best("gemm 40 24 16 bias-row+silu", "cpu", db=url).to_json()
-    assert (told["match"], told["epilogue"]) == ("exact", "bias-row+silu")
-    rng = numpy.random.default_rng(1)
-    a, b, bias = (rng.standard_normal(shape, dtype="float32") for shape in ((40, 16), (16, 24), (40, 1)))
-    tuner.clear_caches()
-    x = a.astype(float) @ b + bias
-    got = tuner.matmul(a, b, bias=bias, activation="silu")
-    numpy.testing.assert_allclose(got, x / (1 + numpy.exp(-x)), rtol=1e-4, atol=1e-5)
-    tuner.clear_caches()
