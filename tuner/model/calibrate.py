@@ -263,8 +263,8 @@ def summarized(
 
     Returns:
         As JSON, None where there is no figure. ``slower`` counts answers more than 3 % slower than the library.
-        ``answers`` and ``champions`` are geometric means. ``said`` and ``true`` are mean losses, of the cases of
-        which one was said. ``loss_held`` and ``time_held`` are shares of the intervals that hold.
+        ``answers`` and ``champions`` are geometric means. ``said`` and ``true`` are mean losses, of the cases
+        of which one was said. ``loss_held`` and ``time_held`` are shares of the intervals that hold.
     """
     said = expected < UNMEASURED
     return {
@@ -277,7 +277,7 @@ def summarized(
 
 #: What people are told of a summary beside its losses, and the figures that must be known for it.
 LINES = {
-    "geometric mean over the library: answers {answers:.3f}, best known {champions:.3f}": (
+    "times as fast as the library: answers {answers:.3f}, best known {champions:.3f}": (
         "answers",
         "champions",
     ),

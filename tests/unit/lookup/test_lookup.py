@@ -13,6 +13,7 @@ from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
 from tuner.results.measurement import KINDS_OF_INPUTS, Comparison, Measurement, Outcome
 from tuner.results.record import Champion, Pair, ProblemKey, Role, new_id
+from tuner.results.verdict import Act, Crown
 from tuner.store import Store
 
 #: Keys that scripts rely on, in the order in which they are printed.
@@ -84,6 +85,19 @@ def test_a_plain_kernel_answers_for_a_precision_only_where_its_promise_was_teste
     assert (told.match, told.kernel, told.use) == ("exact", "naive", "kernel")
     near = answer(store, replace(problem, shape=(("m", 512), ("n", 640), ("k", 8000))), BOARD)
     assert near.kernel != "naive", "its promise was tested at another problem"
+
+
+def test_the_library_answers_once_a_watch_saw_it_faster_until_the_next_champion(store: Store) -> None:
+    problem = gemm(64, 64, 64)
+    champion = crown(store, record(problem, role=Role.FINAL), library(problem), 2.0)
+    assert answer(store, problem, BOARD).use == "kernel"
+    place = problem, BOARD.kind, BOARD.name, "cold"
+    store.add(Crown(Act.BEHIND, *place, champion.id, "tuner watch", "slower in both processes"))
+    told = answer(store, problem, BOARD)
+    assert (told.match, told.use, told.champion) == ("exact", "cuBLAS", champion)
+    assert "cuBLAS was seen to be faster" in told.reasons[0]
+    crown(store, record(problem, role=Role.FINAL), library(problem), 2.0)
+    assert answer(store, problem, BOARD).use == "kernel"
 
 
 def test_a_study_without_finals_is_answered_by_its_best_trial(store: Store) -> None:
