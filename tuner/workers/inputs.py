@@ -76,7 +76,7 @@ class Inputs:
         for tensor in problem.inputs:
             array = self.arrays[tensor.name] = xp.empty(tensor.shape, dtype=tensor.dtype)
             own = own_draw(xp, problem, tensor, array.size + ROOM, seed)
-            numbers = drawn(generator, tensor.dtype, (array.size + ROOM,)) if own is None else own
+            numbers = drawn(generator, tensor.dtype, array.size + ROOM) if own is None else own
             flip = _flip_of(tensor.dtype, bits(array).dtype) if own is None else None
             self._pools[tensor.name] = _Pool(bits(array), bits(numbers), flip)
         self.first: Offsets = dict.fromkeys(self.arrays, 0)
@@ -165,14 +165,14 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
         ) from error
 
 
-def drawn(generator: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+def drawn(generator: Any, dtype: str, count: int) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
     if dtype in ("float32", "float64"):
-        return generator.standard_normal(shape, dtype=dtype)
+        return generator.standard_normal(count, dtype=dtype)
     if dtype in SIGNIFICANDS:  # generators draw no narrower ones
-        return generator.standard_normal(shape, dtype="float32").astype(dtype)
+        return generator.standard_normal(count, dtype="float32").astype(dtype)
     assert dtype in DTYPE_BYTES
-    return generator.integers(0, {"uint8": 256}.get(dtype, 1000), shape).astype(dtype)
+    return generator.integers(0, {"uint8": 256}.get(dtype, 1000), count).astype(dtype)
 
 
 def _flip_of(dtype: str, cell: Any) -> Any:

@@ -24,7 +24,7 @@ from tuner.devices.comparing import checksums, differences, unequal
 from tuner.devices.protocol import GUARD_BYTES, Arrays, Device
 from tuner.errors import DeclarationError
 from tuner.results.measurement import Error
-from tuner.workers.inputs import Inputs, Offsets, bits, drawn, own_draw
+from tuner.workers.inputs import Inputs, Offsets, bits
 
 
 def worst_of(errors: list[Error]) -> Error:
@@ -167,17 +167,10 @@ class Workload(Arrays):
         few = any(tensor.bytes < FEW_ELEMENTS * DTYPE_BYTES[tensor.dtype] for tensor in self.problem.outputs)
         if not few or self.problem.operation.fixed or sum(tensor.bytes for tensor in inputs) > MORE_DRAWS_BYTES:
             return []
-        draws = []
-        for number in range(1, MORE_DRAWS + 1):
-            more = {tensor.name: self._anew(tensor, generator, self._seed + number) for tensor in inputs}
-            references = self._reference({**self.arrays, **more})
-            draws.append({name: rms(values) for name, values in references.items()})
-        return draws
-
-    def _anew(self, tensor: Tensor, generator: Any, seed: int) -> Any:
-        """Numbers for an input, apart from its pool."""
-        own = own_draw(self._xp, self.problem, tensor, math.prod(tensor.shape), seed)
-        return drawn(generator, tensor.dtype, tensor.shape) if own is None else own.reshape(tensor.shape)
+        seeds = range(self._seed + 1, self._seed + 1 + MORE_DRAWS)
+        draws = (Inputs(self._xp, self.problem, generator, seed).arrays for seed in seeds)
+        references = (self._reference({**self.arrays, **more}) for more in draws)
+        return [{name: rms(values) for name, values in outputs.items()} for outputs in references]
 
     def _reference(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         problem = self.problem
