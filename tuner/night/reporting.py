@@ -22,7 +22,7 @@ import click
 
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
-from tuner.night.changes import arguments, own_nights, told_changes
+from tuner.night.changes import own_nights, told_changes
 from tuner.night.stored import Sentinel
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
@@ -73,7 +73,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "sentinels": [_sentinel_json(sentinel) for sentinel in watch.sentinels],
         "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
-        "behind": [_behind(sentinel) for sentinel in watch.behind],
+        "behind": watch.behind,
         "problems": [item.to_json() for item in items],
         "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
@@ -148,15 +148,6 @@ def _sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
                 "high": high,
             }  # fmt: skip
     return data
-
-
-def _behind(sentinel: Sentinel) -> dict[str, str]:
-    """A champion that is slower than the one before, with the command that goes back."""
-    return {
-        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "behind": BEFORE,
-        "told": "the champion is slower than the one before",
-        "command": f"tuner champions rollback {arguments(sentinel.problem, sentinel.regime)} --why '...'",
-    }  # fmt: skip
 
 
 def _is_faster(problem: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ A place is where a slice runs: this process, or a worker of a cluster. The sched
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -141,17 +142,13 @@ class Night:
         """The lane of a place's model; the first place of a model opens it."""
         model = place.info.name
         if model not in self.lanes:
-            self.lanes[model] = patiently(lambda: self._new_lane(place, lambda: runner.places_of(model)))
+            lane = patiently(lambda: Lane(self, place, lambda: runner.places_of(model)))
+            for number, item in enumerate(self.plan.items):
+                if asks_for(item.devices, place.info):
+                    patiently(functools.partial(lane.enlist, number, item))
+            lane.begin()
+            self.lanes[model] = lane
         return self.lanes[model]
-
-    def _new_lane(self, place: Place, places: Callable[[], int]) -> Lane:
-        """A lane with the plan's problems for the model of a place, and what is stored of them."""
-        lane = Lane(self, place, places)
-        for number, item in enumerate(self.plan.items):
-            if asks_for(item.devices, place.info):
-                lane.enlist(number, item)
-        lane.begin()
-        return lane
 
 
 def _no_device(item: PlanItem) -> str:

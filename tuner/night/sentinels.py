@@ -204,7 +204,8 @@ def _players(watched: Watched, compiled: Mapping[str, CompiledConfig], turns: Tu
         )  # fmt: skip
     if LIBRARY in turns.rounds_s:
         baseline = watched.problem.operation.baselines[watched.contenders[0].kernel.kind]
-        yield Player(LIBRARY, baseline.named(watched.problem), {}, tuple(turns.rounds_s[LIBRARY]))
+        rounds_s, name = tuple(turns.rounds_s[LIBRARY]), baseline.named(watched.problem)
+        yield Player(LIBRARY, name, {}, rounds_s, rms_rel=turns.library_rms_rel)
 
 
 def choose(

@@ -36,6 +36,7 @@ class Player:
         compiler: Compiler of that code.
         source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         wrong: What is wrong with it; empty if it is correct and was timed.
+        rms_rel: Its rms error; kept of the library alone.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Player:
     compiler: str = ""
     source_hash: str = ""
     wrong: str = ""
+    rms_rel: float | None = None
 
     @property
     def time_s(self) -> float | None:

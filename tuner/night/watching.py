@@ -13,18 +13,31 @@ from typing import Any
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.night import stored
-from tuner.night.changes import REPEATS, Alert, ProblemNight, ToldChanges, alerts_of, own_nights, told_changes
+from tuner.night.changes import (
+    REPEATS,
+    Alert,
+    ProblemNight,
+    ToldChanges,
+    alerts_of,
+    arguments,
+    own_nights,
+    told_changes,
+)
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
 from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import Champion, new_id, utc_now
-from tuner.results.sentinel import BEFORE, CHAMPION, Terms
+from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
 from tuner.store import Store, watched
 from tuner.study import crowns
 
 #: A night goes back by itself only from a champion that is slower by this share in each of its passes.
 GO_BACK_BEYOND = 0.02
+#: The library answers in place of a champion that is slower by this share in each pass of a night, ...
+BEHIND_LIBRARY = 0.03
+#: ... unless its error is this multiple of that at the champion's finals, which fresh inputs do not explain.
+LESS_EXACT = 4.0
 #: Who says so.
 BY_ITSELF = "tuner nightly"
 #: Share of a night's time that sentinels may take, and what they cost beside their rounds: seconds to begin,
@@ -52,7 +65,8 @@ class NightWatch:
         alerts: What changed, and why.
         confirmed: Champions that won again, in words.
         rolled_back: What the night went back from by itself, in words.
-        behind: Champions that are slower than the one before in every pass of the night.
+        behind: Champions that are slower than the one before, or the library, in every pass of the night:
+            ``problem``, ``board``, ``behind``, what is ``told`` of it, and the ``command`` that helps.
         left: Why problems were not timed.
         begun_s: When it began, by `time.monotonic`.
         begun_at: The same: ISO 8601, UTC.
@@ -69,7 +83,7 @@ class NightWatch:
     alerts: list[Alert] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     rolled_back: list[str] = field(default_factory=list)
-    behind: list[Sentinel] = field(default_factory=list)
+    behind: list[dict[str, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     begun_s: float = field(default_factory=time.monotonic, init=False)
     begun_at: str = field(default_factory=utc_now, init=False)
@@ -183,7 +197,8 @@ class NightWatch:
         self.sentinels += [night.tonight for night in nights]
         self.left += [f"{night.tonight.problem}: {night.wrong}" for night in nights if night.wrong]
         self.alerts += alerts_of(boards)
-        self.behind += [night.tonight for night in nights if night.again and night.is_behind(BEFORE)]
+        self.behind += [_behind(night, BEFORE) for night in nights if night.again and night.is_behind(BEFORE)]
+        self.behind += behind_library(self.store, nights)
         self.confirmed += confirm_again(self.store, nights)
         if self.plan.watch.rollback == "automatic":
             self.rolled_back += go_back(self.store, nights)
@@ -268,6 +283,46 @@ def has_won(sentinel: Sentinel, reign: crowns.Reign) -> tuple[bool, str] | None:
         return None
     why = f"{-shift.log_ratio:+.2%} faster than the one before in a fresh process: {verdict}"
     return verdict != "slower", why
+
+
+def _behind(night: ProblemNight, other: str, told: str = "", command: str = "") -> dict[str, str]:
+    now = night.tonight
+    named = arguments(now.problem, now.regime)
+    return {
+        "problem": str(now.problem), "board": now.device.uuid, "behind": other,
+        "told": told or "the champion is slower than the one before",
+        "command": command or f"tuner champions rollback {named} --why '...'",
+    }  # fmt: skip
+
+
+def behind_library(store: Store, nights: Iterable[ProblemNight]) -> list[dict[str, str]]:
+    """Champions than which the library is faster in each pass, though it was not when they were crowned.
+
+    Lookups name the library from then on, until the problem is tuned again. A library that is less exact than
+    it was is another one: it is told, and does not answer.
+    """
+    pairs = list(_reigns(store, nights))
+    ahead = {
+        reign.place for reign, night in pairs if not night.again or not night.is_behind(LIBRARY, BEHIND_LIBRARY)
+    }
+    behind = []
+    for reign, night in pairs:
+        champion, library = reign.champion, night.tonight.player(LIBRARY)
+        if reign.place in ahead or champion is None or library is None:
+            continue
+        record = champion.baseline.measurement.error if champion.baseline else None
+        less_exact = (library.rms_rel or 0.0) / record.rms_rel if record and record.rms_rel else 0.0
+        if less_exact > LESS_EXACT:
+            told = (
+                f"{library.kernel} is another one than at the champion's finals, {less_exact:.0f} x less exact"
+            )
+            behind.append(_behind(night, LIBRARY, f"{told}, and faster than the champion", "tuner doctor"))
+        elif champion.speedup >= 1.0 and not store.is_behind(champion):
+            told = f"in each pass of a night {library.kernel} was faster than the champion"
+            crowns.fall_behind(store, champion, told, BY_ITSELF)
+            command = f"tuner tune {arguments(night.tonight.problem, night.tonight.regime)}"
+            behind.append(_behind(night, LIBRARY, f"{told}, and answers until it is tuned again", command))
+    return behind
 
 
 def go_back(store: Store, nights: Iterable[ProblemNight]) -> list[str]:

@@ -366,7 +366,7 @@ class Standing:
 
     def is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True if this study reached its finals with these kernels, as they are now, driver and compiler."""
-        if champion is None or not _accurate(champion, item):
+        if champion is None or not _accurate(champion, item) or self._store.is_behind(champion):
             return False
         name = study_of(item, self._device, kernels)
         held = champion.record.study == name and not self._is_outdated(champion.record, item)
@@ -383,7 +383,8 @@ class Standing:
         if champion is None:
             return ""
         stale, why = staleness(champion.record, item.catalogue, self._device, self._versions)
-        return why if stale else ""
+        behind = "the library was seen to be faster" if self._store.is_behind(champion) else ""
+        return why if stale else behind
 
     def uses(self, item: PlanItem) -> float:
         """Seconds that programs would have saved with a champion of this problem, as far as counted."""

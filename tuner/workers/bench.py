@@ -107,11 +107,13 @@ class Turns:
         rounds_s: Name -> times in seconds, two for each block.
         wrong: Name -> what is wrong with it.
         circumstances: Name of a reading -> its value at the end of each block.
+        library_rms_rel: The library's rms error; None without a library.
     """
 
     rounds_s: dict[str, list[float]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     circumstances: dict[str, list[float]] = field(default_factory=dict)
+    library_rms_rel: float | None = None
 
 
 #: A turn of a sentinel is the median of this many samples, or one if they take longer than this in seconds.
@@ -468,6 +470,7 @@ class Bench:
         players = {names[number]: player for number, player in admitted.items()}
         for player in self._libraries():
             players[LIBRARY] = player
+            turns.library_rms_rel = player.error.rms_rel if player.error else None
         if CHAMPION not in players:
             return turns
         try:

@@ -22,6 +22,7 @@ from tuner.night import stored
 from tuner.night.plan import PlanItem
 from tuner.night.sentinels import Pass, SentinelCode, choose
 from tuner.night.stored import Sentinel
+from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.record import ProblemKey, Role, new_id
 from tuner.results.sentinel import Terms
 from tuner.store import Store
@@ -74,7 +75,12 @@ def crown(store: Store, config: dict[str, Any], day: int) -> str:
         KEY, 5e-4, found, kernel=kernel.name, config=config, source_hash=kernel.source_hash, role=Role.FINAL,
         origin=str(Path("toy.py").absolute()), measurement=measured(5e-4), study="",
     )  # fmt: skip
-    made = champion(of, f"2026-01-0{day}T00:00:00.000000+00:00", verdict="first" if day == 1 else "faster")
+    exact = Measurement(Outcome.MEASURED, samples_s=(1e-3,), error=Error(1e-6, 1e-7, 0.1))
+    library = record(KEY, 1e-3, found, kernel="fakeBLAS", config={}, role=Role.BASELINE, measurement=exact)
+    made = champion(
+        of, f"2026-01-0{day}T00:00:00.000000+00:00", verdict="first" if day == 1 else "faster",
+        baseline=library, speedup=2.0,
+    )  # fmt: skip
     store.crown(made)
     return made.id
 
@@ -185,6 +191,30 @@ def test_a_wrong_result_and_a_slower_library_are_told_apart(folder: Path, ran: R
     assert code == 4
     assert [each["cause"] for each in found["alerts"]] == ["wrong"]
     assert found["sentinels"][0]["wrong"] == ["champion"]
+
+
+@pytest.mark.parametrize(
+    ("error_rel", "told", "use", "state"),
+    [
+        (1e-7, "was faster than the champion, and answers until it is tuned again", "fakeBLAS", "stale"),
+        (1e-4, "x less exact, and faster than the champion", "kernel", "to tune"),
+    ],
+)
+def test_a_library_that_is_faster_is_told_the_first_night(
+    folder: Path, ran: Ran, error_rel: float, told: str, use: str, state: str
+) -> None:
+    spec = board(folder, library_s=4e-4, baseline_error_rel=error_rel)
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+    code, found = ran("watch", "plan.toml", "--quiet")
+    assert code == 4
+    (behind,) = found["behind"]
+    assert behind["behind"] == "library"
+    assert behind["told"].endswith(told)
+    assert ran("best", "toy.py", "1000", "--device", spec)[1]["use"] == use
+    assert ran("nightly", "plan.toml", "--dry-run")[1]["problems"][0]["state"] == state
+    # What lookups follow is told once; a library that is another one, until it is not.
+    assert ran("watch", "plan.toml", "--quiet")[0] == (0 if use == "fakeBLAS" else 4)
 
 
 @pytest.mark.parametrize("automatic", [False, True])
