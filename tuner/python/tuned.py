@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.errors import EnvironmentTrouble, InputError, NothingFound
-from tuner.extras import required
+from tuner.extras import remedy, required
 from tuner.lookup import Answer, staleness
 from tuner.python.misses import checked
 from tuner.python.running import ConfigRunner
@@ -460,6 +460,5 @@ def _installed(library: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise EnvironmentTrouble(
-            f"a table of this kind needs {library}, which cannot be imported ({error}); install it, or "
-            "tile-tuner[tables]"
+            f"a table of this kind needs {library}, which cannot be imported ({error}); {remedy('tables')}"
         ) from error

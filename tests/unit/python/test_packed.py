@@ -121,7 +121,6 @@ def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("letter", ["n", "t"])
 def test_a_product_takes_what_was_packed_once_whatever_happens_to_the_array(letter: str, gpu: Log) -> None:
     champions(256, 384, layout=f"n{letter}")
-    champions(512, layout=f"n{letter}", CHUNK=64)
     b = on_board(256, 128) if letter == "n" else on_board(128, 256).T
     packed, before = tuner.pack(b), b.host.copy()
     assert f"packed float32 of shape (256, 128) on cuda:0, {packed.bytes} bytes" in repr(packed)
@@ -131,6 +130,10 @@ def test_a_product_takes_what_was_packed_once_whatever_happens_to_the_array(lett
         a = on_board(rows, 256)
         np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ before, rtol=1e-3, atol=1e-3)
     assert (len(gpu.packed), gpu.took_packed) == (1, [True] * 3)
-    # A kernel that packs otherwise takes the copy.
-    tuner.matmul(on_board(512, 256), packed)
-    assert gpu.took_packed[-1] is False
+
+
+def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
+    champions(256)
+    champions(4096, CHUNK=64)
+    tuner.matmul(on_board(4096, 256), tuner.pack(on_board(256, 128)))
+    assert gpu.took_packed == [False]
