@@ -48,7 +48,8 @@ install one that has them (on Debian and Ubuntu: the packages python3 and python
     return 3
 }
 
-# prepare GROUP: makes .venv hold the packages of GROUP, `run`, `serve` or `test`; messages go to stderr.
+# prepare GROUP: makes .venv hold the packages of GROUP: `run`, `test`, or extras of pyproject.toml joined by +, such as
+# serve+fleet. Messages go to stderr.
 prepare() {
     local wanted python stamp="$root/.venv/installed-$1" have=""
     wanted=$(fingerprint "$1")

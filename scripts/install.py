@@ -1,6 +1,6 @@
 """Makes .venv hold the locked packages of a group, and the checkout itself; called by environment.sh.
 
-    install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs), serve (what `tuner serve` needs, too)
+    install.py GROUP FINGERPRINT         GROUP: run (what `tuner` needs), extras beside it (serve, serve+fleet)
                                          or test (and the development packages)
 
 It uses the standard library alone, because it runs before anything is installed. If an installation is cut
@@ -78,10 +78,9 @@ def gpu_group() -> str:
 
 def locks(group: str, gpu: str) -> list[str]:
     """Returns the names of the lock files to install."""
-    if group in ("run", "serve"):
-        return ["runtime", *(["serve"] if group == "serve" else []), *([gpu] if gpu else [])]
-    # Kernels are compiled in the tests of a machine without a GPU too.
-    return ["runtime", "dev", gpu or "nvrtc"]
+    if group == "test":  # kernels are compiled in the tests of a machine without a GPU, too
+        return ["runtime", "dev", gpu or "nvrtc"]
+    return ["runtime", *(extra for extra in group.split("+") if extra != "run"), *([gpu] if gpu else [])]
 
 
 def run(command: list[str], what: str, lock: int) -> None:
@@ -128,16 +127,15 @@ def install(group: str, lock: int) -> None:
     if VENV.exists() and (UNFINISHED.exists() or not usable() or conflicting(names[-1])):
         say("making .venv anew: it is unfinished, broken or for another CUDA version")
         shutil.rmtree(VENV)
-    say(f"installing into .venv (requirements/: {', '.join(names)}); later runs start at once")
+    say(f"installing into .venv (requirements/: {', '.join(names)}), in silence; later runs start at once")
     if names[-1] in ("cuda12", "cuda13"):
         say(f"this includes the GPU packages for CUDA {names[-1][4:]}: more than a gigabyte to download")
     VENV.mkdir(exist_ok=True)
     UNFINISHED.touch()
     if not PYTHON.exists():
         run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment", lock)
-    quiet = [] if sys.stderr.isatty() else ["--quiet"]
     files = [part for name in names for part in ("-r", str(ROOT / "requirements" / f"{name}.lock"))]
-    run([*PIP, *quiet, "--require-hashes", "--only-binary=:all:", *files], "installing the packages", lock)
+    run([*PIP, "--quiet", "--require-hashes", "--only-binary=:all:", *files], "installing the packages", lock)
     run(
         [*PIP, "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
         "installing the checkout",

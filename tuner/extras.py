@@ -46,6 +46,16 @@ class Extra:
     provides: Mapping[str, str] = field(default_factory=dict)
 
 
+def remedy(extra: str = "") -> str:
+    """How a missing library is installed: from the checkout, for tile-tuner is in no package index.
+
+    Args:
+        extra: The extra of ``pyproject.toml`` that has it, if that is known.
+    """
+    by_hand = f", or `pip install '.[{extra}]'` does there" if extra else ""
+    return f"`scripts/tuner` of the checkout installs what a command needs{by_hand}"
+
+
 def load(at: str) -> Any:
     """Loads what "module:name" names, or "module"."""
     module, _, name = at.partition(":")

@@ -145,18 +145,39 @@ def stamp(checkout: Path, group: str) -> None:
     (checkout / ".venv" / f"installed-{group}").write_text(done.stdout)
 
 
-def installer_called(checkout: Path, tmp_path: Path, **environment: str) -> bool:
-    """Runs scripts/tuner with a Python that only says how it was called; tells whether it was."""
+def installed_for(checkout: Path, tmp_path: Path, words: str, **environment: str) -> tuple[str, str]:
+    """Runs scripts/tuner with a Python that only says how it was called; the output, and what it installs."""
     # Asked for its fitness it reads a program from stdin ("-"), else it is told which file to run.
     program(
         tmp_path / "bin" / "python3.13", 'if [ "$1" = - ]; then echo nothing; else echo "called $*" >&2; fi'
     )
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    done = bash(f"'{checkout}/scripts/tuner' --help", PATH=path, **environment)
-    assert done.stdout == "tuner got 1 arguments: --help\n"
+    done = bash(f"'{checkout}/scripts/tuner' {words}", PATH=path, **environment)
     assert done.returncode == 0
-    assert done.stderr == "" or f"called {checkout}/scripts/install.py run " in done.stderr
-    return bool(done.stderr)
+    _, _, group = done.stderr.partition(f"called {checkout}/scripts/install.py ")
+    return done.stdout, group.partition(" ")[0]
+
+
+def installer_called(checkout: Path, tmp_path: Path, **environment: str) -> bool:
+    """Whether scripts/tuner installs what every command needs."""
+    out, group = installed_for(checkout, tmp_path, "--help", **environment)
+    assert (out, group in ("", "run")) == ("tuner got 1 arguments: --help\n", True)
+    return bool(group)
+
+
+@pytest.mark.parametrize(
+    ("words", "group"),
+    [
+        ("best gemm 8 8 8", "run"), ("serve", "serve"), ("serve --cluster slurm", "serve+fleet"),
+        ("worker tcp://head:8786", "fleet"), ("nightly plan.toml --cluster=slurm", "fleet"),
+        ("model fit gemm", "model"), ("records export -o all.parquet", "tables"),
+        ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
+    ],
+)  # fmt: skip
+def test_a_command_gets_the_packages_that_it_needs(
+    checkout: Path, tmp_path: Path, words: str, group: str
+) -> None:
+    assert installed_for(checkout, tmp_path, words)[1] == group
 
 
 @pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run", "scripts/lock"])

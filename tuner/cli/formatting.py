@@ -36,11 +36,17 @@ def show(
         table(title, columns, rows)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], lines: bool = False
+) -> None:  # fmt: skip
+    """A table on stdout, with lines between its rows if some may be folded."""
     from rich.table import Column, Table
 
-    _print(Table(*(Column(name, overflow="fold") for name in columns), header_style="bold"), title, rows)
+    _print(
+        Table(*(Column(name, overflow="fold") for name in columns), header_style="bold", show_lines=lines),
+        title,
+        rows,
+    )
 
 
 def pairs(title: str, rows: Iterable[Sequence[object]]) -> None:

@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.errors import EnvironmentTrouble, InputError, TunerError, UnknownName
-from tuner.extras import Command, extras, load
+from tuner.extras import Command, extras, load, remedy
 from tuner.study import job_files
 from tuner.version import __version__
 
@@ -176,6 +176,10 @@ def run(arguments: list[str]) -> int:
         return _say("interrupted", 130)
     except BrokenPipeError:
         return 0
+    except ModuleNotFoundError as error:
+        if (error.name or "tuner").partition(".")[0] == "tuner":
+            raise
+        return _say(f"this needs the package {error.name}, which is not installed; {remedy()}", 3)
     except OSError as error:
         # One that names a file is the file's trouble; another may be our mistake, and keeps its traceback.
         if error.errno not in SYSTEM_ERRORS and not (error.errno and error.filename):

@@ -20,6 +20,7 @@ from unittest import mock
 
 from tuner.devices.detect import DetectedDevice, find, find_each
 from tuner.errors import EnvironmentTrouble, InputError
+from tuner.extras import remedy
 
 #: Seconds before the end of a job at which its workers stop, so that their slices end in an orderly way.
 BEFORE_END_S = 120
@@ -170,9 +171,7 @@ def check_installed() -> None:
         EnvironmentTrouble: It is not; the message gives the remedy.
     """
     if importlib.util.find_spec("distributed") is None:
-        raise EnvironmentTrouble(
-            "a cluster needs dask.distributed, which is not installed; `pip install 'tile-tuner[fleet]'`"
-        )
+        raise EnvironmentTrouble(f"a cluster needs dask.distributed, which is not installed; {remedy('fleet')}")
 
 
 def quiet() -> None:

@@ -90,7 +90,7 @@ def fit(
 ) -> None:
     """Fit a model to the database's surveys, store it there, and publish it.
 
-    Needs LightGBM: pip install 'tile-tuner[model]'.
+    Needs LightGBM, which `scripts/tuner model` of a checkout installs.
     """
     writable_file(output)
     catalogue, where = builtin_now(), device_in_full(device, db)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import TunerError
+from tuner.extras import remedy
 from tuner.results.distance import Floats
 
 Bits = NDArray[np.uint32]
@@ -199,7 +200,7 @@ def grow(rows: Floats, targets: Sequence[Floats], weight: Floats, how: Growth, s
         import lightgbm
     except ImportError as error:
         raise TunerError(
-            "fitting a model needs LightGBM, which is not installed; pip install 'tile-tuner[model]'"
+            f"fitting a model needs LightGBM, which is not installed; {remedy('model')}"
         ) from error
     settings = {
         "objective": "regression", "num_leaves": how.leaves, "learning_rate": how.rate,

@@ -13,6 +13,7 @@ import click
 from tuner.cli.formatting import print_json, show
 from tuner.cli.options import DEVICE, database_option, json_option
 from tuner.errors import EnvironmentTrouble, InputError
+from tuner.extras import remedy
 from tuner.service.pool import checked_cluster
 
 #: Packages without which there is no server.
@@ -60,8 +61,7 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     for extra, names in (("serve", NEEDED), ("fleet", ("distributed",) if cluster else ())):
         if missing := [name for name in names if find_spec(name) is None]:
             raise EnvironmentTrouble(
-                f"the service needs packages that are not installed ({', '.join(missing)}); install them with "
-                f"`pip install 'tile-tuner[{extra}]'`, or run it from a checkout with `scripts/tuner serve`"
+                f"the service needs packages that are not installed ({', '.join(missing)}); {remedy(extra)}"
             )
     path = settings["root_path"]
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):

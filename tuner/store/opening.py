@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
 from tuner.errors import NothingFound, StoreTrouble
+from tuner.extras import remedy
 from tuner.results.record import new_id, utc_now
 from tuner.store import tables
 from tuner.store.tables import OLDER, SCHEMA, schema_history
@@ -177,8 +178,8 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float = 30.0) -> sa.En
         ) from error
     except ImportError as error:
         raise StoreTrouble(
-            f"the driver of {url.drivername!r} is not installed ({error}); install it, for PostgreSQL with "
-            f"`pip install 'tile-tuner[postgres]'`, or use sqlite:///FILE"
+            f"the driver of {url.drivername!r} is not installed ({error}); {remedy('postgres')}, if it is for "
+            "PostgreSQL; or use sqlite:///FILE"
         ) from error
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine, read_only=read_only, patience_s=patience_s)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.commands import Told, device, told
+from fixtures.commands import Told, assert_refused, device, told
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, stored, write_device
 
 import tuner
@@ -174,3 +174,12 @@ def test_a_shell_completes_commands_and_options(words: str, expected: str) -> No
         [sys.executable, "-m", "tuner"], env=os.environ | given, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [expected]
+
+
+def test_a_package_that_is_missing_is_a_sentence(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(at: str) -> None:
+        raise ModuleNotFoundError("No module named 'distributed.core'", name="distributed.core")
+
+    monkeypatch.setattr(sys.modules["tuner.cli.main"], "load", absent)
+    message = "this needs the package distributed.core, which is not installed; `scripts/tuner` of the checkout"
+    assert_refused(told("devices"), 3, message)

@@ -33,7 +33,7 @@ DOCS = ROOT / "docs"
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EnvironmentTrouble, match=r"pip install 'tile-tuner\[fleet\]'"):
+    with pytest.raises(EnvironmentTrouble, match=r"pip install '.\[fleet\]'"):
         clusters.check_installed()
 
 

@@ -82,7 +82,7 @@ def test_too_few_problems_are_refused() -> None:
 
 def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
-    with pytest.raises(TunerError, match=r"pip install 'tile-tuner\[model\]'"):
+    with pytest.raises(TunerError, match=r"pip install '.\[model\]'"):
         fit(survey(20), KERNELS, BOARD)
 
 
