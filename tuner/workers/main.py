@@ -32,7 +32,7 @@ from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.machine_load import memory_bytes
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.errors import InputError, TunerError
-from tuner.results.measurement import OUT_OF_MEMORY, memory_reason
+from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason
 from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig, rendered_from
 from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
@@ -179,8 +179,10 @@ class DeviceHandlers:
             self._surveyed[key] = CompiledConfig.from_json(message, message["code"])
         if key:
             config = self._surveyed[key].launched(message["launch"])
-        measurement = self._ready().survey(config)
-        return self._told(measurement=measurement and measurement.to_json())
+        known = self._ready().survey(config)
+        # A survey keeps no more of it.
+        brief = known and Measurement(known.outcome, known.reason, known.samples_s)
+        return self._told(measurement=brief and brief.to_json())
 
     def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
