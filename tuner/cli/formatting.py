@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.results.record import latest_credible
-from tuner.results.units import answer_speed, clock, config_text, duration, energy, speed
+from tuner.results.units import answer_speed, beside, clock, config_text, duration, energy, speed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,17 +36,12 @@ def show(
         table(title, columns, rows)
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], lines: bool = False
-) -> None:  # fmt: skip
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], lines: bool = False) -> None:
     """A table on stdout, with lines between its rows if some may be folded."""
     from rich.table import Column, Table
 
-    _print(
-        Table(*(Column(name, overflow="fold") for name in columns), header_style="bold", show_lines=lines),
-        title,
-        rows,
-    )
+    named = (Column(name, overflow="fold") for name in columns)
+    _print(Table(*named, header_style="bold", show_lines=lines), title, rows)
 
 
 def pairs(title: str, rows: Iterable[Sequence[object]]) -> None:
@@ -84,13 +79,15 @@ def limit_text(limit: Mapping[str, Any]) -> str:
 
 def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The speed-up over the library's fastest form, and over its default form if that is another."""
-    baseline, hardest = answer["baseline"]["name"], answer.get("hardest")
-    if answer["speedup"] is None:
+    speedup, hardest = answer["speedup"], answer.get("hardest")
+    if speedup is None:
         return []
-    own = f"{answer['speedup']:.3f} x {baseline}"
-    if hardest is None or hardest["speedup"] >= answer["speedup"]:
+    intervals = {pair["ratio"]: (pair["low"], pair["high"]) for pair in answer.get("pairs", ())}
+    own = beside(speedup, *intervals.get(speedup, (speedup, speedup)), answer["baseline"]["name"])
+    if hardest is None or hardest["speedup"] >= speedup:
         return [("speed-up", own)]
-    return [("speed-up", f"{hardest['speedup']:.3f} x {hardest['name']} ({own} as it runs by itself)")]
+    told = beside(hardest["speedup"], *intervals[hardest["speedup"]], hardest["name"])
+    return [("speed-up", f"{told} ({own} as it runs by itself)")]
 
 
 def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

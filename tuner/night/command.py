@@ -333,7 +333,7 @@ class Printer:
         self._done += 1
         job_files.count(self._done, max(self.of, self._done))
         if item.state != "not reached":
-            self.say(f"{item.item.problem}: {item.state} {item.why}".rstrip())
+            self.say(", ".join(filter(None, [f"{item.item.problem}: {item.state}", item.why])))
 
     @contextlib.contextmanager
     def view(self, item: PlanItem) -> Iterator[Callable[..., None]]:
@@ -361,7 +361,7 @@ def show_night(result: NightResult, as_json: bool) -> None:
     columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
     unreached = [item for item in items if item.state == "not reached"][:UNREACHED_SHOWN]
     shown = [item for item in items if item.state != "not reached" or item in unreached]
-    table("The night", columns, map(_row, shown))
+    table("The night", columns, map(_row, shown), lines=True)
     if len(shown) < len(items):
         click.echo(f"and {len(items) - len(shown)} more that were not reached; --json has each")
     for item in items:

@@ -66,7 +66,7 @@ def test_a_night_on_two_boards_then_one_with_sentinels_then_ctrl_c(folder: Path)
     assert sum(each["trials"] for each in workers) == sum(len(stored(folder, n=n)) for n in (100, 200))
     places = {place["board"] for each in report["problems"] for place in each["places"]}
     assert places == {"FAKE-a", "FAKE-b"}
-    assert "toy 100 float32 plain: tuned space covered" in err
+    assert "toy 100 float32 plain: tuned, space covered" in err
     assert "scheduler tcp://127.0.0.1:" in err
     assert "Traceback" not in err
     assert report["no_sentinels"] == "no problem has a champion to watch yet"
