@@ -1,7 +1,6 @@
 """Pages in a real browser: empty, full, with errors, 400 px wide; by login, by form, by keyboard."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,9 +86,6 @@ def test_every_page_shows_without_a_complaint_and_asks_nobody_else(
         assert seen.said == [], path
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert seen.page.query_selector("h1").inner_text()
-        if os.environ.get("TUNER_SHOTS"):
-            name = re.sub(r"[^a-z]+", "-", path)[:30]
-            seen.page.screenshot(path=f"{os.environ['TUNER_SHOTS']}/{name}-{width}.png", full_page=True)
     assert seen.hosts == {urlsplit(server.base).netloc}
     seen.context.close()
 
