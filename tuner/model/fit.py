@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,15 +45,8 @@ class Recipe:
     library: Growth = OF_LIBRARY
 
 
-class Learners(NamedTuple):
-    """Predict logs of times: of configs over their references, and of the library over the roofline."""
-
-    forest: Forest
-    library: Forest
-
-
-def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> Learners:
-    """Fits them.
+def forests_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> tuple[Forest, Forest]:
+    """Fits forests for logs of times: of configs over their references, and of the library over the roofline.
 
     Args:
         data: The survey.
@@ -69,9 +62,9 @@ def learners_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe)
     forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], recipe.configs, seed)
     timed = problems[np.isfinite(data.library_target[problems])]
     if not len(timed):
-        return Learners(forest, forest_of([], data.library_rows.shape[1]))
+        return forest, forest_of([], data.library_rows.shape[1])
     targets = [data.library_target[timed]] * LIBRARY_FORESTS
-    return Learners(forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed))
+    return forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed)
 
 
 #: Configs of a shortlist.
@@ -133,14 +126,14 @@ def left_out(data: FeatureRows, seed: int, recipe: Recipe) -> Cases:
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
         rest = np.setdiff1d(np.arange(count), fresh)
-        learners = learners_of(data, rest, seed, recipe)
+        forest, library = forests_of(data, rest, seed, recipe)
         inside = np.isin(data.problem, rest)
         kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
         at = np.flatnonzero(np.isin(data.problem, fresh))
-        log_s[at] = learners.forest.predict(data.rows[at]) + data.reference[at]
+        log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
         behind[at], near[at] = standing_near(data, evidence(data, rest, kept), kept, at)
-        if len(learners.library.leaves):
-            library_log_s[fresh] = learners.library.predict(data.library_rows[fresh]) + data.roofline[fresh]
+        if len(library.leaves):
+            library_log_s[fresh] = library.predict(data.library_rows[fresh]) + data.roofline[fresh]
         is_case[fresh] = True
         if is_case.sum() >= CASES:
             break
@@ -241,12 +234,12 @@ def fit(
     data = table(timings, kernels, device)
     known = left_out(data, seed, recipe)
     every = np.arange(len(timings.problems))
-    learners = learners_of(data, every, seed, recipe)
+    forest, library = forests_of(data, every, seed, recipe)
     chosen = shortlist(data.problem, data.config, data.time_s)
     return Model(
         timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
-        data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, learners.forest,
-        learners.library, calibrate(known), evidence(data, every, chosen),
+        data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, forest,
+        library, calibrate(known), evidence(data, every, chosen),
         {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
     )  # fmt: skip
 
