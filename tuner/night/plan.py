@@ -15,12 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tuner.declare.catalogue import Catalogue, builtin, from_file
+from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.devices.detect import is_spec, kinds
 from tuner.errors import InputError, PlanError, UnknownName
+from tuner.lookup.stale import builtin_now
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
 from tuner.results.record import Wanted
 
@@ -500,7 +501,7 @@ class TableReader:
 
     def _declared(self, table: ProblemTable | SurveyTable) -> tuple[Catalogue, Operation, Path | None] | None:
         """The table's catalogue, its operation, and the user's file if it names one; None if one is wrong."""
-        name, file, catalogue = table.operation, None, builtin()
+        name, file, catalogue = table.operation, None, builtin_now()
         if table.file is not None:
             file = self._beside(table.file)
             with self.key("file"):
