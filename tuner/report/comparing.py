@@ -98,9 +98,6 @@ class Compared:
     only_one: Sequence[str] = ()
     only_other: Sequence[str] = ()
 
-    def __str__(self) -> str:
-        return self.markdown()
-
     @property
     def mean(self) -> float:
         """Geometric mean of the ratios."""
@@ -127,7 +124,7 @@ class Compared:
         lines = [columns, ["---"] * len(columns), *rows]
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
-    _repr_markdown_ = markdown
+    __str__ = _repr_markdown_ = markdown
 
     def summary(self) -> str:
         """The mean and the verdicts of all problems, in a sentence."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from tuner.declare.problem import IEEE, Problem
 from tuner.report.ladder_plan import Section
@@ -23,7 +22,7 @@ from tuner.report.study_view import (
 )
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
-from tuner.results.record import Champion, Record
+from tuner.results.record import Champion
 from tuner.results.units import config_text, duration, speed_unit
 
 #: Colours: ours, the library's, what was stopped or beaten, failures and reports, limits.
@@ -286,15 +285,12 @@ def _over(champions: Iterable[Champion], x: str, y: str, axes: Sequence[str], ti
     return titled(figure, title, 480)
 
 
-def front_figure(front: Front, champion: Record) -> go.Figure:
+def front_figures(front: Front) -> dict[str, go.Figure]:
     """Every other objective over time: beaten configs grey, the front blue, with champion and library.
 
     Args:
         front: The front, with at least one point.
-        champion: The study's champion.
     """
-    others = range(1, len(front.objectives))
-    figure = make_subplots(len(others), 1, vertical_spacing=0.12)
     on_it = [front.values(point) for point in front.points]
     layers: dict[str, tuple[Sequence[Sequence[float]], dict[str, Any]]] = {
         "beaten": (front.beaten, {"size": 5, "color": STOPPED}), "front": (on_it, {"color": OURS}),
@@ -303,20 +299,20 @@ def front_figure(front: Front, champion: Record) -> go.Figure:
         ring = {"size": 14, "symbol": "circle-open", "color": FAILED}
         layers["champion: the fastest in the finals"] = [front.values(front.champion)], ring
     if front.library is not None:
-        diamond = {"size": 9, "symbol": "diamond", "color": LIBRARY}
-        layers[front.library.kernel] = [front.values(front.library)], diamond
-    for row in others:
-        (x_title, x_unit), (y_title, y_unit) = (OBJECTIVES[front.objectives[at]] for at in (0, row))
+        layers[front.library.kernel] = [front.values(front.library)], {"symbol": "diamond", "color": LIBRARY}
+    drawn = {}
+    for at, objective in enumerate(front.objectives[1:], 1):
+        (x_title, x_unit), (y_title, y_unit) = OBJECTIVES["time"], OBJECTIVES[objective]
+        drawn[objective] = figure = go.Figure()
         for name, (values, marker) in layers.items():
-            figure.add_scatter(
-                x=[value[0] * x_unit for value in values], y=[value[row] * y_unit for value in values],
-                name=name, mode="markers", marker=marker, showlegend=row == 1, row=row, col=1,
-            )  # fmt: skip
-        # Axes are logarithmic unless an error is 0.
-        positive = all(value[row] > 0 for value in [*on_it, *front.beaten])
-        figure.update_xaxes(title=x_title, type="log", row=row, col=1)
-        figure.update_yaxes(title=y_title, type="log" if positive else "linear", row=row, col=1)
-    return titled(figure, f"{champion.problem} on {champion.device.name}, {champion.regime}", 480 * len(others))
+            x, y = ([value[axis] * unit for value in values] for axis, unit in ((0, x_unit), (at, y_unit)))
+            figure.add_scatter(x=x, y=y, name=name, mode="markers", marker=marker)
+        # An axis is logarithmic unless an error is 0.
+        positive = all(value[at] > 0 for value in [*on_it, *front.beaten])
+        figure.update_xaxes(title=x_title, type="log")
+        figure.update_yaxes(title=y_title, type="log" if positive else "linear")
+        titled(figure, f"{objective.capitalize()} beside time", 480)
+    return drawn
 
 
 # ---- of a ladder

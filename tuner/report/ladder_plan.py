@@ -24,33 +24,14 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Published(_Table):
-    """What a public report says of a step.
-
-    Attributes:
-        shape: Sizes in the order of the operation's dims.
-        source: The report; the plan's, unless given.
-        hardware: What it measured on; the plan's, unless given.
-    """
-
-    shape: list[int]
-    ms: float | None = None
-    gflops: float | None = None
-    gbps: float | None = None
-    of_library: float | None = None
-    max_rel: float | None = None
-    mean_rel: float | None = None
-    note: str = ""
-    source: str = ""
-    hardware: str = ""
-
-    def distance(self, shape: Sequence[int]) -> float:
-        """How far a shape is from the report's."""
-        return sum(abs(x - y) / max(x, y) for x, y in zip(self.shape, shape, strict=True))
-
-    def to_json(self) -> dict[str, Any]:
-        """What the report says, as a JSON object."""
-        return self.model_dump(exclude_defaults=True) | {"hardware": self.hardware, "source": self.source}
+#: Figure of a report -> how it is written.
+REPORTED = {
+    "ms": "{:g} ms", "gflops": "{:g} GFLOPS", "gbps": "{:g} GB/s", "of_library": "{:.1%} of the library",
+    "max_rel": "max error {:.2g}", "mean_rel": "mean error {:.2g}", "note": "{}",
+}  # fmt: skip
+#: What a public report says of a step: figures, and the ``shape`` that they are of; its ``source`` and
+#: ``hardware``, which are the plan's unless given.
+Published = dict[str, Any]
 
 
 class LadderStep(_Table):
@@ -100,7 +81,7 @@ class Sweep(_Table):
             LadderStep(
                 kernel=self.kernel, label=f"{self.parameter}={value}",
                 config={**self.config, **dict.fromkeys(self.parameter.split(), value)},
-                published=[Published(shape=list(shape), ms=ms)] if ms else [],
+                published=[{"shape": list(shape), "ms": ms}] if ms else [],
             )
             for value, ms in zip(self.values, times_ms, strict=True)
         ]  # fmt: skip
@@ -189,9 +170,14 @@ class LadderPlan(_Table):
                 )
         step.label = step.label or step.kernel
         for figures in step.published:
-            self._problem(figures.shape, "")
-            figures.source = figures.source or self.source
-            figures.hardware = figures.hardware or self.hardware
+            self._problem(figures.get("shape", ()), "")
+            for key, value in figures.items():
+                if key not in (*REPORTED, "shape", "source", "hardware"):
+                    raise UnknownName("figure of a report", key, tuple(REPORTED))
+                if key in REPORTED and isinstance(value, str) != (key == "note"):
+                    raise InputError(f"figures of a report are numbers, got {key} = {value!r}")
+            figures.setdefault("source", self.source)
+            figures.setdefault("hardware", self.hardware)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel of a name.
@@ -295,7 +281,7 @@ def ladder_of(
         plan = read_ladder_plan(path, catalogue)
         if (plan.operation, plan.target) == (operation.name, target):
             for step in plan.steps:
-                published.setdefault(step.kernel, []).extend(map(Published.to_json, step.published))
+                published.setdefault(step.kernel, []).extend(step.published)
     swept = [_lesson_sweep(kernel, problem) for kernel in kernels] if sweeps else []
     table = {
         "title": f"The ladder of {problem}", "operation": operation.name, "target": target,

@@ -10,7 +10,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Published, Section, lesson_of
+from tuner.report.ladder_plan import REPORTED, LadderPlan, LadderStep, Published, Section, lesson_of
 from tuner.results.measurement import Measurement, Outcome, compare, headline
 from tuner.results.record import utc_now
 from tuner.results.units import answer_speed, config_text, duration
@@ -81,7 +81,11 @@ class Rung:
     def published(self) -> Published | None:
         """The report's figures for the nearest shape."""
         sizes = [size for _, size in self.section.problem.shape]
-        return min(self.step.published, key=lambda figures: figures.distance(sizes), default=None)
+
+        def distance(figures: Published) -> float:
+            return sum(float(abs(x - y) / max(x, y)) for x, y in zip(figures["shape"], sizes, strict=True))
+
+        return min(self.step.published, key=distance, default=None)
 
 
 class Library(NamedTuple):
@@ -164,7 +168,7 @@ class Ladder:
             "total_speedup": _speedup(measurement, timed[0] if timed else None),
             "of_library": _speedup(measurement, main), "outcome": measurement.outcome.value,
             "reason": measurement.reason, "trials": rung.trials,
-            "published": published.to_json() if published is not None else None,
+            "published": published,
         }  # fmt: skip
         transfers = self.transfers_s.get(problem)
         if transfers and row["time_s"]:
@@ -241,13 +245,6 @@ def _cells(row: Mapping[str, Any], library: str) -> dict[str, str]:
         "end to end": f"{duration(whole['total'])}\n  {', '.join(parts)}" if whole else "",
         "published": _published(published) if published else "",
     }  # fmt: skip
-
-
-#: Figure of a report -> how it is written.
-REPORTED = {
-    "ms": "{:g} ms", "gflops": "{:g} GFLOPS", "gbps": "{:g} GB/s", "of_library": "{:.1%} of the library",
-    "max_rel": "max error {:.2g}", "mean_rel": "mean error {:.2g}", "note": "{}",
-}  # fmt: skip
 
 
 def _published(published: Mapping[str, Any]) -> str:

@@ -183,14 +183,15 @@ def write_ladder(ladder: Ladder, folder: Path) -> list[Path]:
 
 def write_front(front: Front, champion: Record, folder: Path) -> Path:
     """Writes the plot of a front as a page, named after problem and regime; see `write_study`."""
-    from tuner.report.figures import front_figure
+    from tuner.report.figures import front_figures
 
     problem = champion.problem
     sizes = "x".join(str(size) for _, size in problem.shape)
     arithmetic = problem.arithmetic.replace(" ", "-")
     parts = ("front", problem.operation, sizes, arithmetic, problem.layout, champion.regime)
     name = "-".join([*filter(None, parts), *front.objectives[1:]])
-    return write_page(folder / f"{name}.html", "report", figures={"front": front_figure(front, champion)})
+    title = f"{problem} on {champion.device.name}, {champion.regime}"
+    return write_page(folder / f"{name}.html", "report", figures=front_figures(front), title=title)
 
 
 def write_page(path: Path, template: str, *, figures: Figures, **values: Any) -> Path:

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -176,27 +175,11 @@ def reasons(study: StudyView) -> dict[str, int]:
 
 
 def seconds_by_stage(study: StudyView) -> dict[str, float]:
-    """Seconds of the study by stage: compiling, verifying, timing, thinking, and what else was counted.
-
-    Records keep the stages of trials. What else went on is counted while a study runs; of one that is read from
-    records, it is the wall time between its trials in which the device did nothing, under ``between trials``.
-    """
+    """Seconds by stage: those of trials, and what a study counts beside them while it runs."""
     stages = [trial.measurement.stages_s for trial in study.trials]
     spent = {name: sum(own.get(name, 0.0) for own in stages) for name in STAGES}
-    if study.spent_s:
-        spent |= {name: study.spent_s.get(name, 0.0) for name in COUNTED}
-    else:
-        spent["between trials"] = sum(itertools.starmap(_idle_s, itertools.pairwise(study.trials)))
+    spent |= {name: study.spent_s.get(name, 0.0) for name in COUNTED}
     return {name: seconds for name, seconds in spent.items() if seconds > 0}
-
-
-def _idle_s(before: Record, after: Record) -> float:
-    """Seconds between trials of the same run: the search thinks, or compilers are waited for."""
-    if before.session != after.session:
-        return 0.0
-    passed = datetime.fromisoformat(after.measured_at) - datetime.fromisoformat(before.measured_at)
-    busy_s = sum(after.measurement.stages_s.get(stage, 0.0) for stage in STAGES if stage != "compile")
-    return max(passed.total_seconds() - busy_s, 0.0)
 
 
 def view_of(tuned: Tuned) -> StudyView:

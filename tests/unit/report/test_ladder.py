@@ -71,10 +71,10 @@ def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() 
 def test_a_step_has_the_figures_of_reports() -> None:
     plan = ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ("naive",))
     (step,) = plan.steps
-    published = {tuple(figures.shape): figures.ms for figures in step.published}
+    published = {tuple(figures["shape"]): figures["ms"] for figures in step.published}
     assert published[(256, 256, 256)] == 39.48
     assert max(published) == (2048, 2048, 2048)
-    assert all(figures.hardware for figures in step.published)
+    assert all(figures["hardware"] for figures in step.published)
     assert lesson_of(plan.kernel(step.kernel), "lesson")
     own = from_file(TOY)
     (step,) = ladder_of(own, own.operation("toy").problem({"n": 9}), "cuda", ()).steps
@@ -116,7 +116,8 @@ MISTAKES = [
     ("speed = 3", "speed: extra inputs are not permitted; docs/ladder.md lists"),
     ("steps = [{kernel = 'naiv'}]", "unknown kernel 'naiv'; did you mean naive"),
     ("steps = [{kernel = 'naive', config = {BLOCK_X = 5}}]", "BLOCK_X = 5; choose among"),
-    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", r"steps\.0\.published\.0\.shape: field required"),
+    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", r"a shape is a list of 3 dims, got \(\)"),
+    ("steps = [{kernel = 'naive', published = [{shape = [1, 2, 3], mss = 3}]}]", "'mss'; did you mean ms"),
     ("[[sweeps]]\nkernel = 'tiled'\nparameter = 'BLOCK'\nvalues = [8]\nshapes = [[1, 1, 1]]\n"
      "published_ms = [[1, 2]]", "a figure for each value"),
     ("steps = [", "cannot be read as a ladder plan"),
