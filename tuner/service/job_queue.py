@@ -37,9 +37,9 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 #: Seconds between two looks for events, event streams at once, and seconds that one lasts.
 LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 #: Characters of a plan, and its problems.
-LONGEST_PLAN, MOST_PROBLEMS = 1 << 20, 10_000
-#: Dots of a line of a plan, by which its keys nest; tables and dots of all of it; digits in a row of none.
-MOST_DOTS, MOST_TABLES, _LONG_NUMBER = 40, 5000, re.compile(r"[0-9_]{21}")
+LONGEST_PLAN, MOST_PROBLEMS = 256 << 10, 10_000
+#: How often a mark may stand in a plan; numbers of more than 20 digits, and more than 40 dots in a line.
+MOST_MARKS, TOO_LONG = {"[": 2000, "{": 2000, ".": 2000, ",": 10_000}, re.compile(r"[0-9_]{21}|(\.[^.\n]*){41}")
 #: Seconds and trials of a job, and how far off its deadline may be.
 LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(days=3650)
 #: Unfinished jobs, of one submitter and in all.
@@ -165,14 +165,15 @@ def check_bounds(text: str) -> None:
     """Refuses what would take a parser long or much memory, before it is parsed.
 
     Raises:
-        PlanError: A line has too many dots or digits, or the plan too many tables or dots.
+        PlanError: A mark stands in it too often, a line has too many dots, or a number too many digits.
     """
-    tables = dots = 0
-    for number, line in enumerate(text.split("\n"), 1):
-        tables, dots = tables + line.lstrip().startswith("["), dots + line.count(".")
-        if line.count(".") > MOST_DOTS or max(tables, dots) > MOST_TABLES or _LONG_NUMBER.search(line):
-            rule = f"a plan has up to {MOST_TABLES} tables and as many dots, {MOST_DOTS} of them in a line"
-            raise PlanError(f"{PLAN}:{number}: {rule}, and numbers of up to 20 digits; split it", number)
+    for mark, most in MOST_MARKS.items():
+        if (count := text.count(mark)) > most:
+            raise PlanError(
+                f"{PLAN}: a plan that is submitted has up to {most} {mark!r}, got {count}; split it"
+            )
+    if TOO_LONG.search(text):
+        raise PlanError(f"{PLAN}: a line of a plan has up to 40 dots, and a number 20 digits; correct it")
 
 
 def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) -> list[str]:
