@@ -113,6 +113,34 @@ def test_spills_and_shared_memory_are_read_from_the_log() -> None:
     assert report.shared_bytes == 4000
 
 
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (
+            "constexpr float LARGEST = INFINITY, NONE = NAN;",
+            "x[0] = LARGEST + NONE + M_PI + FLT_MAX + INT_MAX;",
+        ),
+        (
+            "#include <math.h>\n#include <cstdio>\n#include <cassert>",
+            'assert(n > 0); printf("%f", sqrtf(x[0]));',
+        ),
+        ("#include <cuda_runtime.h>\n#include <cstdint>", "uint32_t i = n; x[i] = std::max(x[0], 1.0f);"),
+    ],
+)
+def test_cuda_text_has_what_nvcc_gives(head: str, body: str) -> None:
+    needs_nvrtc()
+    text = f'{head}\nextern "C" __global__ void own(float* x, int n) {{ {body} }}'
+    assert nvrtc.compile_cubin(text, "sm_90a")[0].startswith(b"\x7fELF")
+
+
+def test_a_header_that_is_missing_is_told_with_the_remedy() -> None:
+    needs_nvrtc()
+    with pytest.raises(
+        CompileFailed, match=r"open source file .vector.[\s\S]*without the host's headers.*CUDA_PATH"
+    ):
+        nvrtc.compile_cubin("#include <vector>\n", "sm_90a")
+
+
 def test_a_cubin_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs_nvrtc()
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))

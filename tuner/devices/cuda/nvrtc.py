@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib.util
 import json
+import os
 import re
 import sqlite3
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tuner.declare.kernel import Rendered
@@ -22,7 +26,33 @@ LIMIT_BYTES = 1 << 30
 
 
 #: Options of every compilation. ``-v`` makes ptxas report registers and spills in the program log.
-OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--pre-include=nvcc.cuh")
+#: What nvcc has and NVRTC lacks, and headers of which device code uses no more than that.
+NVCC = Path(__file__).with_name("nvcc.cuh")
+HEADERS = (
+    NVCC.name, "algorithm", "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio",
+    "cstdlib", "cuda.h", "cuda_runtime.h", "device_launch_parameters.h", "float.h", "limits.h", "math.h",
+    "math_constants.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h",
+)  # fmt: skip
+
+
+#: What is said where a header is missing.
+MISSING = (
+    "(device code is compiled without the host's headers; those of the CUDA toolkit are read from the include "
+    "folder of CUDA_PATH, or from the package nvidia-cuda-runtime)"
+)
+
+
+@functools.cache
+def toolkit_headers() -> tuple[str, ...]:
+    """Options for headers of the CUDA toolkit: of ``CUDA_PATH``, NVIDIA's packages, or ``/usr/local/cuda``."""
+    packages = importlib.util.find_spec("nvidia")
+    roots = [Path(folder) for folder in (packages and packages.submodule_search_locations) or ()]
+    found = [path for root in roots for path in sorted(root.glob("*/include"))]
+    chosen = [Path(os.environ["CUDA_PATH"], "include")] if "CUDA_PATH" in os.environ else []
+    folders = (*chosen, *found, Path("/usr/local/cuda/include"))
+    whole = next((path for path in folders if (path / "cuda_fp16.h").is_file()), None)
+    return () if whole is None else (f"--include-path={whole}", f"--include-path={whole / 'cccl'}")
 
 
 def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -> tuple[bytes, str]:
@@ -47,13 +77,16 @@ def compile_cubin(text: str, architecture: str, options: tuple[str, ...] = ()) -
             f"compiling for CUDA needs CuPy, which cannot be imported ({error}); install the extra cuda13 "
             "or cuda12, for your driver's CUDA version"
         ) from error
-    program = nvrtc.createProgram(text, "kernel.cu", (), ())
+    headers = (NVCC.read_bytes(),) * len(HEADERS)
+    program = nvrtc.createProgram(text, "kernel.cu", headers, tuple(name.encode() for name in HEADERS))
+    more = (*toolkit_headers(), *options) if "#include" in text else options
     try:
         try:
-            nvrtc.compileProgram(program, (*OPTIONS, f"--gpu-architecture={architecture}", *options))
+            nvrtc.compileProgram(program, (*OPTIONS, f"--gpu-architecture={architecture}", *more))
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).strip()
-            raise CompileFailed(log or str(error)) from None
+            missing = f" {MISSING}" if "open source file" in log else ""
+            raise CompileFailed((log or str(error)) + missing) from None
         # CuPy cuts off the last byte as a terminating zero, but that byte is part of the cubin.
         return nvrtc.getCUBIN(program) + b"\0", nvrtc.getProgramLog(program)
     finally:
