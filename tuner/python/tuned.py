@@ -19,9 +19,9 @@ from tuner.extras import remedy, required
 from tuner.lookup import Answer, staleness
 from tuner.python.misses import checked
 from tuner.python.running import ConfigRunner
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Comparison, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
-from tuner.results.units import config_text, duration, speed
+from tuner.results.units import beside, config_text, duration, speed
 from tuner.store import Store
 from tuner.store.listing import Selection, stream
 from tuner.study.progress import Progress, Result, failures, where_time_went
@@ -230,7 +230,11 @@ class Tuned:
         if self.baseline is not None and self.baseline.measurement.time_s:
             yield f"  {self.baseline.kernel}: {duration(self.baseline.measurement.time_s)}"
         if self.speedup and self.baseline is not None:
-            yield f"  timed in turn: {compared(self.speedup, self.baseline.kernel)}"
+            assert self.champion is not None
+            known = {pair.comparison.ratio: pair.comparison for pair in self.champion.pairs}
+            paired = known.get(self.speedup, Comparison(self.speedup, self.speedup, self.speedup, ""))
+            told = beside(paired.ratio, paired.low, paired.high, self.baseline.kernel)
+            yield f"  timed in turn: {told}"
         error = record.measurement.error
         if error is not None:
             on = "the given inputs alone" if self.problem.operation.fixed else "fresh random inputs"
@@ -244,16 +248,6 @@ class Tuned:
         for failure in failures(progress.reasons):
             yield f"    {failure}"
         yield f"  {where_time_went(progress)}"
-
-
-def compared(ratio: float, library: str) -> str:
-    """A champion beside the library in words.
-
-    Args:
-        ratio: The library's time over the champion's.
-        library: Its name.
-    """
-    return f"{ratio:.3f} x as fast as {library}" if ratio >= 1 else f"{1 / ratio - 1:.0%} slower than {library}"
 
 
 # --- Records as tables ---------------------------------------------------------------------------------------

@@ -7,11 +7,28 @@ from typing import Any
 
 #: Flops per byte from which arithmetic is the limit, and speed is told in TFLOPS rather than GB/s.
 COMPUTE_BOUND = 4.0
+#: Rounds disagree if the ends of a ratio's interval are further apart than by this factor.
+DISAGREE = 1.05
 
 
 def duration(seconds: float) -> str:
     """A time with three digits and its unit."""
     return _scaled(seconds, "s")
+
+
+def beside(ratio: float, low: float, high: float, other: str) -> str:
+    """How fast something is beside another: their ratio, or its interval where the rounds disagree.
+
+    Args:
+        ratio: The other's time over its own, as the median of rounds.
+        low: Lower end of the ratio's interval.
+        high: Upper end.
+        other: The other's name.
+    """
+    figure = f"{ratio:.3f}" if high <= DISAGREE * low else f"{low:.3f} to {high:.3f}"
+    if low <= 1 <= high:
+        return f"as fast as {other} ({low:.3f} to {high:.3f} x)"
+    return f"{figure} x {other}" if low > 1 else f"slower than {other}: {figure} of its speed"
 
 
 def energy(joules: float) -> str:

@@ -113,7 +113,7 @@ class Finals:
         Args:
             leaderboard: The search's leaderboard.
             trials: Counts to store with the champion.
-            budget_s: Wall time for the rounds, in seconds.
+            budget_s: Wall time in seconds, of which checks are a part; after it no round begins but the least.
 
         Returns:
             The champion; None if no finalist could be measured.
@@ -124,7 +124,7 @@ class Finals:
         self._session.pool.cancel()
         end_s = time.monotonic() + budget_s
         while lineup := self._line_up(end_s):
-            finals, libraries = self._measured(lineup, budget_s)
+            finals, libraries = self._measured(lineup, max(end_s - time.monotonic(), 0.0))
             outcomes = dict(zip(lineup, (record.measurement.outcome for record in finals), strict=True))
             failed = [config for config, outcome in outcomes.items() if outcome is not Outcome.MEASURED]
             for config in failed:
@@ -132,8 +132,8 @@ class Finals:
             # Challengers need not be faster than a champion that is wrong or exceeds the error limit.
             holder_plays = reigning is not None and outcomes.get(reigning, DETHRONED[0]) not in DETHRONED
             stands = not failed or any(config not in failed for config in lineup if config != reigning)
-            budget_s, others = end_s - time.monotonic(), self._times_s.keys() - {self._holder}
-            if stands or not others or budget_s <= 0:
+            others = self._times_s.keys() - {self._holder}
+            if stands or not others or time.monotonic() > end_s:
                 return self._crown(finals, libraries, holder_plays, trials)
         return None
 

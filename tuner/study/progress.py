@@ -336,6 +336,8 @@ def where_time_went(progress: Progress) -> str:
     return f"{clock(progress.elapsed_s)} in all: {wall}; of measuring: {device}; beside it: {beside}"
 
 
+#: What is shown while finals are held: nothing is told until they are over.
+FINALS = "finals: the best are checked once more and timed in turn with the library"
 #: Seconds between two plain lines.
 PLAIN_EVERY_S = 5.0
 #: Characters of the bar that shows how much of the time has passed.
@@ -423,7 +425,8 @@ class ProgressView:
 
     def _line(self, progress: Progress) -> str:
         of = f" of {self._limit}" if self._limit else ""
-        parts = [progress.stage, f"{progress.trials}{of} trials"]
+        stage = FINALS if progress.stage == "finals" else progress.stage
+        parts = [stage, f"{progress.trials}{of} trials"]
         if progress.best_s is not None:
             work = self._problem.work
             parts.append(f"best {speed(work.flops, work.bytes, progress.best_s)} ({duration(progress.best_s)})")

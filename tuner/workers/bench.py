@@ -413,7 +413,7 @@ class Bench:
 
         Args:
             compiled_configs: The finalists.
-            budget_s: Wall time for the rounds in seconds.
+            budget_s: Wall time in seconds; what checks leave of it is for the rounds.
             threads: Numbers of CPU threads that the finalists use. The library is timed with its default, and
                 with each other number.
 
@@ -421,11 +421,13 @@ class Bench:
             A measurement for each finalist, then those of the library, if there is one, beginning with its
             default number of threads. The library's are missing if no finalist could be timed.
         """
+        begun_s = time.monotonic()
         admitted, lost = self._admitted(compiled_configs, finals=True)
         if not admitted:
             return list(lost.values())
         players = [*admitted.values(), *self._libraries(threads)]
-        times = interleave([player.turn_s for player in players], budget_s)
+        left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
+        times = interleave([player.turn_s for player in players], left_s)
         self.workload.draw_anew()
         timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]

@@ -3,7 +3,7 @@
 import pytest
 
 from tuner.cli.formatting import answer_rows
-from tuner.results.units import duration, energy, speed
+from tuner.results.units import beside, duration, energy, speed
 from tuner.service.pages import FILTERS
 
 #: Work of gemm 4 x 8192 x 8192 in float32, which memory limits.
@@ -38,3 +38,15 @@ def test_pages_and_commands_tell_the_same_speed() -> None:
 def test_times_and_energies_have_a_unit_that_suits() -> None:
     assert [duration(each) for each in (1.5, 2.5e-3, 1e-6, 12e-9)] == ["1.5 s", "2.5 ms", "1 us", "12 ns"]
     assert energy(0.25) == "250 mJ"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "told"),
+    [
+        (1.5, 1.49, 1.51, "1.500 x NumPy"), (1.184, 1.02, 1.31, "1.020 to 1.310 x NumPy"),
+        (1.184, 0.97, 1.31, "as fast as NumPy (0.970 to 1.310 x)"),
+        (0.692, 0.69, 0.7, "slower than NumPy: 0.692 of its speed"),
+    ],
+)  # fmt: skip
+def test_where_rounds_disagree_their_interval_is_told(ratio: float, low: float, high: float, told: str) -> None:
+    assert beside(ratio, low, high, "NumPy") == told

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST_S, TOY, database, stored, study
+from fixtures.fake_device import BEST_S, TOY, database, stored, study, write_device
 
 from tuner.cli.formatting import answer_rows
 from tuner.lookup import Answer
@@ -117,7 +117,25 @@ def test_the_harder_baseline_is_named_first(tmp_path: Path) -> None:
     assert (answer["provisional"], answer["provisional_reasons"]) == (True, list(champion.doubts))
     rows = dict(answer_rows(answer))
     headline = (
-        r"0\.78\d x NumPy, SkylakeX, 8 threads, not in the finals \(\d+\.\d+ x NumPy as it runs by itself\)"
+        r"slower than NumPy, SkylakeX, 8 threads, not in the finals: 0\.78\d of its speed "
+        r"\(\d+\.\d+ x NumPy as it runs by itself\)"
     )
     assert re.fullmatch(headline, rows["speed-up"])
     assert "63." in rows["provisional"]
+
+
+def test_where_the_machines_speed_jumps_a_speedup_is_an_interval_or_as_fast_as(tmp_path: Path) -> None:
+    told = []
+    for seed in range(4):
+        (folder := tmp_path / str(seed)).mkdir()
+        device = write_device(
+            folder / "device.json", landscape_seed=seed, baseline_s=BEST_S, jumps=[1.5, 3], pace=1.0,
+            rules=[{"where": {}, "latency_s": BEST_S}],
+        )  # fmt: skip
+        result = study(folder, device, trials=6, finals_s=0.01)
+        assert result.champion is not None
+        told.append(dict(answer_rows(Answer(result.champion).to_json()))["speed-up"])
+    assert any(re.fullmatch(r"as fast as CuPy \(0\.\d+ to 1\.\d+ x\)", text) for text in told)
+    for text in told:
+        if figure := re.fullmatch(r"(\d\.\d+) x CuPy", text):
+            assert float(figure[1]) == pytest.approx(1.0, abs=0.03)
