@@ -17,19 +17,9 @@ from typing import Any
 from tuner.declare.kernel import render
 from tuner.declare.launch import Packing
 from tuner.lookup.demand import DEMAND
-from tuner.python import misses
+from tuner.python import decisions, misses
 from tuner.python.arrays import NUMPY, Family
-from tuner.python.decisions import (
-    LOCK,
-    Decision,
-    decision_for,
-    forget,
-    forget_one,
-    is_miss,
-    keep,
-    problem_of,
-    warn_once,
-)
+from tuner.python.decisions import LOCK, Decision, is_miss
 from tuner.python.misses import CHOSEN, EPOCH, MEASURE, CallPolicy, chosen, expire
 from tuner.python.requests import CallRequest, PackedForm, Placed
 from tuner.python.running import ReadyKernel, Runs
@@ -63,7 +53,7 @@ def packed_form(array: Any, request: CallRequest) -> PackedForm | None:
         array: Dense, as the problem's layout says.
         request: The product with it.
     """
-    decision = decision_for(request)
+    decision = decisions.decision_for(request)
     if decision is None or decision.kernel is None:
         return None
     ready, packing, name = _ready(request, decision)
@@ -246,7 +236,7 @@ def prepared_call(
         else:
             call = prepared_by(request, decision)
         if key is not None:
-            keep(kept, key, call)
+            decisions.keep(kept, key, call)
     return call
 
 
@@ -269,14 +259,14 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
 def _decision_or_none(request: CallRequest) -> Decision | None:
     """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
     try:
-        return decision_for(request)
+        return decisions.decision_for(request)
     except Exception as error:
         _warn_left(request, error)
         return None
 
 
 def _warn_left(request: CallRequest, error: Exception) -> None:
-    warn_once(
+    decisions.warn_once(
         f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
         f"{type(error).__name__}: {error}"
     )
@@ -293,7 +283,7 @@ class Miss:
         self._epoch = [EPOCH[0]]
         self._last: Prepared | None = None
         assert request.problem is not None, "a miss is of a problem"
-        self._tally = DEMAND.count(problem_of(request.problem), decision.device, decision.answer)
+        self._tally = DEMAND.count(decisions.problem_of(request.problem), decision.device, decision.answer)
 
     def _decided(self, array: Any) -> Prepared:
         """What runs now; during the capture of a graph, when nothing may be loaded, what ran before."""
@@ -340,17 +330,17 @@ def consult(request: CallRequest, array: Any) -> None:
         wait([pending], misses.WAIT_S + 2 * policy.seconds)
     outcome, why = pending.result() if pending.done() else ("", "")
     if outcome in TOLD:
-        warn_once(f"{problem} could not be measured at its first use, and is answered without: {why}")
+        decisions.warn_once(f"{problem} could not be measured at its first use, and is answered without: {why}")
 
 
 def decide_anew(problem: ProblemKey, device: str) -> None:
     """Has the next calls of a problem decided anew: it was measured."""
-    forget_one(problem, device)
+    decisions.forget_one(problem, device)
     expire()
 
 
 def forget_all() -> None:
     """Forgets what was decided, so that new records count, and lets what was measured be asked for again."""
-    forget()
+    decisions.forget()
     expire()
     misses.PROCESS.forget()

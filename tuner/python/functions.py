@@ -15,29 +15,13 @@ from typing import Any, TypedDict, Unpack
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError, UnknownName
-from tuner.python.arrays import (
-    KEY_OF,
-    Family,
-    as_array,
-    common_family,
-    family_of,
-    given_back,
-    is_array,
-    row_major,
-    view,
-)
+from tuner.python import arrays as families
+from tuner.python import requests
+from tuner.python.arrays import KEY_OF, Family, as_array, family_of
 from tuner.python.calls import Prepared, forget_all, packed_form, prepared_call
 from tuner.python.decisions import LOCK, REREADING, warn_once
 from tuner.python.misses import chosen
-from tuner.python.requests import (
-    EMULATED_DTYPES,
-    PRECISION,
-    PackedForm,
-    placed,
-    precision_of,
-    request_for,
-    request_of,
-)
+from tuner.python.requests import PRECISION, PackedForm
 from tuner.python.running import key_of
 
 #: Precision -> prepared products.
@@ -104,7 +88,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
     except (KeyError, AttributeError, TypeError, RuntimeError):
         if isinstance(b, Packed):
             return b.product(a, out, precision)
-        kept = _matmul[precision_of(precision)]
+        kept = _matmul[requests.precision_of(precision)]
         arrays = {"a": as_array(a), "b": as_array(b)}
         return _first(partial(matmul, precision=precision), "matmul", arrays, out, kept, precision)
     return call(a, b, out)
@@ -191,18 +175,18 @@ def _first(
         how: ``epilogue`` and ``factors``, or ``packed``, of `CallRequest`.
     """
     chosen()  # or say that there is no such policy, before anything is prepared
-    family = common_family(function, arrays, out)
+    family = families.common_family(function, arrays, out)
     if family is None:
-        given = () if out is None else (view(out),)
-        result = public(*map(view, arrays.values()), *given)
-        return given_back(result, arrays["a"]) if out is None else out
+        given = () if out is None else (families.view(out),)
+        result = public(*map(families.view, arrays.values()), *given)
+        return families.given_back(result, arrays["a"]) if out is None else out
     keys = key_of([*arrays.values(), *(() if out is None else (out,))])
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
     if "epilogue" in how and keys is not None:
-        key = how["epilogue"], *how["factors"].values(), family.name, precision_of(precision), keys
+        key = how["epilogue"], *how["factors"].values(), family.name, requests.precision_of(precision), keys
     call = kept.get(key) if key is not None else None
     if call is None:
-        request = request_of(function, family, arrays, out, precision, **how)
+        request = requests.request_of(function, family, arrays, out, precision, **how)
         call = prepared_call(kept, key, request, arrays["a"])
     return call(*arrays.values(), out)
 
@@ -216,10 +200,18 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
     a, b = as_array(a), as_array(b)
-    if family_of(a) is None and is_array(a):
-        views: Any = {name: view(given) if is_array(given) else given for name, given in finish.items()}
-        result = matmul(view(a), view(b), None if out is None else view(out), precision=precision, **views)
-        return given_back(result, a) if out is None else out
+    if family_of(a) is None and families.is_array(a):
+        views: Any = {
+            name: families.view(given) if families.is_array(given) else given for name, given in finish.items()
+        }
+        result = matmul(
+            families.view(a),
+            families.view(b),
+            None if out is None else families.view(out),
+            precision=precision,
+            **views,
+        )
+        return families.given_back(result, a) if out is None else out
     epilogue, more, factors = _read(finish, a, b)
     if not epilogue:
         return matmul(a, b, out, precision=precision)
@@ -324,15 +316,15 @@ def pack(b: Any, *, rows: int = 0) -> Packed:
     operand = family.operand(b)
     if operand.ndim != 2:
         raise ValueError(f"pack: b has two dimensions, got shape {operand.shape}")
-    if operand.dtype not in EMULATED_DTYPES:
+    if operand.dtype not in requests.EMULATED_DTYPES:
         raise InputError(f"pack: b is float32, got {operand.dtype}; convert it with .astype('float32')")
-    turned = placed("b", operand).turned
+    turned = requests.placed("b", operand).turned
     copy = family.dense(b, turned)
     array = copy.T if turned else copy
     operand = family.operand(array)
     shape = rows or operand.shape[0], operand.shape[0]
-    a = row_major(family.name, shape, operand.dtype, operand.itemsize, operand.device)
-    request = request_for("matmul", {"a": a, "b": operand}, EMULATED, family=family)
+    a = families.row_major(family.name, shape, operand.dtype, operand.itemsize, operand.device)
+    request = requests.request_for("matmul", {"a": a, "b": operand}, EMULATED, family=family)
     try:
         form = packed_form(array, request)
     except Exception as error:  # as for a call: a kernel that cannot be had is no reason to fail

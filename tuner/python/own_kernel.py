@@ -13,18 +13,10 @@ from typing import Any
 
 import numpy
 
+from tuner.declare import own_source
 from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.language import source_language
 from tuner.declare.own import OwnKernel, Reference
-from tuner.declare.own_source import (
-    Module,
-    callable_from_c,
-    definition,
-    njit,
-    reference_of,
-    taken_by,
-    unwrapped,
-)
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.shapes import KernelArgument, read_shapes, shapes_of
 from tuner.declare.space import Parameter
@@ -79,7 +71,10 @@ class KernelCode:
                 raise InputError(
                     'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
                 )
-            self.name, self._signature = name, {each.name: each for each in taken_by(self.text, name)}
+            self.name, self._signature = (
+                name,
+                {each.name: each for each in own_source.taken_by(self.text, name)},
+            )
             self.takes = tuple(self._signature)
         else:
             self._read_function(what, name)
@@ -94,7 +89,7 @@ class KernelCode:
         self._check_used()
 
     def _read_function(self, function: Any, name: str) -> None:
-        inner, _ = unwrapped(function)
+        inner, _ = own_source.unwrapped(function)
         if not callable(inner):
             raise InputError(
                 "what is tuned is a problem in words, a file, CUDA text or a function, got "
@@ -196,7 +191,7 @@ class KernelCode:
             return tuple(name for name, argument in self._signature.items() if argument.output)
         # Arguments to whose elements a function assigns.
         written = set()
-        for node in ast.walk(definition(unwrapped(self.function)[0])):
+        for node in ast.walk(own_source.definition(own_source.unwrapped(self.function)[0])):
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
                 array = node.value
                 while isinstance(array, ast.Subscript):
@@ -207,15 +202,15 @@ class KernelCode:
     def _source(self, given: Sequence[KernelArgument]) -> str:
         """The source as a file of its own, whose function takes arrays before numbers."""
         if self.text:
-            return callable_from_c(self.text, self.name)
+            return own_source.callable_from_c(self.text, self.name)
         order = [argument.name for argument in sorted(given, key=lambda argument: argument.shape is None)]
         plain = order == list(self.takes) and THREADS not in self.parameters
-        _, options = unwrapped(self.function)
+        _, options = own_source.unwrapped(self.function)
         module = self._module(self.name if plain else f"_{self.name}", options or {})
         module.lines.insert(0, "import numba")
         return module.text if plain else module.text + self._entry(order)
 
-    def _module(self, name: str, options: Mapping[str, Any], itself: bool = False) -> Module:
+    def _module(self, name: str, options: Mapping[str, Any], itself: bool = False) -> own_source.Module:
         """The function without its parameters, under a name, with all that it uses.
 
         Args:
@@ -223,21 +218,21 @@ class KernelCode:
             options: Numba's.
             itself: True for what the kernel is held against: neither parallel nor cached.
         """
-        inner, _ = unwrapped(self.function)
-        node = definition(inner)
+        inner, _ = own_source.unwrapped(self.function)
+        node = own_source.definition(inner)
         arguments = (*node.args.posonlyargs, *node.args.args)
         kept = [ast.arg(argument.arg) for argument in arguments if argument.arg not in self.parameters]
         node.name, node.args, node.returns = name, ast.arguments([], kept, None, [], [], None, []), None
         node.decorator_list = []
         if itself:
-            decorator = njit(options).replace("cache=True", "cache=False")
+            decorator = own_source.njit(options).replace("cache=True", "cache=False")
         else:
             names = {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(node)}
             options = {"nogil": True, "parallel": "prange" in names, **options}
-            decorator = njit(options)
+            decorator = own_source.njit(options)
             if THREADS in self.parameters and options["parallel"]:
                 decorator = decorator.replace("parallel=True", f"parallel={THREADS} > 1")
-        module = Module(frozenset(self.parameters))
+        module = own_source.Module(frozenset(self.parameters))
         module.add_node(node, inner, decorator)
         return module
 
@@ -289,7 +284,7 @@ class KernelCode:
         """The function at its first config, in float64: what it computes must not depend on its parameters."""
         defaults = {**self._defaults, **(self.options.get("defaults") or {})}
         first = {name: defaults.get(name, values[0]) for name, values in self.parameters.items()}
-        _, options = unwrapped(self.function)
+        _, options = own_source.unwrapped(self.function)
         fast = {name: value for name, value in (options or {}).items() if name not in ("parallel", "fastmath")}
         module = self._module("its_own_result", fast, itself=True)
         lines = ["import numba", *(f"{name} = {value!r}" for name, value in first.items()), module.text]
@@ -300,7 +295,7 @@ class KernelCode:
         library, reference = self.options.get("library", "reference"), self.options.get("reference")
         title = getattr(library, "__name__", "library")
         if library == "reference" and reference is not None and kind_of(self.target).is_host:
-            library, title = reference, "NumPy" if unwrapped(reference)[1] is None else "reference"
+            library, title = reference, "NumPy" if own_source.unwrapped(reference)[1] is None else "reference"
         return replace(_reference(own, library, "its_library"), title=title) if callable(library) else None
 
     def _launch(self, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
@@ -446,9 +441,9 @@ def _reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Refer
         raise InputError(
             f"reference= is a function of the inputs, got {type(function).__name__}; an array goes to answer="
         )
-    module = Module()
-    reference_of(function, module, name)
-    if unwrapped(function)[1] is not None:
+    module = own_source.Module()
+    own_source.reference_of(function, module, name)
+    if own_source.unwrapped(function)[1] is not None:
         module.lines.insert(0, "import numba")
     takes = _takes(own, function)
     return Reference(module.text, name, takes, writes=any(name in own.outputs for name in takes))
@@ -458,7 +453,7 @@ def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
     every = {argument.name for argument in own.arguments}
     inputs = [tensor.name for tensor in own.tensors if not tensor.output]
     try:
-        signature = inspect.signature(unwrapped(function)[0])
+        signature = inspect.signature(own_source.unwrapped(function)[0])
     except (TypeError, ValueError):
         return tuple(inputs)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, _POSITIONAL)

@@ -17,18 +17,8 @@ from tuner.declare.problem import Problem, Tensor
 from tuner.declare.space import Config
 from tuner.devices.detect import is_on_host, kind_of
 from tuner.errors import InputError
-from tuner.python.arrays import (
-    KEY_OF,
-    NUMPY,
-    Family,
-    Operand,
-    family_of,
-    given_back,
-    index_of,
-    is_array,
-    operand_of,
-    view,
-)
+from tuner.python import arrays as families
+from tuner.python.arrays import KEY_OF, NUMPY, Family, family_of
 from tuner.python.decisions import device_info, keep
 
 #: Runs a kernel on stored arrays, in the order of the problem's tensors.
@@ -67,7 +57,7 @@ class ReadyKernel:
         else:
             from tuner.devices.cuda.calling import Loaded
 
-            self.loaded = Loaded(rendered, problem, device, index_of(spec))
+            self.loaded = Loaded(rendered, problem, device, families.index_of(spec))
 
     def runs(self, family: Family, numbers: Mapping[str, Any] | None = None, writable: bool = True) -> Runs:
         """What runs it on arrays of a library.
@@ -177,7 +167,9 @@ class ConfigRunner:
                 keep(self._fitting, key, None)
         self.run_for(every, numbers)(*every)
         if like is not None and family_of(like) is None:
-            results |= {name: given_back(array, like) for name, array in results.items() if name not in given}
+            results |= {
+                name: families.given_back(array, like) for name, array in results.items() if name not in given
+            }
         return next(iter(results.values())) if len(results) == 1 else tuple(results.values())
 
     def _by_name(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +208,7 @@ class ConfigRunner:
         """By way of the GPU's memory; arrays of NumPy hold the outputs once it returns."""
         from tuner.devices.cuda.calling import to_gpu, to_host
 
-        copies = [to_gpu(array, index_of(self._spec)) for array in arrays]
+        copies = [to_gpu(array, families.index_of(self._spec)) for array in arrays]
         self.run_for(copies, numbers)(*copies)
         for tensor, copy, array in zip(self.problem.tensors, copies, arrays, strict=True):
             if tensor.output:
@@ -258,7 +250,7 @@ def seen(name: str, array: Any) -> Any:
     Raises:
         InputError: It is no array, carries gradients, or does not share its memory.
     """
-    if not is_array(array):
+    if not families.is_array(array):
         raise InputError(f"{name} is an array, got {type(array).__name__}; pass one")
     if getattr(array, "requires_grad", False):
         raise InputError(f"{name} carries gradients, which no kernel sees; pass {name}.detach()")
@@ -267,7 +259,7 @@ def seen(name: str, array: Any) -> Any:
         return array
     try:
         # NumPy takes what PyTorch shares by DLPack for memory that may only be read.
-        return array.numpy() if family is not None else view(array)
+        return array.numpy() if family is not None else families.view(array)
     except (BufferError, TypeError, RuntimeError) as error:
         raise InputError(
             f"{name} shares its memory by DLPack or the CUDA array interface, {type(array).__name__} does not: "
@@ -287,7 +279,7 @@ def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bo
     Raises:
         InputError: One has another shape, dtype, order or place than the kernel takes.
     """
-    operands = [operand_of(array) for array in arrays]
+    operands = [families.operand_of(array) for array in arrays]
     for tensor, operand in zip(tensors, operands, strict=True):
         _check_one(tensor, operand, dense)
     devices = sorted({operand.device for operand in operands})
@@ -296,10 +288,10 @@ def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bo
             f"{tensor.name} on {operand.device}" for tensor, operand in zip(tensors, operands, strict=True)
         )
         raise InputError(f"all arrays of a call lie on one device, got {places}; bring them together")
-    families = sorted({operand.family for operand in operands})
-    if len(families) > 1:  # each of them has streams of its own
+    libraries = sorted({operand.family for operand in operands})
+    if len(libraries) > 1:  # each of them has streams of its own
         raise InputError(
-            f"all arrays of a call are of one library, got {' and '.join(families)}; convert some, e.g. "
+            f"all arrays of a call are of one library, got {' and '.join(libraries)}; convert some, e.g. "
             "by cupy.from_dlpack"
         )
     if kind_of(kind).is_host and devices != [kind]:
@@ -308,7 +300,7 @@ def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bo
         )
 
 
-def _check_one(tensor: Tensor, operand: Operand, dense: bool) -> None:
+def _check_one(tensor: Tensor, operand: families.Operand, dense: bool) -> None:
     name = tensor.name
     if operand.shape != tensor.shape or operand.dtype != tensor.dtype:
         raise InputError(
@@ -336,9 +328,9 @@ def made(tensor: Tensor, like: Any) -> Any:
     family = None if like is None else family_of(like)
     if family is not None and family.name == "PyTorch":
         return like.new_empty(tensor.shape, dtype=getattr(sys.modules["torch"], tensor.dtype))
-    operand = None if like is None else operand_of(seen(tensor.name, like))
+    operand = None if like is None else families.operand_of(seen(tensor.name, like))
     if operand is None or operand.family == "NumPy":
         return numpy.empty(tensor.shape, tensor.dtype)
     cupy = sys.modules["cupy"]
-    with cupy.cuda.Device(index_of(operand.device)):
+    with cupy.cuda.Device(families.index_of(operand.device)):
         return cupy.ndarray(tensor.shape, numpy.dtype(tensor.dtype))
