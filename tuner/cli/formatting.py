@@ -83,7 +83,9 @@ def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if speedup is None:
         return []
     intervals = {pair["ratio"]: (pair["low"], pair["high"]) for pair in answer.get("pairs", ())}
-    own = beside(speedup, *intervals.get(speedup, (speedup, speedup)), answer["baseline"]["name"])
+    # Where the quotient of the two times is another than the median of the rounds' ratios, rounds disagree.
+    known = *intervals.get(speedup, ()), speedup, answer["baseline"]["time_s"] / answer["time_s"]
+    own = beside(speedup, min(known), max(known), answer["baseline"]["name"])
     if hardest is None or hardest["speedup"] >= speedup:
         return [("speed-up", own)]
     told = beside(hardest["speedup"], *intervals[hardest["speedup"]], hardest["name"])

@@ -19,7 +19,7 @@ from tuner.extras import remedy, required
 from tuner.lookup import Answer, staleness
 from tuner.python.misses import checked
 from tuner.python.running import ConfigRunner
-from tuner.results.measurement import Comparison, Outcome
+from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
 from tuner.results.units import beside, config_text, duration, speed
 from tuner.store import Store
@@ -230,11 +230,12 @@ class Tuned:
         if self.baseline is not None and self.baseline.measurement.time_s:
             yield f"  {self.baseline.kernel}: {duration(self.baseline.measurement.time_s)}"
         if self.speedup and self.baseline is not None:
-            assert self.champion is not None
-            known = {pair.comparison.ratio: pair.comparison for pair in self.champion.pairs}
-            paired = known.get(self.speedup, Comparison(self.speedup, self.speedup, self.speedup, ""))
-            told = beside(paired.ratio, paired.low, paired.high, self.baseline.kernel)
-            yield f"  timed in turn: {told}"
+            pairs = (pair.comparison for pair in (self.champion.pairs if self.champion is not None else ()))
+            known = {pair.ratio: (pair.low, pair.high) for pair in pairs}
+            # If the quotient of the two times is another than the median of the rounds' ratios, rounds disagree.
+            quotient = (self.baseline.measurement.time_s or 0.0) / self.time_s
+            ends = *known.get(self.speedup, ()), self.speedup, quotient
+            yield f"  timed in turn: {beside(self.speedup, min(ends), max(ends), self.baseline.kernel)}"
         error = record.measurement.error
         if error is not None:
             on = "the given inputs alone" if self.problem.operation.fixed else "fresh random inputs"
