@@ -84,7 +84,9 @@ async def dashboard(request: Request, caller: Reads, path: str = "") -> Response
 
 
 def _placed(text: str, home: str) -> str:
-    """A page or script of the dashboard, with its own paths below ours."""
+    """A page or script of the dashboard, with its own paths below ours; a page has a way back."""
+    style, back = "position: fixed; bottom: 8px; left: 8px", f"{home.removesuffix(HOME)}/"
+    text = text.replace("</body>", f'<a style="{style}" href="{back}">Back to tile-tuner</a></body>')
     for own in ('src="/static/', "`/csv/"):
         text = text.replace(own, own.replace("/", f"{home}/", 1))
     text = text.replace("${this.baseURL}/api", f"{home}/api")

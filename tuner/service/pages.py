@@ -73,6 +73,11 @@ def lasted(job: Mapping[str, Any]) -> str:
     return clock((ended - datetime.fromisoformat(job["started_at"])).total_seconds())
 
 
+def result_of(job: jobs.Job) -> Mapping[str, Any] | None:
+    """The champion that a job for one problem reported."""
+    return job.report if isinstance(job.report, dict) and "kernel" in job.report else None
+
+
 def problem_words(row: Mapping[str, Any]) -> str:
     """The problem of a row in a few words."""
     sizes = " x ".join(str(size) for size in row["shape"].values())
@@ -317,7 +322,13 @@ async def _jobs(
 ) -> Response:  # fmt: skip
     service, chosen = service_of(request), state if state in jobs.STATES else ""
     found = await working(request, lambda: job_queue.jobs_page(service.store, chosen or None, before, ROWS))
-    values = {"chosen": chosen, "refused": refused, "specs": service.pool.names, "form": form}
+    latest = await working(
+        request, lambda: jobs.latest(service.store, [chosen] if chosen else [], ROWS, before)
+    )
+    values = {
+        "chosen": chosen, "refused": refused, "specs": service.pool.names, "form": form,
+        "results": {job.id: result_of(job) for job in latest},
+    }  # fmt: skip
     return page(request, "jobs", caller, found | values, status)
 
 
@@ -352,7 +363,7 @@ async def one(request: Request, caller: Reads, job_id: str) -> Response:
         return {
             "job": job_queue.job_json(job, job_queue.places_of(store)), "events": events[-EVENTS:],
             "problems": report.get("problems", [])[:PROBLEMS], "link": link,
-            "result": report if "kernel" in report else None,
+            "result": result_of(job),
         }  # fmt: skip
 
     return page(request, "job", caller, await working(request, values))

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from fixtures.browser import browser, may_be_missing
 from fixtures.fake_device import TOY, write_device
-from fixtures.server import Server, eventually, fill, serving
+from fixtures.server import Server, eventually, fill, gemm, serving
 
 from tuner.cli.main import run
 from tuner.night import stored
-from tuner.results.record import new_id
+from tuner.results.record import Wanted, new_id
 from tuner.service import tokens
 from tuner.service.pages import local, templates
-from tuner.store import Store
+from tuner.store import Store, watched
 
 pytestmark = pytest.mark.skipif(
     may_be_missing(), reason="there is no Chromium, and it cannot be installed here"
@@ -174,6 +174,8 @@ def test_optuna_dashboard_opens_on_the_study_one_came_from(server: Server, chrom
     seen.page.click("text=Open the study in optuna-dashboard")
     seen.page.wait_for_url("**/optuna/dashboard/studies/*")
     seen.page.wait_for_selector("text=toy", timeout=30_000)
+    seen.page.click("text=Back to tile-tuner")
+    seen.page.wait_for_selector("h1:text-is('Overview')")
     assert seen.hosts == {urlsplit(server.base).netloc}
     for method in ("DELETE", "POST", "PUT"):
         assert httpx.request(method, f"{server.base}/optuna/api/studies/1").status_code == 405
@@ -237,6 +239,16 @@ def test_problems_are_sorted_by_their_figures(server: Server) -> None:
 
     assert ratios("sort=ratio") == sorted(ratios("sort=ratio"), reverse=True)
     assert ratios("sort=crowned") != ratios("sort=ratio")
+
+
+def test_what_is_wanted_can_be_tuned_from_its_page(server: Server) -> None:
+    with Store.open(server.db) as store:
+        wanted = [Wanted(gemm(300, 300, 300), "cuda", "Fake board", "default", 4, 8.0)]
+        watched.add_demand(store, wanted)
+    text = httpx.get(f"{server.base}/wanted", headers=HTML).text
+    assert ("8 s of all calls" in text, '<td class="n">2 s</td>' in text) == (True, True)
+    assert 'name="problem" value="gemm 300 300 300 float32 nn"' in text
+    assert 'name="device" value="fake:' in text
 
 
 def test_a_doubtful_ratio_is_not_green() -> None:
