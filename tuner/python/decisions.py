@@ -38,6 +38,9 @@ PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
 LEAD = 1.02
 #: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
 OTHER_REGIMES = ("hot",)
+#: Seconds on the host of a call of PyTorch's own product, and what a kernel of several launches takes beside
+#: them (H200, docs/results/callables-h200.md). With CuPy's arrays no call takes longer than CuPy's own.
+CALL_S, LAUNCHES_S = 18e-6, 12e-6
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096
 #: One call is decided and prepared at a time, so that nothing is looked up or compiled twice. It is free in a
@@ -167,11 +170,28 @@ def decision_for(request: CallRequest) -> Decision | None:
         return decision.by_library(f"{why}; else: {decision.why}")
     kind = kind_of(decision.device.kind)
     copying_s = request.copied_bytes / kind.copied_bytes_per_s + len(copies) * kind.copy_s
-    if not copies or decision.saves_s > copying_s:
+    if copies and decision.saves_s <= copying_s:
+        names = ", ".join(placement.argument for placement in copies)
+        why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
+        return decision.by_library(why)
+    return _counting_the_call(request, decision)
+
+
+def _counting_the_call(request: CallRequest, decision: Decision) -> Decision:
+    """The library where a device waits for the host longer than the kernel saves."""
+    assert decision.kernel is not None
+    assert decision.config is not None
+    launch = decision.kernel.launched(decision.problem, decision.config)
+    tensors = next(iter(request.operands.values())).family == "PyTorch"
+    kernel_s, library_s = _times_s(decision.answer) if decision.answer is not None else (0.0, 0.0)
+    if launch is None or launch.is_single or not tensors or not library_s:
         return decision
-    names = ", ".join(placement.argument for placement in copies)
-    why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
-    return decision.by_library(why)
+    if max(kernel_s, CALL_S + LAUNCHES_S) <= max(library_s, CALL_S):
+        return decision
+    return decision.by_library(
+        f"its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us of the host, and the library "
+        f"is done sooner; else: {decision.why}"
+    )
 
 
 def is_miss(request: CallRequest, decision: Decision | None) -> bool:
@@ -267,7 +287,9 @@ def _judged(problem: Problem, answer: Answer) -> Decision:
     fallback = answer.record.fallback if answer.record is not None else ""
     kernel = kernel.as_recorded(fallback, problem, device)
     why = "; ".join((measured, *answer.reasons)) if exact else reasons
-    return Decision(problem, device, library, why, answer, kernel, config, _saves_s(answer))
+    kernel_s, library_s = _times_s(answer)
+    saves_s = max(0.0, library_s - kernel_s)
+    return Decision(problem, device, library, why, answer, kernel, config, saves_s)
 
 
 def _in_every_regime(decision: Decision, key: ProblemKey) -> Decision:
@@ -296,14 +318,15 @@ def _legal_config(
     return config, ""
 
 
-def _saves_s(answer: Answer) -> float:
-    """By the model or the record's times, less what may be lost."""
+def _times_s(answer: Answer) -> tuple[float, float]:
+    """Seconds of the kernel, with what may be lost, and of the library, by model or record; 0 if unknown."""
     kept = 1.0 - reckoned(answer.loss)
     if answer.predicted is not None:
-        return max(0.0, (answer.predicted.library_s or 0.0) - answer.predicted.kernel_s / kept)
+        return answer.predicted.kernel_s / kept, answer.predicted.library_s or 0.0
     if answer.champion is None or not answer.champion.speedup:
-        return 0.0
-    return float((answer.champion.record.measurement.time_s or 0.0) * (answer.champion.speedup - 1.0 / kept))
+        return 0.0, 0.0
+    time_s = answer.champion.record.measurement.time_s or 0.0
+    return time_s / kept, time_s * answer.champion.speedup
 
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:

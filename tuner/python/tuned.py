@@ -176,7 +176,12 @@ class Tuned:
         return ConfigRunner(self._declared, self.problem, self.config, self.record.device, spec)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Runs the champion on arrays; see `tuner.python.running.ConfigRunner`."""
+        """Runs the champion on arrays; see `tuner.python.running.ConfigRunner`.
+
+        Raises:
+            NothingFound: No config has a time; the message says why.
+        """
+        _ = self.record
         return self._runner(*arrays, **named)
 
     def export(self, format: str = "source", folder: str | Path = ".") -> list[Path]:
@@ -232,7 +237,7 @@ class Tuned:
         if self.speedup and self.baseline is not None:
             pairs = (pair.comparison for pair in (self.champion.pairs if self.champion is not None else ()))
             known = {pair.ratio: (pair.low, pair.high) for pair in pairs}
-            # If the quotient of the two times is another than the median of the rounds' ratios, rounds disagree.
+            # Where the quotient of the two times is another than the rounds' median ratio, rounds disagree.
             quotient = (self.baseline.measurement.time_s or 0.0) / self.time_s
             ends = *known.get(self.speedup, ()), self.speedup, quotient
             yield f"  timed in turn: {beside(self.speedup, min(ends), max(ends), self.baseline.kernel)}"

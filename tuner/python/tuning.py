@@ -18,9 +18,17 @@ from tuner.declare.catalogue import Catalogue, being_read, builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
-from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.devices.detect import DetectedDevice, find, gpus, kind_of
 from tuner.devices.settings import setting
-from tuner.errors import DeclarationError, InputError, Interrupted, LockedByAnother, NothingFound, UnknownName
+from tuner.errors import (
+    DeclarationError,
+    DeviceTrouble,
+    InputError,
+    Interrupted,
+    LockedByAnother,
+    NothingFound,
+    UnknownName,
+)
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import EXACT
 from tuner.lookup.asking import opened, parse_key
@@ -336,6 +344,11 @@ def _default_device(targets: Collection[str], arguments: object) -> str:
         return kinds[0].first if arguments is not None else usual or kinds[0].first
     if arguments is None:
         return usual
+    if not gpus() and not usual:
+        raise DeviceTrouble(
+            "CUDA text needs an NVIDIA GPU and its driver, found none (`tuner doctor` says why); for a CPU write "
+            "a function that Numba compiles"
+        )
     device = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")
     return usual or device if device == "cuda:0" else device
 

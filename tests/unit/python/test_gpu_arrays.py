@@ -192,3 +192,20 @@ def test_leading_dims_are_rows_and_stacks_of_products_the_librarys(kind: Any, gp
     close(tuner.matmul(a, stack), a.host @ stack.host)
     assert "a stack of them is the library's" in tuner.explain(a, stack).why
     assert len(gpu.library) == 1
+
+
+@pytest.mark.parametrize(("kind", "time_s", "use"), [
+    (TorchTensor, 1e-5, "cuBLAS"), (TorchTensor, 1e-3, "kernel"), (CupyArray, 1e-5, "kernel"),
+])  # fmt: skip
+def test_several_launches_run_where_the_device_does_not_wait_for_them(
+    kind: Any, time_s: float, use: str, gpu: Log
+) -> None:
+    shape, config = {"m": 256, "n": 128, "k": 256}, {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32}
+    config |= {"PROMOTION": "compensated"}
+    crowned(
+        "gemm", shape, layout="nn", kernel="emulated", device=H200, precision="emulated", config=config,
+        time_s=time_s,
+    )  # fmt: skip
+    told = tuner.explain(kind(on_gpu(normal(256, 256))), kind(on_gpu(normal(256, 128))), precision="emulated")
+    assert told.use == use
+    assert ("several launches takes 30 us of the host" in told.why) == (use == "cuBLAS")

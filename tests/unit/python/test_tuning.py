@@ -20,7 +20,7 @@ import tuner
 from tuner.declare import catalogue
 from tuner.declare.space import Space
 from tuner.devices.detect import find
-from tuner.errors import InputError, NothingFound, UnknownName
+from tuner.errors import DeviceTrouble, InputError, NothingFound, UnknownName
 from tuner.python.tuned import Tuned
 from tuner.python.tuning import resolved
 from tuner.workers.inputs import Inputs
@@ -65,7 +65,7 @@ def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
     assert found.champion is not None
     assert "on the given inputs alone" in found.explain()
     with pytest.raises(NothingFound, match="wrong result: largest error"):
-        _ = found_of_a_wrong_answer(device, a, b).config
+        found_of_a_wrong_answer(device, a, b)(a, b)
 
 
 def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str) -> None:
@@ -185,11 +185,26 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
         ({"what": "gem 1 1 1"}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
         ({"what": "gemm 1 1 1", "block": "1"}, InputError, "block goes with a kernel of your own"),
         ({"what": "gemm 1 1 1", "second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
+        (
+            {
+                "what": VECTOR_ADD,
+                "name": "vector_add",
+                "arguments": add_arguments(),
+                "params": PARAMS,
+                "problem_size": 1,
+                "reference": numpy.add,
+            },
+            DeviceTrouble,
+            "CUDA text needs an NVIDIA GPU and its driver, found none",
+        ),
         ({"what": double}, InputError, "is tuned by its parameters, got none"),
         ({"what": double, "params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
         ({"what": "gemm 8 8 8", "seconds": -1}, InputError, "is a number above 0, got -1"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(here: Path, arguments: dict[str, Any], kind: type, message: str) -> None:
+def test_what_is_asked_wrongly_is_told(
+    here: Path, arguments: dict[str, Any], kind: type, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.python.tuning.gpus", list)
     with pytest.raises(kind, match=message):
         tuner.tune(**arguments)
