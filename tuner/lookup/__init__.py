@@ -132,7 +132,7 @@ def _nothing(case: Case) -> str:
         why = "and its operation is not declared here, so that nothing else can answer"
         known = store.champions(question.problem.operation) if store is not None else []
         origin = origin or (known[0].record.origin if known else "")
-    elif case.kernels():
+    elif case.kernels(plain=True):
         why = "and no config of its kernels is legal there"
     else:
         why = f"and no kernel {question.kernel or 'for that device'} is declared"

@@ -45,20 +45,23 @@ class Case:
         """The store, where it may have a record of the problem itself."""
         return self.snapshot.store if self.snapshot.has_problem(self.question.problem) else None
 
-    def kernels(self) -> list[Kernel]:
+    def kernels(self, plain: bool = False) -> list[Kernel]:
         """The kernels that may answer by what was timed at other problems, as declared now.
 
-        A kernel that is not declared for the problem's precision is tested at the problem itself, or not used.
+        Args:
+            plain: True for those, too, that are not declared for the problem's precision: these are tested at
+                the problem itself, or the library is used.
         """
         operation, kind = self.question.problem.operation, self.question.device.kind
         only, catalogue, precision = self.question.kernel, self.catalogue, self.question.problem.precision
         return self.snapshot.once(
-            ("kernels", operation, kind, only, precision, self.finishing, id(catalogue)),
+            ("kernels", operation, kind, only, precision, plain, self.finishing, id(catalogue)),
             lambda: [
                 kernel
                 for kernel in catalogue.kernels
                 if kernel.operation == operation and only in ("", kernel.name) and kernel.kind == kind
-                if precision in kernel.scope.precisions and (kernel.scope.epilogues or not self.finishing)
+                if plain or precision in kernel.scope.precisions
+                if kernel.scope.epilogues or not self.finishing
             ],
             catalogue,
         )
@@ -183,7 +186,7 @@ def default(case: Case) -> Answer | None:
     question, problem = case.question, case.problem
     if problem is None:
         return None
-    last = default_among(case.kernels(), problem, question.device)
+    last = default_among(case.kernels(plain=True), problem, question.device)
     if last is None:
         return None
     kernel, config = last

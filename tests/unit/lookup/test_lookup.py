@@ -83,6 +83,7 @@ def test_a_plain_kernel_answers_for_a_precision_only_where_its_promise_was_teste
     crown(store, replace(untested, id=new_id(), measurement=tested), library(problem), 2.0)
     told = answer(store, problem, BOARD)
     assert (told.match, told.kernel, told.use) == ("exact", "naive", "kernel")
+    assert answer(store, replace(problem, layout="tt"), CPU).use == "NumPy", "plain kernels are all there is"
     near = answer(store, replace(problem, shape=(("m", 512), ("n", 640), ("k", 8000))), BOARD)
     assert near.kernel != "naive", "its promise was tested at another problem"
 
