@@ -278,7 +278,9 @@ class Loop:
     def _take_measured(self, number: int) -> None:
         trial = self._measuring.pop(number)
         assert trial.code is not None
-        measurement = self._session.workers[number].finish()
+        worker = self._session.workers[number]
+        before_s, measurement = worker.stopped_s, worker.finish()
+        self._budget.give_back((worker.stopped_s - before_s) / len(self._session.workers))
         lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
         if lost and not trial.crashes:
             # It may be innocent: others may have killed the worker, or hold the memory. The second time it is

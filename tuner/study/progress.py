@@ -155,6 +155,10 @@ class TimeBudget:
             return None
         return self._seconds - self.finals_s - (time.monotonic() - self._start_s)
 
+    def give_back(self, seconds: float) -> None:
+        """Takes time out of the count in which a device did not run."""
+        self._start_s += seconds
+
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
         """Adds the time of its block to a stage."""

@@ -62,6 +62,7 @@ class DeviceWorker:
         versions: Name -> version of what is involved there.
         free_bytes: Bytes of memory that were free before the arrays were made.
         restarts: Number of replaced workers.
+        stopped_s: Seconds in which a worker that was waited for did not run, or the machine did not.
     """
 
     def __init__(self, found: DetectedDevice) -> None:
@@ -73,7 +74,7 @@ class DeviceWorker:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self._begun: tuple[CompiledConfig, float | None, float | None]
-        self.restarts = 0
+        self.restarts, self.stopped_s = 0, 0.0
         self._rests = False
         self.channel = self._start()
 
@@ -279,6 +280,7 @@ class DeviceWorker:
             outcome = Outcome.TIMED_OUT if failure.timed_out or failure.alarmed else Outcome.CRASHED
             answer = {"trouble": str(failure), "outcome": outcome, "alarmed": failure.alarmed}
         if channel.stopped_s:
+            self.stopped_s += channel.stopped_s
             answer["stopped"] = f"its process did not run for {channel.stopped_s:.3g} s"
         if "trouble" in answer or answer["unwell"]:
             self.replace()

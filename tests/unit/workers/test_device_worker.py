@@ -183,6 +183,7 @@ def test_time_in_which_a_worker_is_stopped_is_not_the_configs(
     found = worker.finish()
     assert found.outcome is Outcome.MEASURED
     assert found.time_s == pytest.approx(BEST_S, rel=0.01)
+    assert worker.stopped_s > 0
 
 
 def test_a_worker_whose_clock_contradicts_the_studys_is_replaced_and_its_config_wrong(
