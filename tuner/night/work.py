@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
@@ -172,23 +172,6 @@ class Runner(Protocol):
         ...
 
 
-@dataclass
-class Spell:
-    """The time that one place spent on a problem.
-
-    Attributes:
-        place: The place's name; on a cluster, the worker's.
-        board: The device's UUID.
-        slices: Number of slices.
-        seconds: Seconds of them, with opening and finals.
-    """
-
-    place: str
-    board: str
-    slices: int = 0
-    seconds: float = 0.0
-
-
 @dataclass(eq=False)
 class NightItem:
     """One problem of a night, from its place in the queue to its result.
@@ -204,7 +187,7 @@ class NightItem:
         trials: ``total``, ``measured`` and ``failed`` trials, then each outcome's count, including earlier
             nights. Empty if it was not opened.
         front: Its Pareto front, if it has several objectives and was tuned.
-        spells: Place -> the time that it spent on it.
+        places: Name of a place -> what it did for it: its ``board``, number of ``slices``, and ``seconds``.
         stale: What had changed since the champion before; empty if nothing had.
         name: Unique in the night.
         kernels: The competing kernels.
@@ -228,7 +211,7 @@ class NightItem:
     why: str = ""
     trials: Mapping[str, int] = field(default_factory=dict)
     front: Front | None = None
-    spells: dict[str, Spell] = field(default_factory=dict)
+    places: dict[str, dict[str, Any]] = field(default_factory=dict)
     stale: str = ""
     name: str = ""
     kernels: tuple[Kernel, ...] = ()
@@ -259,9 +242,9 @@ class NightItem:
         """Counts time that was spent on it."""
         self.slices += slices
         self.spent_s += seconds
-        spell = self.spells.setdefault(place.name, Spell(place.name, place.info.uuid))
-        spell.slices += slices
-        spell.seconds += seconds
+        there = self.places.setdefault(place.name, {"board": place.info.uuid, "slices": 0, "seconds": 0.0})
+        there["slices"] += slices
+        there["seconds"] += seconds
 
     def ended(self, state: str, why: str) -> NightItem:
         """Gives it a result in which the champion before still reigns; returns it."""
@@ -303,7 +286,7 @@ class NightItem:
             "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
             "stale": self.stale or None,
             "error_limit": told(self.after.record.measurement) if self.after else None,
-            "places": [asdict(spell) for spell in self.spells.values()],
+            "places": [{"place": name, **there} for name, there in self.places.items()],
             **(self.front.as_keys() if self.front else {}),
         }
 

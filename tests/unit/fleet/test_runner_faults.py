@@ -94,7 +94,7 @@ def test_sixty_slices_with_a_fault_in_ten(fleet: Fleet) -> None:
     hung = [claim.why for claim in claims if "it got no further for 2 s while searching" in claim.why]
     assert hung, "the reason comes before the process ends"
     assert sum(text.startswith("worker n") for text in warnings) >= 6, "each loss is told, on a terminal or not"
-    assert len({spell.board for item in items for spell in item.spells.values()}) >= 3
+    assert len({place["board"] for item in items for place in item.places.values()}) >= 3
 
 
 def test_a_worker_that_comes_back_finds_its_slice_given_away(fleet: Fleet) -> None:
@@ -106,7 +106,7 @@ def test_a_worker_that_comes_back_finds_its_slice_given_away(fleet: Fleet) -> No
         (claim,) = [claim for claim in Claims(store).of(night.runner.ledger.night) if claim.state == LOST]
         assert "it told of no progress for" in claim.why
         assert len(store.champions(history=True)) == 4
-    assert any(len(item.spells) > 1 for item in items), "the slice went to another worker"
+    assert any(len(item.places) > 1 for item in items), "the slice went to another worker"
 
 
 def check_goes_on(fleet: Fleet, items: list[NightItem]) -> None:
@@ -221,7 +221,7 @@ def test_each_worker_takes_what_it_can_and_one_that_is_unwell_takes_nothing(flee
     assert left.why == "it asks for Third board, and none is in this night"
     boards = {item.after.record.device.name: item for item in items if item.after}
     assert boards.keys() == {"Fake board", "Other board"}
-    assert {spell.board for spell in boards["Other board"].spells.values()} == {"FAKE-other"}
+    assert {place["board"] for place in boards["Other board"].places.values()} == {"FAKE-other"}
     workers = {worker["name"]: worker for worker in night.runner.snapshot(1.0, 0)["workers"]}
     assert workers["sick"]["state"] == "refused"
     assert workers["sick"]["doing"] == "refused: its canary fails: it is dead (fake)"

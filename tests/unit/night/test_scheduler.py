@@ -241,7 +241,7 @@ def test_a_problem_for_other_devices_is_not_reached_and_says_so(folder: Path) ->
 def test_places_share_a_plan_and_each_problem_is_at_one_place_at_a_time(spend: Spend) -> None:
     items, runner = spend(20, 4, 4000)
     assert [item.state for item in items] == ["tuned"] * 20
-    assert all(len(item.spells) == 1 for item in items), "there is time for all, so each stays where it is"
+    assert all(len(item.places) == 1 for item in items), "there is time for all, so each stays where it is"
     assert {place for place, _, _ in runner.log} == {f"node{number}" for number in range(4)}
     assert runner.now_s < 20 * 60 / 4 + 60
 
@@ -256,7 +256,7 @@ def test_a_short_night_keeps_its_places_busy_to_the_end(spend: Spend) -> None:
     assert [item.state for item in items] == ["tuned"] * 60
     assert runner.now_s <= 900
     assert runner.busy_s > 0.93 * 8 * 900
-    gained = [sum(spell.seconds for spell in item.spells.values()) for item in items]
+    gained = [sum(place["seconds"] for place in item.places.values()) for item in items]
     assert sum(gained[1::2]) > 2 * sum(gained[0::2])
 
 
@@ -266,7 +266,7 @@ def test_a_study_that_was_worked_on_elsewhere_is_opened_anew(spend: Spend) -> No
     for _, work, _ in runner.log:
         turns.setdefault(work.name, []).append(work.turn)
     assert all(numbers == list(range(len(numbers))) for numbers in turns.values())
-    assert any(len(item.spells) > 1 for item in items)
+    assert any(len(item.places) > 1 for item in items)
 
 
 @pytest.mark.parametrize("in_finals", [False, True])
