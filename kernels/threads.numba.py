@@ -1,4 +1,4 @@
-"""A crew: threads that sleep between calls, wake quickly, and take jobs until none is left.
+"""A crew: threads that take jobs until none is left. They are NumPy's own where its OpenBLAS lends them.
 
     def gemm(a, b, c, m, n, k):                          the caller's side, Python
         run_together(THREADS, c.dtype, (address_of(a), ..., m, n, k))
@@ -16,10 +16,14 @@ Waking a thread takes time, and the system may suspend one for longer than a cal
 a thread, only for jobs that a thread has taken: a late thread finds fewer jobs. The caller is member 0; it
 takes jobs like the others.
 
-A waiting thread spins for a fraction of a millisecond, because the next call may follow at once, then sleeps in
-the system until it is called, and ends after IDLE_S. Threads wait in compiled code, without Python's lock.
-Waking them costs Python nothing and the caller little, because each awake thread wakes two more. No setting of
-NumPy's or Numba's threads is read or changed.
+OpenBLAS's threads spin for tens of milliseconds after a product, and would take half of every core from other
+threads: a call in turn with products of NumPy would take up to three times as long. So a call borrows them
+(`TEAM`), unless they are fewer than it asks for. Otherwise it has threads of its own.
+
+A waiting thread of ours spins for a fraction of a millisecond, because the next call may follow at once, then
+sleeps in the system until it is called, and ends after IDLE_S. Threads wait in compiled code, without Python's
+lock. Waking them costs Python nothing and the caller little, because each awake thread wakes two more. No
+setting of NumPy's or Numba's threads is changed.
 
 Members share `crew`, an array of 64-bit words. Each word that several members write is on a cache line of its
 own: otherwise every write would evict the line from the caches of all others.
@@ -33,11 +37,12 @@ import collections
 import contextlib
 import ctypes
 import os
+import pathlib
 import platform
 import threading
 
 import numpy as np
-from numba import from_dtype, njit, types
+from numba import carray, from_dtype, njit, types
 from numba.core import cgutils
 from numba.core.cgutils import get_or_insert_function, ir
 from numba.extending import intrinsic
@@ -141,6 +146,17 @@ def crew_at(context, address):
         return builder.inttoptr(args[0], WORD.as_pointer())
 
     return words(types.intp), generate
+
+
+@intrinsic
+def words_at(context, place):
+    """The memory at the address of an element, as words."""
+    words = types.CPointer(types.int64)
+
+    def generate(target, builder, signature, args):
+        return builder.bitcast(args[0], WORD.as_pointer())
+
+    return words(place), generate
 
 
 @intrinsic
@@ -257,6 +273,30 @@ def _next_call(crew, semaphore, until, last):
             spins, counted = 0, False
 
 
+@njit(**INNER)
+def _begin(crew, words):
+    for number in range(len(words)):
+        crew[WORDS * LINE + number] = words[number]
+    for count in range(2 * KINDS):
+        write_word(crew, FIRST_COUNT + count, 0)
+
+
+@njit(cache=True, error_model="numpy")
+def _prepare(address, words):
+    """Begins a call of borrowed threads."""
+    _begin(crew_at(address), words)
+
+
+@njit(**APART)
+def _join(pair):
+    """What a borrowed thread runs, given where the crew's address and the member's number lie.
+
+    The dtype that the address is declared to be of is what the crew works on.
+    """
+    words = words_at(pair)
+    work(crew_at(words[0]), words[1], carray(pair, (0,)))
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _take_part(address, member, like, words):
     """The work of a member: the caller works on one call, a thread on each until no more calls come."""
@@ -267,10 +307,7 @@ def _take_part(address, member, like, words):
     )
     call = 0
     if member == 0:
-        for number in range(len(words)):
-            crew[WORDS * LINE + number] = words[number]
-        for count in range(2 * KINDS):
-            write_word(crew, FIRST_COUNT + count, 0)
+        _begin(crew, words)
         call = add_to_word(crew, CALLS, 1) + 1
         write_word(crew, OPEN, call)
     else:
@@ -294,6 +331,21 @@ def _take_part(address, member, like, words):
 _libc = ctypes.CDLL(None)
 
 
+def _team():
+    """What runs a function on threads of NumPy's OpenBLAS, and how many these are; None if it lends none."""
+    maps = pathlib.Path("/proc/self/maps")
+    words = maps.read_text().split() if maps.exists() else ()
+    for path in sorted({word for word in words if "openblas" in word}, key=lambda path: "numpy" not in path):
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            library = ctypes.CDLL(path)
+            library.gotoblas_pthread.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
+            return library.gotoblas_pthread, ctypes.c_int.in_dll(library, "blas_cpu_number")
+    return None
+
+
+TEAM = _team()
+
+
 class Crew:
     """The threads of one call at a time, and their shared memory.
 
@@ -302,13 +354,16 @@ class Crew:
         threads: All but the caller's; None in the place of one that has not begun.
         like: An empty array of the dtype that it works on.
         space: Memory that members need for the call; kept, as the system would clear it anew for every call.
+        pairs: For each borrowed thread the address, and its number as a member.
+        join: Address of what a borrowed thread runs; 0 until some are borrowed.
     """
 
     def __init__(self, threads, dtype) -> None:
         room = np.zeros((LINES + threads + 1) * LINE, np.int64)
         self._words = room[-room.ctypes.data % LINE_BYTES // 8 :]
         self.address, self.like, self.space = self._words.ctypes.data, np.empty(0, dtype), room[:0]
-        self.threads = [None] * (threads - 1)
+        self.threads, self.join = [None] * (threads - 1), 0
+        self.pairs = np.array([(self.address, member) for member in range(threads)], np.int64)
         self._caller_core = -1
         _libc.sem_init(ctypes.c_void_p(self.address + LINE_BYTES * SEMAPHORE), 0, 0)
 
@@ -326,6 +381,13 @@ class Crew:
             if thread is not None and thread.native_id is not None and len(allowed) > 1:
                 with contextlib.suppress(OSError):  # it has ended
                     os.sched_setaffinity(thread.native_id, allowed - {core})
+
+    def borrow(self, words):
+        """Works on a call with threads of OpenBLAS, the caller among them."""
+        if not self.join:
+            self.join = entry_of(_join, (place_of(self.like.dtype),))
+        _prepare(self.address, words)
+        TEAM[0](len(self.pairs), self.join, self.pairs.ctypes.data, self.pairs.strides[0])
 
     def is_empty(self):
         """True if no thread waits for a call."""
@@ -383,10 +445,14 @@ def run_together(threads, dtype, words, elements=0):
         crew = crews.pop()
     except IndexError:
         crew = Crew(threads, dtype)
-    if _take_part.overloads:  # the first call compiles, and works alone
-        crew.complete(len(words) + 1)
-        crew.keep_clear()
-    _take_part(crew.address, 0, crew.like, (*words, crew.reserve(elements)))
+    words = (*words, crew.reserve(elements))
+    if TEAM is not None and 1 < threads <= TEAM[1].value:
+        crew.borrow(words)
+    else:
+        if _take_part.overloads:  # the first call compiles, and works alone
+            crew.complete(len(words))
+            crew.keep_clear()
+        _take_part(crew.address, 0, crew.like, words)
     crews.append(crew)
 
 

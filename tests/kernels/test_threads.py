@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -40,16 +41,66 @@ def add_one(out, threads, meet=0):
 
 @pytest.fixture(scope="module")
 def crews(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The text and a kernel as a module; its threads end after a second."""
+    """The text and a kernel as a module that borrows no threads; its own end after a second."""
     text = (kernels_folder() / "threads.numba.py").read_text(encoding="utf-8")
     assert "IDLE_S = 5" in text
     path = tmp_path_factory.mktemp("crews") / "crews_under_test.py"
-    path.write_text(text.replace("IDLE_S = 5", "IDLE_S = 1") + KERNEL, encoding="utf-8")
+    own = text.replace("IDLE_S = 5", "IDLE_S = 1").replace("TEAM = _team()", "TEAM = None")
+    return loaded(path, own + KERNEL)
+
+
+@pytest.fixture(scope="module")
+def borrowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The text as it is, and a kernel; NumPy's OpenBLAS has two threads."""
+    text = (kernels_folder() / "threads.numba.py").read_text(encoding="utf-8")
+    with threadpoolctl.threadpool_limits(2):
+        module = loaded(tmp_path_factory.mktemp("crews") / "borrowing.py", text + KERNEL)
+        if module.TEAM is None:
+            pytest.skip("NumPy has no OpenBLAS that lends its threads")
+        yield module
+
+
+def loaded(path: Path, text: str) -> ModuleType:
+    path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.add_one(np.zeros(3), 1)  # compiles; the first call works alone
     return module
+
+
+def test_threads_of_openblas_are_borrowed_and_numpy_works_on_with_them(borrowed: ModuleType) -> None:
+    a, out, small = np.ones((300, 300)), np.zeros(1000), np.zeros(2)
+    for times in range(1, 20):
+        borrowed.add_one(out, 2)
+        assert (out == times).all()
+        assert (a @ a == 300).all()
+    borrowed.add_one(small, 2, meet=2)  # each of two jobs waits for the other
+    assert (small == 1).all()
+    assert ours() == 0
+
+
+def test_callers_take_turns_with_borrowed_threads(borrowed: ModuleType) -> None:
+    outs = [np.zeros(50) for _ in range(3)]
+
+    def call(out: np.ndarray) -> None:
+        for _ in range(50):
+            borrowed.add_one(out, 2)
+
+    callers = [threading.Thread(target=call, args=(out,)) for out in outs]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert all((out == 50).all() for out in outs)
+
+
+def test_a_limit_on_openblas_leaves_the_threads_that_are_asked_for(borrowed: ModuleType) -> None:
+    small = np.zeros(2)
+    with threadpoolctl.threadpool_limits(1):
+        borrowed.add_one(small, 2)
+        borrowed.add_one(small, 2, meet=2)
+    assert (small == 2).all()
 
 
 def ours() -> int:
