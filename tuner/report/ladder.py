@@ -25,14 +25,13 @@ from tuner.cli.options import (
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound, TunerError
 from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, lessons, read_ladder_plan
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
-from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.search import Known, Search, SearchOptions
 from tuner.store import Store
@@ -158,7 +157,7 @@ class Climb:
         """Measures the steps of a section; beside those of a ladder the library, and all in alternation."""
         problem, rungs = section.problem, list[Rung]()
         with self._session(problem, self.regime) as session:
-            library = session.worker.baseline()
+            library = None if section.is_sweep else session.worker.baseline()
             if library is not None:
                 self.store.add(session.recorder.of_baseline(library))
             for number, step in enumerate(section.steps, 1):
@@ -182,22 +181,20 @@ class Climb:
         return rungs
 
     def _tried(self, section: Section, step: LadderStep, session: Session) -> Iterator[Rung]:
-        """Tunes a step, or measures its declared config; none if no config is legal."""
-        kernel, info = self.plan.kernel(step.kernel), session.worker.info
+        """Measures a step's best config after a search, or its declared one; none if no config is legal."""
+        kernel, problem, info = self.plan.kernel(step.kernel), section.problem, session.worker.info
+        config, trials = declared_config(kernel, step.config, problem, info), 1
         if self.seconds is not None and not section.is_sweep:
-            space = pinned_space(kernel, step.config, section.problem, info)
-            tuned = self._tuned(section, step, space, session) if len(space) > 1 else None
-            if tuned is not None:
-                yield tuned
-                return
-        config = declared_config(kernel, step.config, section.problem, info)
+            space = pinned_space(kernel, step.config, problem, info)
+            tuned, trials = self._tuned(step, space, session) if len(space) > 1 else (None, 1)
+            config = tuned or config
         if config is not None:
             code, measurement = session.timed(kernel, config, LIMIT_S)
             session.add(Role.TRIAL, kernel, config, measurement)
-            yield Rung(section, step, kernel, config, measurement, code=code)
+            yield Rung(section, step, kernel, config, measurement, trials, code)
 
-    def _tuned(self, section: Section, step: LadderStep, space: Space, session: Session) -> Rung | None:
-        """Searches the space of one kernel; None if no config could be measured."""
+    def _tuned(self, step: LadderStep, space: Space, session: Session) -> tuple[Config | None, int]:
+        """Searches the space of one kernel: its best config, None if none could be measured; and the trials."""
         kernel = self.plan.kernel(step.kernel)
         starts = first_configs(kernel, step.config, session.problem, session.worker.info)
         known = Known([(kernel.name, config) for config in starts])
@@ -212,11 +209,7 @@ class Climb:
             session.pool.cancel()
         times_s = leaderboard.times_s
         best = min(times_s, key=times_s.__getitem__, default=None)
-        if best is None:
-            return None
-        measurement = Measurement(Outcome.MEASURED, samples_s=(times_s[best],))
-        (code,) = session.compile_all({0: render(kernel, session.problem, best[1])}).values()
-        return Rung(section, step, kernel, best[1], measurement, budget.progress.trials, code)
+        return best and best[1], max(budget.progress.trials, 1)
 
     # ---- what the steps are compared with
 
@@ -246,9 +239,8 @@ class Climb:
             info = session.worker.info
             cores = 1 << (max(info.cores, 1).bit_length() - 1)
             for kernel in kernels:
-                for config in first_configs(
-                    kernel, {kernel.threads: cores} if kernel.threads else {}, problem, info
-                ):
+                pins: dict[str, Value] = {kernel.threads: cores} if kernel.threads else {}
+                for config in first_configs(kernel, pins, problem, info):
                     measurement = session.timed(kernel, config, LIMIT_S)[1]
                     session.add(Role.TRIAL, kernel, config, measurement)
                     times.append(measurement.time_s)
