@@ -32,9 +32,9 @@ from tuner.cli.options import (
     together,
     writable_folder,
 )
-from tuner.errors import EnvironmentTrouble, InputError
+from tuner.errors import InputError
 from tuner.export import FORMATS
-from tuner.extras import provided, required
+from tuner.extras import required
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
@@ -100,12 +100,10 @@ def _from_server(server: str, problem: Problem, options: Mapping[str, Any]) -> d
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
 
-    clients = provided("client")
-    if not clients:
-        raise EnvironmentTrouble("--server needs the package tuner.service, which is not installed; add it")
     device = parse_device(options["device"])
     chosen = {name: options[name] for name in ("regime", "kernel", "confirmed")}
-    answer = clients[0](server).best(problem, device if isinstance(device, str) else device.name, **chosen)
+    client = required("client")(server)
+    answer = client.best(problem, device if isinstance(device, str) else device.name, **chosen)
     return {**answer.told, "age_days": answer.age_days, "from_cache": answer.from_cache}
 
 

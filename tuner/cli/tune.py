@@ -135,9 +135,9 @@ def _show(result: Result, answer: dict[str, Any] | None, as_json: bool) -> None:
     if progress.dropped:
         table("Dropped kernels", ("kernel", "why"), progress.dropped.items())
     if progress.reasons:
-        failed = [
-            (name, progress.outcomes[name], headline(reason)[:200]) for name, reason in progress.reasons.items()
-        ]
+        failed = (
+            (name, progress.outcomes[name], headline(why)[:200]) for name, why in progress.reasons.items()
+        )
         table("Failed trials", ("outcome", "count", "first reason"), failed)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
 
@@ -146,10 +146,8 @@ def _why_none(result: Result) -> str:
     """Why a study has no champion."""
     progress = result.progress
     if not progress.trials:
-        return (
-            f"no trial was finished ({result.stopped}): {where_time_went(progress)}. Give more time by "
-            f"--seconds; a run takes 60 by default"
-        )
+        spent = f"no trial was finished ({result.stopped}): {where_time_went(progress)}"
+        return f"{spent}. Give more time by --seconds; a run takes 60 by default"
     reasons = [f"{name}: {reason}" for name, reason in progress.reasons.items()]
     if progress.totals["measured"]:
         reasons.append(

@@ -62,17 +62,16 @@ def study_preview(
         for trial in store.records(problem=key, device=device, role=Role.TRIAL)
         if trial.regime == regime
     ]
-    spaces = []
-    for kernel in kernels:
-        space = Space.build(kernel.parameters, kernel.constraints, problem, device)
-        rejected = [{"rule": rule, "combinations": count} for rule, count in space.rejected if count]
-        spaces.append(
-            {
-                "kernel": kernel.name, "combinations": space.raw_size, "legal": len(space),
-                "sampled": space.sampled, "rejected": rejected,
-                "tried": trials.count((kernel.name, kernel.source_hash)),
-            }
-        )  # fmt: skip
+    spaces = [
+        {
+            "kernel": kernel.name, "combinations": space.raw_size, "legal": len(space),
+            "sampled": space.sampled,
+            "rejected": [{"rule": rule, "combinations": count} for rule, count in space.rejected if count],
+            "tried": trials.count((kernel.name, kernel.source_hash)),
+        }
+        for kernel in kernels
+        for space in [Space.build(kernel.parameters, kernel.constraints, problem, device)]
+    ]  # fmt: skip
     champion = store.champion(key, device, regime)
     return {
         "problem": str(problem), "device": device.name, "regime": regime, "spaces": spaces,

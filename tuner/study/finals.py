@@ -223,18 +223,16 @@ class Finals:
             return None
         winner = finals[judged.winner]
         name, samples_s = _label(winner), winner.measurement.samples_s
-        others = [record for record in finals if record is not winner]
-        pairs = pairs_of([(_label(record), record.measurement) for record in (winner, *others, *libraries)])
-        library = min(libraries, key=lambda record: record.measurement.time_s or math.inf, default=None)
-        speedup = 0.0
-        if library is not None and library.measurement.samples_s:
-            speedup = compare(samples_s, library.measurement.samples_s).ratio
-        own = [pair for pair in pairs if pair.one == name]
+        players = [winner, *(record for record in finals if record is not winner), *libraries]
+        pairs = pairs_of([(_label(record), record.measurement) for record in players])
+        own = tuple(pair for pair in pairs if pair.one == name)
+        timed = [record for record in libraries if record.measurement.samples_s]
+        library = min(timed, key=lambda record: record.measurement.time_s or math.inf, default=None)
+        speedup = compare(samples_s, library.measurement.samples_s).ratio if library else 0.0
         core_type = self._recorder.versions.get("blas_core_type", "")
-        apart = pair_apart(name, samples_s, self._known, core_type) if library is not None else None
-        self.pairs = (*own, apart) if apart is not None else tuple(own)
-        pairs = (*self.pairs, *pairs[len(own) :])
-        champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
+        apart = pair_apart(name, samples_s, self._known, core_type) if library else None
+        self.pairs = (*own, apart) if apart is not None else own
+        champion = Champion(winner, library, speedup, judged.verdict, trials, (*self.pairs, *pairs[len(own) :]))
         self._recorder.store.crown(champion)
         return champion
 
@@ -249,14 +247,9 @@ def known_baselines(recorder: Recorder) -> list[Record]:
 
     They are of the library's current version only, because another version may be twice as fast.
     """
-    key, device = ProblemKey.of(recorder.problem), recorder.device
-    here = recorder.regime, device.uuid, recorder.versions.get("library")
-    return [
-        record
-        for record in recorder.store.records(problem=key, device=device, role=Role.BASELINE)
-        if (record.regime, record.device.uuid, record.versions.get("library")) == here
-        and record.measurement.time_s
-    ]
+    here = recorder.device.uuid, recorder.versions.get("library")
+    known = [record for record in recorder.past(Role.BASELINE) if record.measurement.time_s]
+    return [record for record in known if (record.device.uuid, record.versions.get("library")) == here]
 
 
 def _contradicted(libraries: Sequence[Record], known: Sequence[Record]) -> dict[str, float]:

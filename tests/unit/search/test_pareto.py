@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from fixtures.landscape import SPACE, time_of
 from hypothesis import given
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from tuner.declare.space import Config
 from tuner.results.measurement import Outcome
 from tuner.search import Search, SearchOptions, front_value
-from tuner.search.tile import front, weightings
+from tuner.search.tile import front
 
 
 def test_several_objectives_keep_a_front() -> None:
@@ -37,13 +35,6 @@ def test_the_front_is_what_nothing_beats(points: list[tuple[int, int]]) -> None:
     for point in points:
         beaten = any(p[0] <= point[0] and p[1] <= point[1] and p != point for p in points)
         assert (point in on_front) is not beaten
-
-
-def test_weightings_sum_to_one_and_hold_each_objective_alone() -> None:
-    for count in (2, 3):
-        found = weightings(count)
-        assert all(math.isclose(sum(each), 1) for each in found)
-        assert {tuple(float(at == one) for at in range(count)) for one in range(count)} <= set(found)
 
 
 def test_one_number_tells_how_good_a_front_is() -> None:
