@@ -14,7 +14,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -211,14 +211,9 @@ def _is_plain_tuple(value: Any) -> bool:
 def _is_authors(function: FunctionType) -> bool:
     """True for a function that no installed library has."""
     paths = sysconfig.get_paths()
-    libraries = {
-        paths["stdlib"],
-        paths["platstdlib"],
-        paths["purelib"],
-        paths["platlib"],
-        *site.getsitepackages(),
-    }
-    return not any(Path(function.__code__.co_filename).is_relative_to(folder) for folder in libraries)
+    libraries = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    file = Path(function.__code__.co_filename)
+    return not any(map(file.is_relative_to, (*libraries, *site.getsitepackages())))
 
 
 def _importable(value: Any) -> tuple[str, str] | None:
@@ -233,18 +228,6 @@ def _importable(value: Any) -> tuple[str, str] | None:
     module, name = str(getattr(value, "__module__", "")), str(getattr(value, "__name__", ""))
     known = module != "__main__" and getattr(sys.modules.get(module), name, None) is value
     return (module, name) if known else None
-
-
-def reference_of(function: Callable[..., Any], module: Module, name: str) -> None:
-    """Puts a function into a module under a name, whether it is an author's own or a library's.
-
-    Raises:
-        DeclarationError: It can be neither written down nor imported.
-    """
-    if not module.take(function, name):
-        raise DeclarationError(
-            f"a reference is a function of your own or of a library, got {function!r}; wrap it in a def"
-        )
 
 
 #: C++ type -> dtype. Unsigned numbers are passed as signed ones of the same size: sizes are below 2^31.

@@ -81,11 +81,6 @@ class Operand:
             expected *= size
         return True
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether elements lie without gaps, row-major or column-major."""
-        return self.is_row_major or self.turned.is_row_major
-
     def __str__(self) -> str:
         return f"{self.family} {self.dtype} of shape {self.shape} on {self.device}"
 

@@ -442,7 +442,10 @@ def _reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Refer
             f"reference= is a function of the inputs, got {type(function).__name__}; an array goes to answer="
         )
     module = own_source.Module()
-    own_source.reference_of(function, module, name)
+    if not module.take(function, name):
+        raise InputError(
+            f"a reference is a function of your own or of a library, got {function!r}; wrap it in a def"
+        )
     if own_source.unwrapped(function)[1] is not None:
         module.lines.insert(0, "import numba")
     takes = _takes(own, function)

@@ -346,7 +346,7 @@ def _default_device(targets: Collection[str], arguments: object) -> str:
         return usual
     if not gpus() and not usual:
         raise DeviceTrouble(
-            "CUDA text needs an NVIDIA GPU and its driver, found none (`tuner doctor` says why); for a CPU write "
+            "CUDA text needs an NVIDIA GPU and its driver, found none (see `tuner doctor`); for a CPU write "
             "a function that Numba compiles"
         )
     device = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")

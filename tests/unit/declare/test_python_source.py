@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from tuner.declare.own_source import Module, definition, reference_of, unwrapped
+from tuner.declare.own_source import Module, definition, unwrapped
 from tuner.declare.own_source import njit as compiled
 from tuner.errors import DeclarationError
 
@@ -45,7 +45,7 @@ def parallel(out: Any) -> None:
 
 def loaded(function: Callable[..., Any], name: str = "found") -> Any:
     module = Module()
-    reference_of(function, module, name)
+    module.take(function, name)
     namespace: dict[str, Any] = {}
     exec("import numba\n" + module.text, namespace)
     return namespace[name], module.text
@@ -73,7 +73,7 @@ def test_compiled_functions_keep_their_options() -> None:
     assert (inner.__name__, options) == ("fast", {"fastmath": True})
     assert compiled(options or {}) == "@numba.njit(fastmath=True, cache=True)"
     module = Module()
-    reference_of(parallel, module, "found")
+    module.take(parallel, "found")
     text = module.text
     assert "from numba import prange as prange" in text
     assert "@numba.njit(fastmath=True, cache=True)\ndef fast(x):" in text

@@ -12,7 +12,6 @@ from fixtures.fake_gpu import H200, CupyArray, Log, Shared, TorchTensor, aligned
 from numpy.typing import NDArray
 
 import tuner
-from tuner.python import CallableWarning
 
 pytestmark = pytest.mark.usefixtures("own_records", "gpu")
 RNG = np.random.default_rng(3)
@@ -122,20 +121,6 @@ def test_libraries_and_devices_do_not_mix() -> None:
         tuner.matmul(host, other)
     with pytest.raises(ValueError, match="core dimension k"):
         tuner.matmul(host, host[:3])
-
-
-def test_a_kernel_that_does_not_load_leaves_the_call_to_the_library(
-    gpu: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("CUDA_ERROR_INVALID_IMAGE")
-
-    monkeypatch.setattr(sys.modules["tuner.devices.cuda.calling"], "Loaded", fails)
-    champion_of("gemm", "nn", m=4, n=4, k=4)
-    a = CupyArray(on_gpu(normal(4, 4)))
-    with pytest.warns(CallableWarning, match="INVALID_IMAGE"):
-        close(tuner.matmul(a, a), a.host @ a.host)
-    assert gpu.library == ["matmul"]
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(CupyArray, "float16"), (TorchTensor, "bfloat16")])

@@ -84,28 +84,6 @@ def test_given_numbers_are_kept_where_they_are_needed() -> None:
     assert (list(fixed.arrays), fixed.inputs) == (["answer:out", "table", "places"], "given")
 
 
-class Foreign:
-    """An array that speaks DLPack and nothing else."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-
-    def __dlpack__(self, **told: Any) -> Any:
-        return self._array.__dlpack__(**told)
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
-
-
-def test_arrays_of_any_library_are_taken() -> None:
-    x = numpy.arange(10, dtype="float32")
-    found = own(
-        double, {"x": Foreign(x), "out": x, "n": numpy.int32(10)}, params={"BLOCK": [32]}, inputs="given"
-    )
-    assert found.tensors[0].shape == (10,)
-    assert (found.arrays["x"] == x).all()
-
-
 def two_outputs(x: Any, low: Any, high: Any, CHUNK: int = 1) -> None:
     for i in range(x.size):
         low[i], high[i] = x[i] - CHUNK, x[i] + CHUNK
