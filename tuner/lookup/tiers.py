@@ -90,24 +90,23 @@ class Case:
 
 
 def exact(case: Case) -> Answer | None:
-    """The champion of this very problem: one of this board first, then what is not stale, then the latest."""
+    """The champion of this very problem: a chosen one first, one of this board, what is not stale, the latest."""
     question, store, own = case.question, case.store, None
     if store is not None:
         place = question.problem, question.device, question.regime
         own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
-        if own is not None and store.is_chosen(own) and case.may_run(own.record):
-            return Answer(own, question=question)
     both = own, case.snapshot.published_champion(question)
     champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
-    if not champions:
-        return None
 
-    def merit(champion: Champion) -> tuple[bool, bool, str]:
-        uuid = champion.record.device.uuid
+    def merit(champion: Champion) -> tuple[bool, bool, bool, str]:
+        uuid, is_chosen = champion.record.device.uuid, store is not None and store.is_chosen(champion)
         stale, _ = staleness(champion.record, question.catalogue, question.device)
-        return bool(uuid) and uuid == question.device.uuid, not stale, rank_in_time(champion.crowned_at)
+        of_board = bool(uuid) and uuid == question.device.uuid
+        return is_chosen, of_board, not stale, rank_in_time(champion.crowned_at)
 
-    best = max(champions, key=merit)
+    best = max(champions, key=merit, default=None)
+    if best is None:
+        return None
     if store is not None and best.baseline is not None and store.is_behind(best):
         library = best.baseline.kernel
         reason = f"{library} was seen to be faster since this champion was crowned"
