@@ -210,7 +210,7 @@ def create_app(service: Service) -> Guard:
     """
     app = FastAPI(
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
-        docs_url=None, redoc_url=None, openapi_url=None, max_body_size=MOST_BYTES, responses=dict(REFUSALS),
+        docs_url=None, redoc_url=None, openapi_url=None, max_body_size=MOST_BYTES, responses=REFUSALS,
     )  # fmt: skip
     for kind in (TunerError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, failed)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import jinja2
 from fastapi import APIRouter, FastAPI, Request
@@ -293,9 +293,8 @@ async def log_in(request: Request) -> Response:
 
 def local(target: str) -> str:
     """A path of this server, whatever was asked: nobody is led elsewhere by a link to the login."""
-    parts = urlsplit(target)
-    plain = not parts.scheme and not parts.netloc and target.startswith("/") and not target.startswith("//")
-    return target if plain and "\\" not in target and target.isprintable() else "/"
+    is_path = target.startswith("/") and not target.startswith("//") and "\\" not in target
+    return target if is_path and target.isprintable() else "/"
 
 
 @router.post("/logout")

@@ -238,6 +238,8 @@ def flaw_of(item: Kept | None) -> str:
             return f"a name has up to {LONGEST_NAME} characters, got {len(long[0])}"
         if not all(1 <= size <= LARGEST_DIM for size in problem.dims.values()):
             return f"a dim is a whole number of 1 to {LARGEST_DIM}, got {problem}"[:LONGEST_NAME]
+        if odd := [value for value in record.config.values() if not isinstance(value, int | float | str)]:
+            return f"a config has numbers and texts, got {odd[0]!r}"[:LONGEST_NAME]
         if wrong := [sample_s for sample_s in record.measurement.samples_s if not 0 < sample_s < math.inf]:
             return f"a sample is a time in seconds above 0, got {wrong[0]}"
     return ""

@@ -205,13 +205,7 @@ class Refusal(BaseModel):
 
 
 #: How requests may be refused, for the description of the interface.
-REFUSALS: Mapping[int | str, dict[str, Any]] = {
-    401: {"model": Refusal, "description": "A token is needed, or it is wrong."},
-    403: {"model": Refusal, "description": "The token does not allow this."},
-    404: {"model": Refusal, "description": "There is nothing to answer with."},
-    422: {"model": Refusal, "description": "The request is wrong."},
-    503: {"model": Refusal, "description": "Database or device cannot be used now; try again."},
-}
+REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Refusal} for code in (401, 403, 404, 422, 503)}
 
 
 def error_json(error: TunerError | ValidationError) -> dict[str, Any]:

@@ -33,8 +33,6 @@ from tuner.store.opening import parsed, sqlite_file
 from tuner.study.job_files import SPENT, VARIABLE
 from tuner.study.locks import database_lock
 
-#: Largest file of a job that is read back, in bytes: the report of a plan of 10,000 problems has 20 MB.
-LARGEST_BYTES = 64 << 20
 #: Seconds that a job is given at the least, so that it comes to a report; that one has until its deadline
 #: which names no budget.
 LEAST_S, USUAL_S = 1.0, 60.0
@@ -140,9 +138,7 @@ class JobProcess:
     def read(self, name: str) -> Any:
         """What a file of the job holds as JSON: its ``progress``, its output ``out``; None without any."""
         with contextlib.suppress(OSError, ValueError):
-            path = self.folder / name
-            if path.stat().st_size <= LARGEST_BYTES:
-                return json.loads(path.read_text(encoding="utf-8"))
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
         return None
 
 

@@ -52,6 +52,12 @@ def test_numbers_that_are_none_are_refused(server: Server, path: str, query: dic
     assert told.status_code == 422 or (path, told.status_code) == ("/v1/records", 200), told.text
 
 
+def test_a_login_leads_to_no_address_that_is_none(server: Server) -> None:
+    for target in ("//[", "http://[", "https://evil.example", "/\\evil.example"):
+        told = server.get("/login", next=target)
+        assert (told.status_code, 'name="next" value="/"' in told.text) == (200, True), told.text
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -166,6 +172,7 @@ GOOD = record(gemm(70, 70, 70), 1e-3)
         (with_samples(float("inf")), "a sample is a time in seconds above 0, got inf"),
         (with_samples(1e-3, -1.0), "a sample is a time in seconds above 0, got -1.0"),
         (with_samples(0.0), "a sample is a time in seconds above 0, got 0.0"),
+        (replace(GOOD, config={"BLOCK": [1, 2]}), "a config has numbers and texts, got [1, 2]"),
         (record(gemm(0, 8, 8)), "a dim is a whole number of 1 to 2147483647"),
         (record(gemm(10**30, 8, 8)), "a dim is a whole number of 1 to 2147483647"),
         (replace(GOOD, kernel="k" * 100_000), "a name has up to 200 characters, got 100000"),
