@@ -90,7 +90,7 @@ class Case:
 
 
 def exact(case: Case) -> Answer | None:
-    """The champion of this very problem: a chosen one first, one of this board, what is not stale, the latest."""
+    """The champion of this very problem: chosen, of this board, not stale, the latest: in that order."""
     question, store, own = case.question, case.store, None
     if store is not None:
         place = question.problem, question.device, question.regime

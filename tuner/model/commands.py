@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from tuner.cli.formatting import pairs, print_json
 from tuner.cli.options import (
@@ -22,13 +25,13 @@ from tuner.declare.folders import in_checkout
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.devices.detect import kind_of
-from tuner.errors import NothingFound
+from tuner.errors import InputError, NothingFound, TunerError
+from tuner.lookup.answers import PREDICTED
 from tuner.lookup.asking import device_in_full, kept_open
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import lines, spread_of, spread_text
+from tuner.model.calibrate import Cases, lines, spread_of, spread_text
 from tuner.model.fit import refit
-from tuner.model.judging import cases_of, read_page
-from tuner.model.predict import Model
+from tuner.model.predict import Model, Predictor
 from tuner.model.stored import models, name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
 from tuner.store import Store, watched
@@ -115,9 +118,7 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     writable_file(output)
     known = KnownModel.of(dtype=dtype, db=db, **where)
     drawn = [read_page(page, known.model) for page in pages]
-    cases = cases_of(
-        known.model, known.operation, known.kernels, [case for page in drawn for case in page["cases"]]
-    )
+    cases = cases_of(known, [case for page in drawn for case in page["cases"]])
     corrected = known.model.calibration.corrected(cases)
     origin = {"calibrated_at": utc_now(), "drawn_seeds": [page["seed"] for page in drawn]}
     made = replace(known.model, calibration=corrected, provenance={**known.model.provenance, **origin})
@@ -172,3 +173,79 @@ def _publish(known: Model, operation: Operation, dtype: str, output: Path | None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(to_bytes(known) + b"\n")
         click.echo(str(path), err=True)
+
+
+# --- drawn problems ------------------------------------
+#
+# A survey times few configs at a problem, each for a moment: what its problems say of losses rests on what a
+# study is likely to find beyond them, and on the least of many short timings. At drawn problems the answer, a
+# study's champion and the library were timed in turn (`tuner lookup-quality --drawn --measure`).
+
+#: Keys of the times of a drawn problem: of the config that was answered, the library, and a study's champion.
+TIMES = ("kernel_time_s", "library_time_s", "champion_time_s")
+
+
+def read_page(path: Path, model: Model) -> dict[str, Any]:
+    """Reads a file of drawn problems.
+
+    Args:
+        path: The file.
+        model: What they are to tell of.
+
+    Raises:
+        InputError: The file is none of drawn problems, or is of another device or regime.
+    """
+    try:
+        page = json.loads(path.read_text(encoding="utf-8"))
+        page, where = {**page, "seed": int(page["seed"])}, (page["device"], page["regime"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"{path}: drawn problems are in the .json that `tuner lookup-quality --drawn --measure -o` writes, "
+            f"got another file ({error})"
+        ) from error
+    if where != (model.device.name, regime_of(model)):
+        raise InputError(
+            f"{path}: drawn problems are to be of {model.device.name}, {regime_of(model)}, "
+            f"got {', '.join(where)}"
+        )
+    return page
+
+
+def cases_of(known: KnownModel, drawn: Iterable[Mapping[str, Any]]) -> Cases:
+    """Drawn problems as cases, but for those at which the model answers otherwise by now, or a time is missing.
+
+    Args:
+        known: The model.
+        drawn: Cases of pages.
+
+    Raises:
+        InputError: Something is no drawn problem.
+    """
+    predictor = Predictor(known.model, known.kernels)
+    try:
+        rows = [row for case in drawn if (row := _row(predictor, known.operation, case)) is not None]
+    except (ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
+        raise InputError(f"drawn problems are as `tuner lookup-quality -o` writes them: {error}") from error
+    *dims, gain, near, kernel_log_s, library_log_s, kernel_s, library_s, champion_s = (
+        np.array(rows).T if rows else np.zeros((8, 0))
+    )
+    best_s = np.minimum(np.minimum(kernel_s, library_s), champion_s)
+    predicted = gain, near, kernel_log_s, library_log_s
+    return Cases.of(np.array(dims).T, predicted, (kernel_s, library_s, best_s))
+
+
+def _row(predictor: Predictor, operation: Operation, case: Mapping[str, Any]) -> list[float] | None:
+    """Logs of dims, what is predicted, and seconds; infinite where there are none."""
+    named = {name: case.get(name, "") for name in ("dtype", "layout", "precision", "epilogue")}
+    problem = operation.problem(case["shape"], **named)
+    if case["match"] != PREDICTED or not predictor.model.knows(problem):
+        return None
+    prediction, times_s = predictor.answer(problem), [case[name] or math.inf for name in TIMES]
+    best = prediction.best
+    if best is None or (best.kernel, dict(best.config)) != (case["kernel"], case["config"]):
+        return None
+    if math.isinf(times_s[1 if prediction.by_library else 0]):
+        return None
+    log_s = math.log(best.time_s), math.log(prediction.library_s)
+    dims = [math.log(size) for _, size in problem.shape]
+    return [*dims, prediction.foreseen, prediction.near, *log_s, *times_s]

@@ -32,7 +32,7 @@ from tuner.lookup import Answer, answer
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import lines, summarized
-from tuner.model.judging import TIMES
+from tuner.model.commands import TIMES
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import Measurement
 from tuner.results.record import ProblemKey, Record

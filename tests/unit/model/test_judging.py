@@ -17,7 +17,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.lookup.answers import PREDICTED, Answer, Question
 from tuner.model.calibrate import FEWEST_DRAWN, PRIOR
-from tuner.model.judging import cases_of
+from tuner.model.commands import KnownModel, cases_of
 from tuner.model.predict import Model, Predictor
 from tuner.model.quality import case_of
 from tuner.results.record import ProblemKey
@@ -41,7 +41,7 @@ def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = N
 
 def calibrated(model: Model, drawn: Sequence[dict[str, Any]]) -> tuple[Model, dict[str, Any], dict[str, Any]]:
     """A model set right by drawn problems, and what it says there before and now."""
-    cases = cases_of(model, GEMM, KERNELS, drawn)
+    cases = cases_of(KnownModel(model, GEMM, KERNELS), drawn)
     corrected = model.calibration.corrected(cases)
     return replace(model, calibration=corrected), model.calibration.judged(cases), corrected.judged(cases)
 
