@@ -68,7 +68,8 @@ def bars(named: Mapping[str, float], texts: Sequence[str], axis: str, title: str
     names, lengths = ["<br>".join(textwrap.wrap(name[:60], 34)) for name in named], [*named.values()]
     bar = go.Bar(
         x=lengths, y=names, text=texts, orientation="h", textposition="outside", cliponaxis=False,
-        marker_color=OURS, customdata=[*named], hovertemplate="%{customdata}: %{text}<extra></extra>",
+        customdata=[*named], hovertemplate="%{customdata}: %{text}<extra></extra>", marker_color=OURS,
+        showlegend=False,
     )  # fmt: skip
     figure = go.Figure(bar)
     figure.update_xaxes(title=axis, range=[0, 1.15 * max(lengths)])
@@ -198,25 +199,16 @@ def comparison(compared: Mapping[str, Any]) -> go.Figure:
     Args:
         compared: `tuner.report.comparing.Compared.to_json`.
     """
-    figure, names = go.Figure(), [f"{row['problem']}, {row['regime']}" for row in compared["problems"]]
-    for verdict, colour in VERDICTS.items():
-        rows = {
-            name: row
-            for name, row in zip(names, compared["problems"], strict=True)
-            if row["verdict"] == verdict
-        }
-        if rows:
-            ratios = [row["ratio"] for row in rows.values()]
-            figure.add_scatter(
-                x=ratios, y=[*rows], name=verdict, mode="markers", marker={"size": 9, "color": colour},
-                error_x={
-                    "type": "data", "symmetric": False, "color": colour,
-                    "array": [row["high"] - row["ratio"] for row in rows.values()],
-                    "arrayminus": [row["ratio"] - row["low"] for row in rows.values()],
-                },
-                text=[f"A: {row['one']}<br>B: {row['other']}" for row in rows.values()],
-                hovertemplate="%{y}<br>%{x:.3f} x<br>%{text}<extra></extra>",
-            )  # fmt: skip
+    rows = compared["problems"]
+    names, ratios = [f"{row['problem']}, {row['regime']}" for row in rows], [row["ratio"] for row in rows]
+    above, below = [row["high"] - row["ratio"] for row in rows], [row["ratio"] - row["low"] for row in rows]
+    figure = go.Figure().add_scatter(
+        x=ratios, y=names, mode="markers",
+        marker={"size": 9, "color": [VERDICTS[row["verdict"]] for row in rows]},
+        error_x={"type": "data", "symmetric": False, "color": LIMIT, "array": above, "arrayminus": below},
+        text=[f"{row['verdict']}<br>A: {row['one']}<br>B: {row['other']}" for row in rows],
+        hovertemplate="%{y}<br>%{x:.3f} x, %{text}<extra></extra>",
+    )  # fmt: skip
     figure.add_vline(x=1, line_dash="dash", line_color=LIMIT)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     figure.update_xaxes(title=f"time of {compared['one']} over time of {compared['other']}", type="log")
@@ -358,7 +350,7 @@ def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
         label = f"{name} {speed:.3g} {unit}"
         figure.add_vline(x=speed, line_color=colour, line_dash=dash, name=label, showlegend=True)
     longest = max([*speeds.values(), *(speed for _, speed, *_ in lines)])
-    return figure.update_xaxes(range=[0, 1.15 * longest])
+    return figure.update_xaxes(range=[0, 1.15 * longest]).update_layout(showlegend=True)
 
 
 def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
@@ -374,7 +366,7 @@ def _errors(ladder: Ladder, problem: Problem, rows: Rows) -> go.Figure:
         if places:
             points(figure, places, "%{x:.4g} TFLOPS, %{y:.3g}", showlegend=False, **style)
     figure.update_xaxes(title="TFLOPS; to the right is faster")
-    figure.update_yaxes(title="error, root mean square over the result's; further down is exact", type="log")
+    figure.update_yaxes(title="rms error over the result; down is exact", type="log")
     return titled(figure, f"Error beside speed of {problem} on {ladder.device.name}")
 
 

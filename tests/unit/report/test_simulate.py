@@ -42,16 +42,6 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return recorded(tmp_path_factory.mktemp("recordings"))
 
 
-def test_the_json_holds_fractions_by_trials(toy: Recording) -> None:
-    data = simulate(toy, sampler="random", trials=60, repeats=3, seed=5)
-    assert (data["space"], data["strategy"], data["repeats"]) == ("toy", "random", 3)
-    assert list(data["fraction_at"]) == ["10", "25", "50", "60"]
-    for fractions in data["fraction_at"].values():
-        assert 0 < fractions["min"] <= fractions["mean"] <= fractions["max"] <= 1
-    assert data["seconds_per_trial"] == pytest.approx(0.5, rel=0.01)
-    assert data["search_seconds_per_trial"] > 0
-
-
 def test_the_whole_space_reaches_the_optimum(toy: Recording) -> None:
     fractions = simulate(toy, sampler="bruteforce", trials=1000, repeats=1)["fraction_at"]
     assert list(fractions) == ["10", "25", "50", "100", "200", "1000"]
@@ -84,7 +74,10 @@ def test_the_command_prints_json_or_a_table(tmp_path: Path) -> None:
         for each in (arguments, warm)
     )
     assert {"space", "strategy", "repeats", "fraction_at", "seconds_per_trial"} <= set(cold)
-    assert set(cold["fraction_at"]["12"]) == {"mean", "min", "max", "st_dev"}
+    assert list(cold["fraction_at"]) == ["10", "12"]
+    for fractions in cold["fraction_at"].values():
+        assert 0 < fractions["min"] <= fractions["mean"] <= fractions["max"] <= 1
+    assert cold["seconds_per_trial"] == pytest.approx(0.5, rel=0.01)
     assert known["fraction_at"]["12"]["mean"] > cold["fraction_at"]["12"]["mean"]
     shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False).output
     assert "here: tile, 2 studies" in shown
