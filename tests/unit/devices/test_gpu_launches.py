@@ -141,12 +141,6 @@ def test_a_launch_takes_addresses_and_then_the_scalars_typed(board: Board) -> No
     assert board.launched[1][3] == (A, B, C, 8, 9, 7)
 
 
-def test_shapes_share_what_is_loaded(board: Board) -> None:
-    for launch in (PLAIN, Launch((9, 9), (32,), 1024), Launch((7, 2), (32,), 2048)):
-        loaded(launch)
-    assert board.modules == 1
-
-
 @pytest.mark.parametrize(
     ("kept_bytes", "memory_bytes", "kept"),
     [(1 << 30, 0, True), (10_000, 0, False), (10_000, 20_000 * calling.KEPT_PART, True)],
@@ -246,16 +240,6 @@ def test_a_device_tells_the_occupancy_of_a_kernel(board: Board, monkeypatch: pyt
     device._readings = {"sm_clock_hz": 1e9}
     assert device.circumstances(kernel_of(b"", 128)) == {"sm_clock_hz": 1e9, "occupancy": 0.5}
     assert device.circumstances(lambda: None) == {"sm_clock_hz": 1e9}
-
-
-def test_memory_that_is_short_is_a_reason_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(code: bytes) -> None:
-        raise MemoryError("1 byte cannot be allocated")
-
-    monkeypatch.setattr(launching, "_kept_module", load)
-    with pytest.raises(LaunchFailed, match="cannot be loaded: out of memory: 1 byte") as caught:
-        kernel_of(b"too large", 128)
-    assert caught.value.device_unwell
 
 
 def test_leave_is_asked_for_where_static_shared_memory_may_bring_a_launch_above_48_kb(

@@ -141,10 +141,7 @@ DEVICE = DeviceInfo.from_json(BOARD)
     ("block", "report", "outcome", "reason"),
     [
         ((1024,), {"registers": 64}, None, ""),
-        ((32, 32), {"registers": 64}, None, ""),
-        ((512,), {"registers": 128}, None, ""),
         ((1024,), {"registers": 65}, Outcome.LAUNCH_FAILED, "a block has at most 65536 registers"),
-        ((32, 32), {"registers": 72}, Outcome.LAUNCH_FAILED, "a block has at most 65536 registers"),
         ((64,), {"spill_bytes": compile_pool.MAX_SPILL_BYTES}, None, ""),
         ((64,), {"spill_bytes": 516}, Outcome.PRUNED, "spills 516 bytes a thread"),
         (None, {"spill_bytes": 10**6, "registers": 10**6}, None, ""),

@@ -39,18 +39,6 @@ def played(runs: list[Scripted], budget_s: float) -> list[tuple[float, ...]]:
     return interleave([each.take_s for each in runs], budget_s)
 
 
-def test_a_steady_config_takes_few_samples() -> None:
-    found = screened(steady(1e-3), None)
-    assert sampling.MIN_SAMPLES <= len(found.samples_s) < sampling.MIN_SAMPLES + 5
-    assert found.pruned == ""
-
-
-def test_a_noisy_config_takes_more_but_not_without_end() -> None:
-    found = screened(steady(1e-3, spread=0.3), None)
-    assert sampling.MIN_SAMPLES < len(found.samples_s) <= sampling.MAX_SAMPLES
-    assert found.pruned == ""
-
-
 @given(st.floats(1e-6, 1e-1), st.floats(sampling.HOPELESS * 1.01, 100.0), st.integers(0, 999))
 def test_what_is_far_slower_is_pruned_and_says_so(best_s: float, factor: float, seed: int) -> None:
     found = screened(steady(best_s * factor, spread=0.005, seed=seed), best_s)
