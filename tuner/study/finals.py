@@ -155,16 +155,23 @@ class Finals:
             self._holder = None
 
     def _line_up(self, end_s: float) -> dict[Named, CompiledConfig]:
-        """Selects finalists, holder first; the next best replace those that fail elsewhere or to compile."""
+        """Selects finalists, holder first; the next best replace those that fail elsewhere or to compile.
+
+        Once half of the time is spent, those play that were checked, if a challenger is among them.
+        """
         passed: dict[Named, CompiledConfig] = {}
+        half_s = (time.monotonic() + end_s) / 2  # the other half is for the rounds
         while True:
             wanted = shortlist(self._times_s, self._holder)
-            fresh = [config for config in wanted if config not in passed]
-            compiled = self._compiled(fresh)
-            passed |= {config: code for config, code in compiled.items() if self._right_elsewhere(config, code)}
-            failed = [config for config in fresh if config not in passed]
-            for config in failed:
-                self._strike(config)
+            compiled, failed = self._compiled([config for config in wanted if config not in passed]), 0
+            for config in [config for config in wanted if config not in passed]:
+                if passed.keys() - {self._holder} and time.monotonic() > half_s:
+                    break
+                if config in compiled and self._right_elsewhere(config, compiled[config]):
+                    passed[config] = compiled[config]
+                else:
+                    self._strike(config)
+                    failed += 1
             if not failed or time.monotonic() > end_s:
                 return {config: passed[config] for config in wanted if config in passed}
 

@@ -139,3 +139,14 @@ def test_where_the_machines_speed_jumps_a_speedup_is_an_interval_or_as_fast_as(t
     for text in told:
         if figure := re.fullmatch(r"(\d\.\d+) x CuPy", text):
             assert float(figure[1]) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize(("finals_s", "others"), [(5.0, 3), (0.0, 0)])
+def test_with_little_time_for_the_finals_fewer_are_checked_and_play(
+    tmp_path: Path, finals_s: float, others: int
+) -> None:
+    rules = [{"where": {}, "latency_s": BEST_S}]
+    device = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S)
+    result = study(tmp_path, device, trials=6, finals_s=finals_s)
+    assert result.champion is not None
+    assert len([pair for pair in result.pairs if pair.other != "CuPy"]) == others
