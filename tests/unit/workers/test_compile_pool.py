@@ -66,7 +66,7 @@ def test_every_ticket_comes_back_once_whatever_happens(
     pool = make()
     # Workers are up before time counts.
     assert set(pool.compile_all({1: rendered(BEST, tmp_path), 2: rendered(BEST, tmp_path)})) == {1, 2}
-    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 8.0)
+    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 5.0)
     faults = ("compile_failed", "compile_crash", "compile_memory", "compile_hang")
     for ticket, fault in enumerate(faults):
         pool.submit(ticket, rendered(fault_configs()[fault], tmp_path))
