@@ -93,12 +93,12 @@ class Forest:
             Shape (features that are asked for, rows); also right for the first trees alone.
         """
         of_features = self._of_features[first : first + len(values)]
-        asked = [
+        rows = [
             known.searchsorted(row) + begin
             for (known, begin), row in zip(of_features, values, strict=True)
             if len(known)
         ]
-        return np.array(asked, dtype=np.intp).reshape(len(asked), values.shape[1])
+        return np.array(rows, dtype=np.intp).reshape(len(rows), values.shape[1])
 
     def bits_at(self, places: Places) -> Bits:
         """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""

@@ -17,8 +17,8 @@ PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
 def test_only_what_was_good_near_by_is_answered() -> None:
     model = replace(plain_model(), evidence=evidence_of([3, 20], 0.5, [0.0, 0.9]))
-    found = Predictor(model, KERNELS).candidates(PROBLEM)
-    assert [each.config for each in found] == [CONFIGS[3][1]]
+    fastest = Predictor(model, KERNELS).candidates(PROBLEM)
+    assert [candidate.config for candidate in fastest] == [CONFIGS[3][1]]
 
 
 def test_a_kernel_that_lost_to_the_library_near_by_is_not_preferred_to_it() -> None:
@@ -33,9 +33,9 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     aligned, odd = (GEMM.problem({"m": 512, "n": 512, "k": k}, "float32", "nn") for k in (512, 513))
 
     def tied(of: Model, known: Mapping[str, Kernel], problem: Problem) -> list[Config]:
-        found = Predictor(of, known).candidates(problem)
-        assert any(each.kernel == "blocks" for each in found)
-        return [each.config for each in found if each.kernel == "tied"]
+        fastest = Predictor(of, known).candidates(problem)
+        assert any(candidate.kernel == "blocks" for candidate in fastest)
+        return [candidate.config for candidate in fastest if candidate.kernel == "tied"]
 
     plain = Config({**WIDE, "LOAD": "plain"})
     assert tied(model, kernels, aligned) == [WIDE]
@@ -60,27 +60,32 @@ def differing(one: Config, other: Config) -> int:
 
 def timed(predictor: Predictor) -> dict[tuple[str, Config], float]:
     """The three best predicted, as if their times were those."""
-    return {(each.kernel, each.config): each.time_s for each in predictor.candidates(UNALIGNED, 3)}
+    return {
+        (candidate.kernel, candidate.config): candidate.time_s
+        for candidate in predictor.candidates(UNALIGNED, 3)
+    }
 
 
 def test_what_is_predicted_to_be_faster_comes_first_and_is_legal_and_new() -> None:
     predictor = Predictor(plain_model(), KERNELS)
     known = timed(predictor)
-    found = predictor.beside(UNALIGNED, known, 2, 8)
-    assert len(found) == 8
-    assert [each.time_s for each in found] == sorted(each.time_s for each in found)
-    assert not {(each.kernel, each.config) for each in found} & set(known)
+    fastest = predictor.beside(UNALIGNED, known, 2, 8)
+    assert len(fastest) == 8
+    assert [candidate.time_s for candidate in fastest] == sorted(candidate.time_s for candidate in fastest)
+    assert not {(candidate.kernel, candidate.config) for candidate in fastest} & set(known)
     # k is no multiple of 4, so no wide loads; configs that the model does not keep come up, too.
-    assert {each.config["LOAD"] for each in found} == {"plain"}
-    assert any((each.kernel, each.config) not in CONFIGS for each in found)
+    assert {candidate.config["LOAD"] for candidate in fastest} == {"plain"}
+    assert any((candidate.kernel, candidate.config) not in CONFIGS for candidate in fastest)
     parents = list(known)[:2]
-    assert all(any(differing(config, each.config) <= 2 for _, config in parents) for each in found)
+    assert all(any(differing(config, candidate.config) <= 2 for _, config in parents) for candidate in fastest)
 
 
 def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
     predictor = Predictor(plain_model(), KERNELS)
     known = timed(predictor)
     slower = {named: 3 * time_s for named, time_s in known.items()}
-    before, after = (predictor.beside(UNALIGNED, each, 3, 5) for each in (known, slower))
-    assert [each.config for each in before] == [each.config for each in after]
-    assert [each.time_s for each in after] == pytest.approx([3 * each.time_s for each in before])
+    before, after = (predictor.beside(UNALIGNED, times_s, 3, 5) for times_s in (known, slower))
+    assert [candidate.config for candidate in before] == [candidate.config for candidate in after]
+    assert [candidate.time_s for candidate in after] == pytest.approx(
+        [3 * candidate.time_s for candidate in before]
+    )

@@ -21,7 +21,7 @@ PROBLEM = GEMM.problem({"m": 1000, "n": 500, "k": 300})
 
 def times(model: Model) -> Any:
     """Seconds of every config, by the model."""
-    return [each.time_s for each in Predictor(model, KERNELS).candidates(PROBLEM, None)]
+    return [candidate.time_s for candidate in Predictor(model, KERNELS).candidates(PROBLEM, None)]
 
 
 def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:

@@ -49,45 +49,45 @@ def device(tmp_path: Path) -> str:
 
 def request(spec: str, sizes: tuple[int, ...] = (1000, 33), **more: Any) -> SurveyRequest:
     """A survey of the toy at problems of one's own unless told otherwise."""
-    found, declared = find(spec), catalogue.from_file(TOY)
+    device, declared = find(spec), catalogue.from_file(TOY)
     operation = declared.operation("toy")
     problems = tuple(operation.problem({"n": n}, "", layout) for n in sizes for layout in operation.layouts)
-    asked = SurveyRequest(
-        operation, tuple(declared.of("toy", found.target)), found, 60.0, problems=problems, drawn=False
+    survey = SurveyRequest(
+        operation, tuple(declared.of("toy", device.target)), device, 60.0, problems=problems, drawn=False
     )
-    return replace(asked, **more)
+    return replace(survey, **more)
 
 
-def surveyed(folder: Path, asked: SurveyRequest) -> tuple[SurveyProgress, list[SurveyPart]]:
+def surveyed(folder: Path, survey: SurveyRequest) -> tuple[SurveyProgress, list[SurveyPart]]:
     with Store.open(database(folder)) as store:
-        progress = run_survey(asked, store)
-        return progress, store.survey_parts("toy", asked.found.info.name, asked.regime)
+        progress = run_survey(survey, store)
+        return progress, store.survey_parts("toy", survey.found.info.name, survey.regime)
 
 
-def times(asked: SurveyRequest, parts: list[SurveyPart]) -> Timings:
-    found = joined(parts, asked.operation, asked.kernels)
-    assert found is not None
-    return found
+def times(survey: SurveyRequest, parts: list[SurveyPart]) -> Timings:
+    known = joined(parts, survey.operation, survey.kernels)
+    assert known is not None
+    return known
 
 
 def test_configs_are_compiled_once_and_timed_at_every_problem(tmp_path: Path, device: str) -> None:
-    asked = request(device, configs=LEGAL, per_problem=LEGAL)
-    progress, parts = surveyed(tmp_path, asked)
+    survey = request(device, configs=LEGAL, per_problem=LEGAL)
+    progress, parts = surveyed(tmp_path, survey)
     assert (progress.problems, progress.timings) == (4, 4 * (LEGAL + 1))
     # The toy's layouts have one source.
     assert progress.compiled == LEGAL
-    found = times(asked, parts)
-    assert Counter(found.config.tolist()).keys() == {LIBRARY, *range(LEGAL)}
-    best = found.configs.index(("blocks", Config(BEST)))
-    assert found.time_s[found.config == best] == pytest.approx(BEST_S, rel=0.01)
-    assert found.time_s[found.config == LIBRARY] == pytest.approx(2 * BEST_S, rel=0.01)
-    assert all(each.noise < 0.05 for part in parts for each in part.timings)
-    assert set(found.registers.tolist()) == {32.0}
+    known = times(survey, parts)
+    assert Counter(known.config.tolist()).keys() == {LIBRARY, *range(LEGAL)}
+    best = known.configs.index(("blocks", Config(BEST)))
+    assert known.time_s[known.config == best] == pytest.approx(BEST_S, rel=0.01)
+    assert known.time_s[known.config == LIBRARY] == pytest.approx(2 * BEST_S, rel=0.01)
+    assert all(timing.noise < 0.05 for part in parts for timing in part.timings)
+    assert set(known.registers.tolist()) == {32.0}
     with Store.open(database(tmp_path), read_only=True) as store:
-        stored = timings(store, asked.operation, asked.kernels, "Fake board")
+        stored = timings(store, survey.operation, survey.kernels, "Fake board")
         assert (len(stored.problems), len(stored.configs)) == (4, LEGAL)
         with pytest.raises(NothingFound, match="run `tuner survey toy`"):
-            timings(store, asked.operation, asked.kernels, "Fake board", "hot")
+            timings(store, survey.operation, survey.kernels, "Fake board", "hot")
 
 
 def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
     faults = {name: config for name, config in fault_configs().items() if name in FAULTS_SEEN}
     rules = [rule(BEST, latency_s=BEST_S), *(rule(config, fault=name) for name, config in faults.items())]
     spec = write_device(tmp_path / "device.json", rules=rules, baseline_s=2 * BEST_S)
-    asked = request(spec, (1000,), configs=LEGAL, per_problem=LEGAL)
-    progress, parts = surveyed(tmp_path, asked)
+    survey = request(spec, (1000,), configs=LEGAL, per_problem=LEGAL)
+    progress, parts = surveyed(tmp_path, survey)
     outcomes = [
         (part.problems[timing.problem], tuple(part.configs[timing.config].config.items()), timing.outcome)
         for part in parts
@@ -112,27 +112,27 @@ def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
 
 
 def test_a_survey_goes_on_where_it_ended(tmp_path: Path, device: str) -> None:
-    asked = request(device, configs=5)
-    first, _ = surveyed(tmp_path, replace(asked, problems=asked.problems[:1]))
-    second, parts = surveyed(tmp_path, asked)
-    third, _ = surveyed(tmp_path, asked)
+    survey = request(device, configs=5)
+    first, _ = surveyed(tmp_path, replace(survey, problems=survey.problems[:1]))
+    second, parts = surveyed(tmp_path, survey)
+    third, _ = surveyed(tmp_path, survey)
     assert (first.problems, second.problems, third.problems) == (1, 3, 0)
     assert (second.before, third.before) == (1, 4)
-    assert len(times(asked, parts).problems) == 4
+    assert len(times(survey, parts).problems) == 4
 
 
 def test_problems_are_drawn_until_the_time_is_up(tmp_path: Path, device: str) -> None:
-    asked = request(device, (), drawn=True, configs=6, seconds=4.0)
-    asked = replace(asked, ranges=Ranges(most={"n": 5000}))
-    progress, parts = surveyed(tmp_path, asked)
-    found = times(asked, parts)
-    assert progress.problems == len(found.problems) > 8
-    assert {problem.layout for problem in found.problems} == {"plain", "same"}
-    assert max(problem.dims["n"] for problem in found.problems) <= 5000
-    timed = {found.problems[at].layout for at in found.problem[found.config != LIBRARY]}
+    survey = request(device, (), drawn=True, configs=6, seconds=4.0)
+    survey = replace(survey, ranges=Ranges(most={"n": 5000}))
+    progress, parts = surveyed(tmp_path, survey)
+    known = times(survey, parts)
+    assert progress.problems == len(known.problems) > 8
+    assert {problem.layout for problem in known.problems} == {"plain", "same"}
+    assert max(problem.dims["n"] for problem in known.problems) <= 5000
+    timed = {known.problems[at].layout for at in known.problem[known.config != LIBRARY]}
     assert timed == {"plain", "same"}, "configs are timed in every layout"
-    alone = sum(np.count_nonzero(found.problem == at) == 1 for at in range(len(found.problems)))
-    assert 0.2 < alone / len(found.problems) < 0.6, "the library is timed at more problems than configs are"
+    alone = sum(np.count_nonzero(known.problem == at) == 1 for at in range(len(known.problems)))
+    assert 0.2 < alone / len(known.problems) < 0.6, "the library is timed at more problems than configs are"
 
 
 def test_problems_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
@@ -200,32 +200,32 @@ def test_mistakes_are_told(
 
 
 def test_a_survey_of_the_cpu(tmp_path: Path) -> None:
-    asked = request("cpu", (500,), configs=2)
-    progress, parts = surveyed(tmp_path, asked)
+    survey = request("cpu", (500,), configs=2)
+    progress, parts = surveyed(tmp_path, survey)
     assert progress.problems == 2
     assert set(progress.outcomes) <= {"MEASURED", "PRUNED"}
-    assert (times(asked, parts).time_s > 0).all()
+    assert (times(survey, parts).time_s > 0).all()
 
 
 def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(device: str) -> None:
-    asked = request(device)
-    (kernel,), problem = asked.kernels, ProblemKey.of(asked.problems[0])
+    survey = request(device)
+    (kernel,), problem = survey.kernels, ProblemKey.of(survey.problems[0])
     config = {"BLOCK": 64, "UNROLL": 1}
     configs = tuple(
         SurveyConfig(kernel.name, source, "", 0, config) for source in ("before", kernel.source_hash)
     )
     parts = [
         SurveyPart(
-            asked.found.info, "toy", "cold", (problem,), configs,
+            survey.found.info, "toy", "cold", (problem,), configs,
             tuple(Timing(0, at, Outcome.MEASURED, time_s) for at in (LIBRARY, 0, 1)),
         )
         for time_s in (1.0, 2.0)
     ]  # fmt: skip
-    found = times(asked, parts)
-    assert dict(zip(found.config.tolist(), found.time_s.tolist(), strict=True)) == {LIBRARY: 2.0, 0: 2.0}
+    known = times(survey, parts)
+    assert dict(zip(known.config.tolist(), known.time_s.tolist(), strict=True)) == {LIBRARY: 2.0, 0: 2.0}
     failed = replace(parts[0], timings=(Timing(0, LIBRARY, Outcome.CRASHED),))
-    assert times(asked, [*parts, failed]).config.tolist() == [0]
-    assert found.provenance["parts"] == 2
+    assert times(survey, [*parts, failed]).config.tolist() == [0]
+    assert known.provenance["parts"] == 2
 
 
 @pytest.mark.usefixtures("few_trees")
@@ -239,19 +239,19 @@ def test_a_survey_ends_with_a_model_that_answers(
     assert run(command) == 0
     assert "a model was fitted" in capsys.readouterr().err
     with Store.open(database(tmp_path), read_only=True) as store:
-        found = models("toy", store=store)
-        assert [each.device.name for each in found] == ["Fake board"]
-        asked = request(device)
-        [kernel] = asked.kernels
-        best = Predictor(found[0], {kernel.name: kernel}).answer(asked.problems[0]).best
+        known = models("toy", store=store)
+        assert [model.device.name for model in known] == ["Fake board"]
+        survey = request(device)
+        [kernel] = survey.kernels
+        best = Predictor(known[0], {kernel.name: kernel}).answer(survey.problems[0]).best
     assert best is not None
     assert dict(best.config) == BEST
     # The next study starts from it, and so does the first survey of another dtype.
     with Store.open(database(tmp_path)) as store:
-        info = found[0].device
-        assert Predictions(asked.problems[0], asked.kernels, info, "cold", store).starts[0][1] == best.config
+        info = known[0].device
+        assert Predictions(survey.problems[0], survey.kernels, info, "cold", store).starts[0][1] == best.config
     with Store.open(f"sqlite:///{tmp_path}/of-a-model.db") as store:
-        watched.add_model(store, "toy", info.name, "cold", to_bytes(found[0]))
-        made = design(replace(asked, ranges=Ranges(dtype="float64")), store, info)
-        turn = made.turn(0, asked.operation.problem({"n": 1000}, "float64", "plain"), 1)
+        watched.add_model(store, "toy", info.name, "cold", to_bytes(known[0]))
+        made = design(replace(survey, ranges=Ranges(dtype="float64")), store, info)
+        turn = made.turn(0, survey.operation.problem({"n": 1000}, "float64", "plain"), 1)
         assert made.pool.named(turn.configs[0]) == ("blocks", best.config)

@@ -124,9 +124,9 @@ def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> Non
     drawn = Pool([TIED], BOARD, 99)
     rng = np.random.default_rng(1)
     for m, n in ((16, 64), (100, 48), (33, 16)):
-        found = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
-        assert found
-        assert all(m <= each["BM"] < 2 * m and n % each["BN"] == 0 for each in found)
+        legal = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
+        assert legal
+        assert all(m <= config["BM"] < 2 * m and n % config["BN"] == 0 for config in legal)
     assert drawn.draw(tied_problem(300, 16), 20, rng, {}) == []
 
 
@@ -134,12 +134,12 @@ PROBLEMS = [draw(GEMM, Ranges(), number, 0) for number in range(400)]
 
 
 def test_problems_spread_evenly_over_decades_and_all_layouts() -> None:
-    logs = np.log([[size for _, size in each.shape] for each in PROBLEMS])
+    logs = np.log([[size for _, size in problem.shape] for problem in PROBLEMS])
     assert (logs >= 0).all()
     assert (logs[:, :2] <= np.log(16384)).all()
-    assert 16384 < max(each.k for each in PROBLEMS) <= 65536
+    assert 16384 < max(problem.k for problem in PROBLEMS) <= 65536
     assert (np.quantile(logs[:, 0], [0.25, 0.75]) > np.log(16384) * np.array([0.15, 0.6])).all()
-    assert sorted({each.layout for each in PROBLEMS}) == ["nn", "nt", "tn", "tt"]
+    assert sorted({problem.layout for problem in PROBLEMS}) == ["nn", "nt", "tn", "tt"]
 
 
 def test_the_same_seed_draws_the_same_problem() -> None:
