@@ -157,7 +157,7 @@ def test_cuda_samples_compile(page: str) -> None:
 def test_the_messages_of_mistakes_are_those_of_the_code() -> None:
     table = (DOCS / "own-kernels.md").read_text(encoding="utf-8").partition("## Common mistakes")[2]
     told = [found[1] for found in re.finditer(r"^\| [^|]+ \| `([^`]+)` \|$", table, re.MULTILINE)]
-    assert len(told) == 11
+    assert len(told) == 9
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tuner").rglob("*.py"))
     seen = re.sub(r'"\s*\n\s*f?"', "", code)
     missing = [message for message in told if message not in seen and message != MISCALLED]
