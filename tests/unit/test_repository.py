@@ -340,7 +340,7 @@ assert all(kernel.text and kernel.source.file.is_relative_to(inside) for kernel 
 ladders = set((inside / "configs").glob("ladder-*.toml"))
 nights = set((inside / "configs").glob("*.toml")) - ladders - {inside / "configs" / "lessons.toml"}
 assert all(read_plan(path).items for path in nights)
-assert ladders and all(read_ladder_plan(path, found).problems for path in ladders)
+assert ladders and all(read_ladder_plan(path, found).sections for path in ladders)
 assert lessons()
 assert tuned_folder() == inside / "configs" / "tuned"
 assert bool(entries()) == any(tuned_folder().glob("*/*.json"))
