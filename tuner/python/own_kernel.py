@@ -111,7 +111,10 @@ class KernelCode:
         for name in self.parameters:
             if name not in words | {THREADS, *BLOCK_SIZES}:
                 capitals = sorted(word for word in words if word.isupper())
-                raise UnknownName(f"parameter of {self.name}, which does not use it", name, capitals)
+                raise InputError(
+                    f"neither {self.name} nor its launch uses the parameter {name!r}, but "
+                    f"{', '.join(capitals) or 'none'}; correct its name, or leave it out"
+                )
 
     def bound(self, arguments: object) -> dict[str, Any]:
         """Arguments by name, given in order, by name, or as one alone."""

@@ -125,7 +125,7 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
         (
             of_add,
             {"params": PARAMS | {"ITEMS": [1]}},
-            "unknown parameter of vector_add, which does not use it 'ITEMS'",
+            "neither vector_add nor its launch uses the parameter 'ITEMS', but",
         ),
         (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is float32 in the source, got an array"),
         (of_add, {"arguments": [1.0, *FOUR[1:]]}, "c is an array in the source"),
@@ -138,7 +138,7 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
             'got no block= .* give e.g. block="BLOCK"',
         ),
         (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
-        (of_double, {"params": {"BLOK": [1]}}, "'BLOK'; did you mean BLOCK"),
+        (of_double, {"params": {"BLOK": [1]}}, "the parameter 'BLOK', but BLOCK; correct its name"),
         (of_double, {"params": {"BLOCK": 5}}, "BLOCK has 5; give e.g."),
         (of_double, {"numbers": ["m"]}, r"numbers= names arguments \(x, out, n\), got 'm'"),
         (of_double, {"inputs": "mine"}, "unknown way to draw inputs 'mine'"),
