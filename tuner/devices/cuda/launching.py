@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from struct import pack
@@ -71,9 +72,16 @@ def function_of(module: Any, entry: str, shared_bytes: int = 0) -> Any:
     return function
 
 
+_LOADING = threading.Lock()
+
+
 def helper(source: str, entry: str) -> Any:
-    """A kernel of our own on the current GPU, compiled once for each machine."""
-    return _helper(source, entry, runtime.getDevice())
+    """A kernel of our own on the current GPU, compiled once for each machine, loaded once for all threads.
+
+    Runs keep its handle alone: the module of a second load would be unloaded under them.
+    """
+    with _LOADING:
+        return _helper(source, entry, runtime.getDevice())
 
 
 @functools.cache
