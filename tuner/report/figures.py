@@ -254,20 +254,16 @@ def _over(champions: Iterable[Champion], x: str, y: str, axes: Sequence[str], ti
         }  # fmt: skip
         words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio or 0:.3f} x library"
         if figures.get(x) and figures.get(y):
-            doubt = (", provisional", "-open") if champion.doubts else ("", "")
-            place = figures[x], figures[y], words + doubt[0], ratio, doubt[1]
+            # What is in doubt is hollow and has no colour.
+            doubtful = bool(champion.doubts)
+            words += ", provisional" if doubtful else ""
+            place = figures[x], figures[y], words, None if doubtful else ratio, "-open" if doubtful else ""
             by_operation.setdefault(record.problem.operation, []).append(place)
     figure = go.Figure()
     for (operation, places), symbol in zip(by_operation.items(), itertools.cycle(SYMBOLS)):
         *_, ratios, ends = zip(*places, strict=True)
-        symbols = [symbol + end for end in ends]
-        marker = {
-            "size": 10,
-            "symbol": symbols,
-            "color": ratios,
-            "coloraxis": "coloraxis",
-            "line": {"width": 1},
-        }
+        marker = {"size": 10, "color": ratios, "coloraxis": "coloraxis", "line": {"width": 1}}
+        marker["symbol"] = [symbol + end for end in ends]
         points(figure, [place[:3] for place in places], "%{x:.4g}, %{y:.4g}", name=operation, marker=marker)
     bar = {"title": "x library", "thickness": 12}
     figure.update_layout(

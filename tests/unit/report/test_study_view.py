@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from fixtures.browser import browser, may_be_missing
 from fixtures.fake_device import TOY, rule, study, write_device
+from fixtures.records import champion, record, square
 
 import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound
-from tuner.report.pages import study_figures, write_study
+from tuner.report.pages import of_champions, study_figures, write_study
 from tuner.report.study_view import (
     StudyView,
     best_by_pair,
@@ -22,6 +23,7 @@ from tuner.report.study_view import (
     recorded_study,
     seconds_by_stage,
 )
+from tuner.results.measurement import EARLIER, Measurement, Outcome
 
 FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]
 
@@ -122,3 +124,15 @@ def test_a_study_without_times_has_what_there_is(seen: StudyView, tmp_path: Path
     assert list(study_figures(StudyView("failed", failed))) == ["failures", "time"]
     assert list(study_figures(StudyView("empty", []))) == []
     assert [path.name for path in write_study(StudyView("empty", []), tmp_path)] == ["study.html"]
+
+
+def test_a_provisional_champion_is_hollow_and_has_no_colour() -> None:
+    busy = Measurement(Outcome.MEASURED, samples_s=(1e-3,), circumstances={EARLIER: 9.0})
+    champions = [
+        champion(record(square(64)), speedup=1.5), champion(record(square(64), measurement=busy), speedup=28.0),
+    ]  # fmt: skip
+    figures = of_champions(champions, {"gbps": 1.0, "tflops": 1.0})
+    assert [figure["name"] for figure in figures] == ["speedups", "map", "roofline"]
+    (places,) = figures[0]["data"]
+    assert places["marker"]["symbol"] == ["circle", "circle-open"]
+    assert places["marker"]["color"] == [1.5, None]
