@@ -270,8 +270,7 @@ def remeasure(
     for one in missing:
         by_problem.setdefault(one.problem, []).append(one)
     worker = crew.devices[0]
-    # Problems that differ in their dims alone share machine code, which compile workers keep.
-    for problem in sorted(by_problem, key=_alike_in_code):
+    for problem in sorted(by_problem, key=lambda problem: problem.memory_bytes):
         policy = _Missing(by_problem[problem], math.inf if deadline_s is None else deadline_s)
         if policy.ended():
             return
@@ -286,10 +285,6 @@ def remeasure(
             loop = Loop(session, policy)
             loop.prepare()
             loop.run()
-
-
-def _alike_in_code(problem: Problem) -> tuple[object, ...]:
-    return problem.dtype, problem.layout, problem.precision, problem.epilogue, problem.memory_bytes
 
 
 # --- the process that serves ---
