@@ -250,7 +250,7 @@ def job_json(job: Job, places: Mapping[str, int] = {}) -> dict[str, Any]:
     """A job as a JSON object, with its place in the queue; null for what is not yet."""
     keys = {name: value for name, value in vars(job).items() if name not in HIDDEN}
     keys |= {name: keys[name] or None for name in ("deadline", "progress", "started_at", "ended_at")}
-    return keys | {"what": job.asked["what"], "position": places.get(job.id)}
+    return keys | {"what": job.asked.get("what", job.asked["kind"]), "position": places.get(job.id)}
 
 
 # --- routes --------------------------------------------
