@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fixtures.callable_records import crowned
-from fixtures.fake_gpu import H200
 from fixtures.operands import stored
 
 import tuner
@@ -113,12 +112,6 @@ def test_copies_are_told_whether_they_pay_or_not(saved_s: float) -> None:
     assert told.copies == ("a copy of a (strides (200, 4) leave gaps, kernels take dense arrays)",)
     assert told.use == ("kernel" if saved_s == 1.0 else "NumPy")
     assert ("cost more than the kernel saves" in told.why) == (told.use == "NumPy")
-
-
-def test_a_device_that_is_not_here_is_told_of_by_name() -> None:
-    crowned("gemm", SHAPE, device=H200, kernel="naive")
-    told = tuner.explain("gemm", **SHAPE, device="NVIDIA H200")
-    assert (told.use, told.device, told.kernel) == ("kernel", "NVIDIA H200", "naive")
 
 
 def test_it_is_plain_data_and_nothing_is_run_or_compiled(ran: list[str]) -> None:
