@@ -254,10 +254,16 @@ def _over(champions: Iterable[Champion], x: str, y: str, axes: Sequence[str], ti
         }  # fmt: skip
         words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio or 0:.3f} x library"
         if figures.get(x) and figures.get(y):
-            # What is in doubt is hollow and has no colour.
+            # What is in doubt is hollow, and neither green nor red; nor is what has no library beside it.
             doubtful = bool(champion.doubts)
             words += ", provisional" if doubtful else ""
-            place = figures[x], figures[y], words, None if doubtful else ratio, "-open" if doubtful else ""
+            place = (
+                figures[x],
+                figures[y],
+                words,
+                1.0 if doubtful else ratio or 1.0,
+                "-open" if doubtful else "",
+            )
             by_operation.setdefault(record.problem.operation, []).append(place)
     figure = go.Figure()
     for (operation, places), symbol in zip(by_operation.items(), itertools.cycle(SYMBOLS)):

@@ -126,7 +126,7 @@ def test_a_study_without_times_has_what_there_is(seen: StudyView, tmp_path: Path
     assert [path.name for path in write_study(StudyView("empty", []), tmp_path)] == ["study.html"]
 
 
-def test_a_provisional_champion_is_hollow_and_has_no_colour() -> None:
+def test_a_provisional_champion_is_hollow_and_not_green() -> None:
     busy = Measurement(Outcome.MEASURED, samples_s=(1e-3,), circumstances={EARLIER: 9.0})
     champions = [
         champion(record(square(64)), speedup=1.5), champion(record(square(64), measurement=busy), speedup=28.0),
@@ -135,4 +135,4 @@ def test_a_provisional_champion_is_hollow_and_has_no_colour() -> None:
     assert [figure["name"] for figure in figures] == ["speedups", "map", "roofline"]
     (places,) = figures[0]["data"]
     assert places["marker"]["symbol"] == ["circle", "circle-open"]
-    assert places["marker"]["color"] == [1.5, None]
+    assert places["marker"]["color"] == [1.5, 1.0]
