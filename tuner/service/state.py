@@ -14,11 +14,11 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from tuner.devices.detect import find, own_devices
 from tuner.errors import InputError, TunerError
 from tuner.service import stored_jobs as jobs
-from tuner.service.loop import Loop
 from tuner.service.pool import DevicePool, is_loopback
 from tuner.service.snapshots import SnapshotCache
 from tuner.service.supervisor import JobSupervisor
 from tuner.service.tokens import LASTS_S, LoginSessions, Throttle, TokenRegistry
+from tuner.service.watcher import Watcher
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.
@@ -179,7 +179,7 @@ class Service:
             yield cls(settings, store, cache, registry, pool, supervisor)
 
 
-class _Watch(Loop):
+class _Watch(Watcher):
     """Looks for new tokens and for changes of what answers rest on."""
 
     def __init__(self, registry: TokenRegistry, cache: SnapshotCache) -> None:

@@ -25,9 +25,9 @@ from tuner.errors import EnvironmentTrouble, InputError
 from tuner.night.plan import clock_time, seconds_until
 from tuner.results.record import utc_now
 from tuner.service import stored_jobs as jobs
-from tuner.service.loop import Loop
 from tuner.service.pool import ANY, DevicePool, allowed_file, node
 from tuner.service.stored_jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, STOPPING, Job
+from tuner.service.watcher import Watcher
 from tuner.store import Store
 from tuner.store.opening import parsed, sqlite_file
 from tuner.study.job_files import SPENT, VARIABLE
@@ -229,7 +229,7 @@ def end_of(job: Job) -> str:
     return min(filter(None, (job.deadline, ends.isoformat(timespec="microseconds"))))
 
 
-class JobSupervisor(Loop):
+class JobSupervisor(Watcher):
     """Starts, watches and ends the processes of jobs, in a thread of its own.
 
     Of several servers of one machine with one database, one runs the jobs: two would each take the other's

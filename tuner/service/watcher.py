@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, which goes on whatever goes wrong."""
+"""A watcher in a thread of its own, which goes on whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tuner.errors import TunerError
 _LOG = logging.getLogger(__name__)
 
 
-class Loop(threading.Thread):
+class Watcher(threading.Thread):
     """Looks at something again and again. A trouble is logged once until it passes or becomes another.
 
     Attributes:
-        closing: What the loop holds until it ends.
+        closing: What it holds until it ends.
     """
 
     def __init__(self, effect: str, every_s: float) -> None:
