@@ -169,6 +169,9 @@ def run(arguments: list[str]) -> int:
         if re.fullmatch(r"-+\d.*", error.option_name):
             return _say(f"a dim is a whole number of 1 or more, got {error.option_name}", InputError.exit_code)
         return _say(error.format_message(), InputError.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return InputError.exit_code
     except click.UsageError as error:
         usage = f"\n{error.ctx.get_usage()}" if error.ctx else ""
         return _say(error.format_message() + usage, InputError.exit_code)

@@ -8,7 +8,7 @@ constraint before the next ones are bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,12 +84,12 @@ def holds(rule: Rule, sentence: str, columns: Columns, rows: int) -> NDArray[np.
 
 
 class Enumeration:
-    """A table of partial combinations: it grows by what the next rule reads, and keeps what the rule allows."""
+    """Builds the table of combinations parameter by parameter, and filters it."""
 
     def __init__(
         self, values: Mapping[str, Sequence[Any]], rules: Sequence[tuple[str, Rule]], limit: int, seed: int
     ) -> None:
-        """Begins with one row, in which no parameter is bound.
+        """Finds out which parameters each rule reads.
 
         Args:
             values: Parameter name -> its values.
@@ -97,39 +97,25 @@ class Enumeration:
             limit: Largest number of rows in the table; beyond it the rows are a uniform sample.
             seed: Seed of that sample.
         """
-        self._arrays = {name: value_array(array) for name, array in values.items()}
-        self._sizes = {name: len(array) for name, array in values.items()}
+        self._arrays = {name: value_array(each) for name, each in values.items()}
+        self._sizes = {name: len(each) for name, each in values.items()}
         self._column = {name: at for at, name in enumerate(values)}
-        self._rules, self._limit = rules, limit
+        self._rules = rules
+        self._limit = limit
         self._rng = np.random.default_rng(seed)
         largest = max(self._sizes.values(), default=0)
         dtype = np.uint8 if largest <= 256 else np.uint16 if largest <= 65536 else np.uint32
-        # A column for each parameter, 0 until it is bound.
+        # A column for each parameter, 0 until it is written: rows are copied faster than columns, one by one.
         self._table: Codes = np.zeros((1, len(values)), dtype)
-        self._bound: list[str] = []
+        self._rows = 1
+        self._bound: dict[str, None] = {}
+        # Bound, but not written yet: each row of the table stands for all combinations of their values.
+        self._open: list[str] = []
         self._weight = 1.0  # raw partial combinations that one row of a sample stands for
-
-    def run(self) -> tuple[Codes, list[int], bool]:
-        """Binds all parameters.
-
-        Returns:
-            Shape (combinations, parameters), in lexicographic order; for each rule the number of raw
-            combinations that it was the first to reject; True if there were too many combinations, so that the
-            first is a uniform sample.
-        """
-        reads, rejected = self._probe(), [0] * len(self._rules)
-        waiting = list(range(len(reads)))
-        while waiting and len(self._table):
-            # The next rule is the one that makes the table grow least.
-            number = min(waiting, key=lambda number: self._combinations(reads[number].difference(self._bound)))
-            waiting.remove(number)
-            rejected[number] = self._bind(reads[number], self._rules[number])
-        if len(self._table):
-            self._bind(self._sizes)
-        codes = self._table
-        if self._bound != list(self._sizes):
-            codes = codes[np.lexsort(codes.T[::-1])]
-        return codes, rejected, self._weight > 1
+        self._rejected = [0.0] * len(rules)
+        self._reads = self._probe()
+        # How many times as many rows the table has once what a rule reads is bound.
+        self._growths = [self._combinations(names) for names in self._reads]
 
     def _probe(self) -> list[set[str]]:
         """What each rule reads, up to one that no combination satisfies whatever its values."""
@@ -137,80 +123,122 @@ class Enumeration:
         drawn = {name: array[draws % len(array)] for name, array in self._arrays.items()}
         reads = []
         for number, (sentence, rule) in enumerate(self._rules):
-            columns = Columns({name: array[number] for name, array in drawn.items()})
+            columns = Columns({name: each[number] for name, each in drawn.items()})
             truth = holds(rule, sentence, columns, PROBE_ROWS)
             reads.append(columns.read)
             if not columns.read and not truth.any():
                 break
         return reads
 
+    def run(self) -> tuple[Codes, list[int], bool]:
+        """Binds parameters and filters rows until every parameter is bound.
+
+        Returns:
+            Shape (combinations, parameters), in lexicographic order; for each rule the number of raw
+            combinations that it was the first to reject; True if there were too many combinations, so that the
+            first is a uniform sample.
+        """
+        waiting = list(range(len(self._reads)))
+        while waiting and self._rows:
+            # The next constraint is the one that makes the table grow least.
+            number = min(waiting, key=self._growths.__getitem__)
+            waiting.remove(number)
+            for name in self._sizes:
+                if name in self._reads[number]:
+                    self._bind(name)
+            self._filter(number)
+        if self._rows:
+            for name in self._sizes:
+                self._bind(name)
+            self._write_all()
+        codes = self._table
+        if list(self._bound) != list(self._sizes):
+            codes = codes[np.lexsort(codes.T[::-1])]
+        return codes, [round(count) for count in self._rejected], self._weight > 1
+
     def _combinations(self, names: Iterable[str]) -> int:
         return math.prod([self._sizes[name] for name in names])
 
-    def _bind(self, names: Collection[str], rule: tuple[str, Rule] | None = None) -> int:
-        """Binds parameters, and drops the rows that a rule over them rejects.
+    def _bind(self, name: str) -> None:
+        if name in self._bound:
+            return
+        keep = max(1, self._limit // self._sizes[name])
+        if self._rows > keep:
+            chosen = np.zeros(self._rows, bool)
+            chosen[self._rng.choice(self._rows, keep, replace=False)] = True
+            self._weight *= self._rows / keep
+            self._write(chosen)
+        self._bound[name] = None
+        if self._sizes[name] == 1:
+            return
+        self._open.append(name)
+        self._rows *= self._sizes[name]
+        for number, names in enumerate(self._reads):
+            if name in names:
+                self._growths[number] //= self._sizes[name]
 
-        Returns:
-            The number of raw combinations that are dropped.
-        """
-        new = [name for name in self._sizes if name in names and name not in self._bound]
-        while new and len(self._table) * self._combinations(new) > self._limit:
-            self._grow([new.pop(0)])  # a sample is uniform if it is drawn anew at each parameter
-        if rule is None:
-            self._grow(new)
-            return 0
-        kept = self._truth(rule, [name for name in self._bound if name in names], new)
-        if new or not kept.all():
-            self._grow(new, kept)
-        unbound = self._combinations(self._sizes.keys() - set(self._bound))
-        return round((kept.size - len(self._table)) * self._weight * unbound)
+    def _filter(self, number: int) -> None:
+        names = [name for name in self._sizes if name in self._reads[number]]
+        # Where rows share few combinations of what the rule reads, it is asked about each of these once.
+        if self._combinations(names) < self._rows:
+            kept = self._looked_up(number, names)
+        else:
+            self._write_all()
+            columns = {name: self._table[:, self._column[name]] for name in names}
+            kept = self._asked(number, columns, self._rows)
+        left = int(np.count_nonzero(kept))
+        if left == self._rows:
+            return
+        unbound = self._combinations([name for name in self._sizes if name not in self._bound])
+        self._rejected[number] = (self._rows - left) * self._weight * unbound
+        self._write(kept)
 
-    def _grow(self, new: Sequence[str], kept: NDArray[np.bool_] | None = None) -> None:
-        """Each row with all combinations of new parameters, or with those that are kept.
+    def _looked_up(self, number: int, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Which rows satisfy a rule, by its answers for all combinations of the values that it reads."""
+        written = [name for name in names if name not in self._open]
+        opened = [name for name in self._open if name in names]
+        truth = self._asked(number, self._codes([*written, *opened]), self._combinations(names))
+        place = np.zeros(len(self._table), np.intp)
+        for name in written:
+            place = place * self._sizes[name] + self._table[:, self._column[name]]
+        kept = truth.reshape(self._combinations(written), self._combinations(opened)).take(place, axis=0)
+        sizes = [self._sizes[name] for name in self._open]
+        kept = kept.reshape(len(place), *(self._sizes[name] if name in names else 1 for name in self._open))
+        return np.broadcast_to(kept, (len(place), *sizes)).ravel()
 
-        Args:
-            new: The parameters.
-            kept: Shape (rows, combinations).
-        """
-        many = self._combinations(new)
-        most = max(1, self._limit // many)
-        if kept is None and len(self._table) > most:
-            self._weight *= len(self._table) / most
-            self._table = self._table[np.sort(self._rng.choice(len(self._table), most, replace=False))]
-        places = np.arange(len(self._table) * many) if kept is None else np.flatnonzero(kept)
-        rows, within = np.divmod(places, many)
-        self._table = self._table.take(rows, axis=0)
-        for name, codes in self._codes(new).items():
-            self._table[:, self._column[name]] = codes[within]
-        self._bound += new
+    def _asked(self, number: int, columns: Mapping[str, Codes], rows: int) -> NDArray[np.bool_]:
+        """Which of so many combinations satisfy a rule, by the codes of what it reads."""
+        sentence, rule = self._rules[number]
+        kept = np.empty(rows, bool)
+        for start in range(0, rows, BLOCK_ROWS):
+            block = slice(start, min(start + BLOCK_ROWS, rows))
+            arrays = {name: self._arrays[name].take(codes[block]) for name, codes in columns.items()}
+            kept[block] = holds(rule, sentence, Columns(arrays), block.stop - block.start)
+        return kept
 
     def _codes(self, names: Sequence[str]) -> dict[str, Codes]:
         """Columns of all combinations of some parameters' values; the last one changes fastest."""
-        codes = np.indices([self._sizes[name] for name in names], self._table.dtype)
-        return {name: column.ravel() for name, column in zip(names, codes, strict=True)}
+        every = after = self._combinations(names)
+        codes = {}
+        for name in names:
+            after //= self._sizes[name]
+            column = np.repeat(np.arange(self._sizes[name], dtype=self._table.dtype), after)
+            codes[name] = np.tile(column, every // len(column))
+        return codes
 
-    def _truth(self, rule: tuple[str, Rule], bound: Sequence[str], new: Sequence[str]) -> NDArray[np.bool_]:
-        """Which combinations of new parameters a rule allows for each row; shape (rows, combinations)."""
-        rows, many = len(self._table), self._combinations(new)
-        written = {name: self._table[:, self._column[name]] for name in bound}
-        # Where rows share few combinations of what the rule reads, it is asked about each of these once.
-        if self._combinations(bound) < rows:
-            truth = self._asked(rule, self._codes([*bound, *new])).reshape(-1, many)
-            place = np.zeros(rows, np.intp)
-            for name, codes in written.items():
-                place = place * self._sizes[name] + codes
-            return truth.take(place, axis=0)
-        columns = {name: np.repeat(codes, many) for name, codes in written.items()}
-        columns |= {name: np.tile(codes, rows) for name, codes in self._codes(new).items()}
-        return self._asked(rule, columns).reshape(rows, many)
+    def _write(self, chosen: NDArray[np.bool_]) -> None:
+        """Writes the chosen rows, and leaves the others out."""
+        rows, within = np.divmod(np.flatnonzero(chosen), self._combinations(self._open))
+        table = self._table.take(rows, axis=0)
+        for name, codes in self._codes(self._open).items():
+            table[:, self._column[name]] = codes[within]
+        self._table, self._rows, self._open = table, len(table), []
 
-    def _asked(self, rule: tuple[str, Rule], columns: Mapping[str, Codes]) -> NDArray[np.bool_]:
-        """Which rows satisfy a rule, by the codes of what it reads."""
-        if not columns:
-            return holds(rule[1], rule[0], Columns({}), 1)
-        kept = np.empty(len(next(iter(columns.values()))), bool)
-        for start in range(0, len(kept), BLOCK_ROWS):
-            block = slice(start, min(start + BLOCK_ROWS, len(kept)))
-            arrays = {name: self._arrays[name].take(codes[block]) for name, codes in columns.items()}
-            kept[block] = holds(rule[1], rule[0], Columns(arrays), block.stop - block.start)
-        return kept
+    def _write_all(self) -> None:
+        """Writes every row."""
+        if not self._open:
+            return
+        table = np.repeat(self._table, self._combinations(self._open), axis=0)
+        for name, codes in self._codes(self._open).items():
+            table[:, self._column[name]] = np.tile(codes, len(self._table))
+        self._table, self._open = table, []

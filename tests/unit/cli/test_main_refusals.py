@@ -168,3 +168,10 @@ def test_the_database_comes_from_the_environment(
     assert told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")[0] == 0
     assert (here / "from_environment.db").exists()
     assert not (here / "studies.db").exists()
+
+
+@pytest.mark.parametrize("group", ["records", "champions"])
+def test_a_group_without_a_command_shows_its_help(group: str, told: Told) -> None:
+    code, out, err = told(group)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Usage: tuner {group} ")
