@@ -258,7 +258,9 @@ def _stored(store: Store, champion: Record, objectives: tuple[str, ...]) -> tupl
     sources = {trial.source_hash for trial in trials}
     wrong = found_wrong(final for final in finals if final.source_hash in sources)
     complete = [one for one in libraries if values_of(one.measurement, objectives) is not None]
-    return [trial for trial in trials if named(trial) not in wrong], complete[-1] if complete else None
+    # The first of the latest run was measured before its search, as configs were, and the others in finals.
+    of_run = [one for one in complete if one.session == complete[-1].session]
+    return [trial for trial in trials if named(trial) not in wrong], of_run[0] if of_run else None
 
 
 def _of_latest_sources(trials: Sequence[Record]) -> list[Record]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, rule, stored, study, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, rule, stored, study, write_device
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +19,7 @@ from tuner.results.objectives import read_objectives, resolved, values_of
 from tuner.search import front
 from tuner.store import Store
 from tuner.store.publishing import publish
+from tuner.study.leaderboard import known_front
 
 Told = Callable[..., tuple[int, str, str]]
 BOTH = ("time", "energy")
@@ -112,6 +113,11 @@ def test_studies_of_other_objectives_share_what_fits_and_do_not_mix(tmp_path: Pa
     assert both.progress.outcomes == {"MEASURED": LEGAL}
     assert both.front is not None
     assert [dict(each.config) for each in both.front.points] == [BEST, EXACT]
+    assert both.champion is not None
+    record = both.champion.record
+    with Store.open(database(tmp_path), read_only=True) as store:
+        later, _ = known_front(store, record.problem, record.device, record.regime, ("time", "error"))
+    assert later.library == both.front.library, "as measured in the search, and not in the finals"
     # No energy was measured so far.
     assert study(tmp_path, board, objectives=BOTH, trials=3).progress.trials == 3
     assert len(stored(tmp_path)) == LEGAL + pruned + 3
