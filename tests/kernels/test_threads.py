@@ -69,6 +69,22 @@ def loaded(path: Path, text: str) -> ModuleType:
     return module
 
 
+def assert_callers_are_right(module: ModuleType, count: int, threads: int) -> None:
+    """So many threads of a program call at once, each on an array of its own."""
+    outs = [np.zeros(50) for _ in range(count)]
+
+    def call(out: np.ndarray) -> None:
+        for _ in range(50):
+            module.add_one(out, threads)
+
+    callers = [threading.Thread(target=call, args=(out,)) for out in outs]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert all((out == 50).all() for out in outs)
+
+
 def test_threads_of_openblas_are_borrowed_and_numpy_works_on_with_them(borrowed: ModuleType) -> None:
     a, out, small = np.ones((300, 300)), np.zeros(1000), np.zeros(2)
     for times in range(1, 20):
@@ -81,18 +97,7 @@ def test_threads_of_openblas_are_borrowed_and_numpy_works_on_with_them(borrowed:
 
 
 def test_callers_take_turns_with_borrowed_threads(borrowed: ModuleType) -> None:
-    outs = [np.zeros(50) for _ in range(3)]
-
-    def call(out: np.ndarray) -> None:
-        for _ in range(50):
-            borrowed.add_one(out, 2)
-
-    callers = [threading.Thread(target=call, args=(out,)) for out in outs]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(60)
-    assert all((out == 50).all() for out in outs)
+    assert_callers_are_right(borrowed, 3, threads=2)
 
 
 def test_a_limit_on_openblas_leaves_the_threads_that_are_asked_for(borrowed: ModuleType) -> None:
@@ -133,18 +138,7 @@ def test_threads_work_at_the_same_time_are_as_many_as_asked_and_are_used_again(c
 
 
 def test_callers_do_not_disturb_each_other(crews: ModuleType) -> None:
-    outs = [np.zeros(50) for _ in range(4)]
-
-    def call(out: np.ndarray) -> None:
-        for _ in range(50):
-            crews.add_one(out, 3)
-
-    callers = [threading.Thread(target=call, args=(out,)) for out in outs]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(60)
-    assert all((out == 50).all() for out in outs)
+    assert_callers_are_right(crews, 4, threads=3)
 
 
 def test_threads_sleep_after_a_call_then_end_and_give_back_their_memory(crews: ModuleType) -> None:

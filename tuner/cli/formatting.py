@@ -108,6 +108,11 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
             (baseline["name"], f"{duration(baseline['time_s'])}{threads}, version {baseline['version']}")
         )
         rows += _speedup_rows(answer)
+    if "in_programs" in answer:
+        states = answer["in_programs"].items()
+        rows.append(
+            ("in programs", ", ".join(f"{ratio:.3f} x {name.replace('_', ' ')}" for name, ratio in states))
+        )
     if answer.get("use", "kernel") != "kernel":
         rows.append(("use", f"{answer['use']}: the library is faster here"))
     if error:

@@ -154,6 +154,18 @@ class Device:
         run(baseline.prepare)
         return run
 
+    def in_programs(self, run: Run, library: Run) -> dict[str, float]:
+        """How a run compares with the library as programs call both, where that is another matter.
+
+        Args:
+            run: A kernel's, which has run before.
+            library: The library's.
+
+        Returns:
+            Name of a state (`tuner.results.measurement.STATES`) -> the library's time over the run's then.
+        """
+        return {}
+
     def synchronize(self) -> None:
         """Waits for all queued work.
 

@@ -258,6 +258,7 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         # 0 says that nothing was compared: no library, or one that could not be timed.
         "speedup": champion.speedup or None,
         "error": {"max_rel": error.max_rel, "rms_rel": error.rms_rel} if error else None,
+        **({"in_programs": measurement.states} if measurement.states else {}),
     }  # fmt: skip
 
 

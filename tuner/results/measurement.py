@@ -15,6 +15,8 @@ from tuner.results import codec
 SAME_WITHIN = 0.005
 #: Circumstance of a finalist: kinds of inputs at which it kept the promise of a precision other than ``ieee``.
 KINDS_OF_INPUTS = "kinds_of_inputs"
+#: Circumstances of a final on a CPU: the library's time over its own, as a program may call both.
+STATES = BACK_TO_BACK, IN_TURN, AFTER_IDLING = "back_to_back", "in_turn", "after_idling"
 #: A time longer than the library's by more than this share is slower than the library.
 SLOWER = 0.03
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
@@ -196,7 +198,7 @@ class Measurement:
             is an objective, ``energy_j`` of one run, from ``power_w`` during back-to-back runs; under an error
             limit, the keys of `tuner.results.objectives.ErrorLimit`; for finals and baselines, what other
             processes did meanwhile (`tuner.devices.machine_load`); for finals, reasons to doubt them
-            (`doubts`).
+            (`doubts`), and on a CPU `STATES`.
     """
 
     outcome: Outcome
@@ -211,6 +213,11 @@ class Measurement:
     def time_s(self) -> float | None:
         """Median of the samples in seconds; None if there are none."""
         return statistics.median(self.samples_s) if self.samples_s else None
+
+    @property
+    def states(self) -> dict[str, float]:
+        """The library's time over its own in each of `STATES`; empty unless they were timed."""
+        return {name: self.circumstances[name] for name in STATES if name in self.circumstances}
 
     @property
     def noise(self) -> float:

@@ -236,6 +236,8 @@ class Finals:
         timed = [record for record in libraries if record.measurement.samples_s]
         library = min(timed, key=lambda record: record.measurement.time_s or math.inf, default=None)
         speedup = compare(samples_s, library.measurement.samples_s).ratio if library else 0.0
+        # It is no faster than in the state of a program that suits it least.
+        speedup = min(speedup, *winner.measurement.states.values(), speedup)
         core_type = self._recorder.versions.get("blas_core_type", "")
         apart = pair_apart(name, samples_s, self._known, core_type) if library else None
         self.pairs = (*own, apart) if apart is not None else own

@@ -131,6 +131,10 @@ FIRST_FLOOR_S, FIRST_FACTOR = 4.0, 20.0
 LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
 
 
+#: Seconds after which no further finalist is timed as programs call it, the fastest first.
+STATES_S = 2.0
+
+
 class _Refused(Exception):
     """A config that is not timed.
 
@@ -162,6 +166,7 @@ class _Player(CheckedSamples):
         error: Its error when it was verified.
         first_s: Seconds of its first run, including waiting for the device.
         kinds: Kinds of inputs at which it kept the promise of a precision; 0 if that was not tested.
+        states: See `tuner.devices.protocol.Device.in_programs`.
     """
 
     config: CompiledConfig | None = None
@@ -169,6 +174,7 @@ class _Player(CheckedSamples):
     error: Error | None = None
     first_s: float = 0.0
     kinds: int = 0
+    states: Mapping[str, float] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -360,7 +366,7 @@ class Bench:
         """Returns the circumstances of a run, with the error limit and what its promise was tested at."""
         limit = self.limit.circumstances if self.limit is not None else {}
         kinds = {KINDS_OF_INPUTS: float(player.kinds)} if player.kinds else {}
-        return {**self.device.circumstances(player.run), **limit, **kinds}
+        return {**self.device.circumstances(player.run), **limit, **kinds, **player.states}
 
     def _energy(self, player: _Player, screened: Screened) -> dict[str, float]:
         """Power during back-to-back runs and energy of one; empty unless it is wanted and can be had."""
@@ -428,10 +434,25 @@ class Bench:
         players = [*admitted.values(), *self._libraries(threads)]
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
         times = interleave([player.turn_s for player in players], left_s)
+        self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times)
         self.workload.draw_anew()
         timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
         return [*finalists, *timed]
+
+    def _call_as_programs_do(
+        self, finalists: Sequence[_Player], libraries: Sequence[_Player], times: Sequence[Sequence[float]]
+    ) -> None:
+        """Compares finalists with the library in the states of a program, the fastest first, for a while."""
+        until_s = time.monotonic() + STATES_S
+        fastest_first = sorted(range(len(finalists)), key=lambda number: statistics.median(times[number]))
+        for player in (finalists[number] for number in fastest_first):
+            if not libraries or time.monotonic() > until_s:
+                return
+            try:
+                player.states = self.device.in_programs(player.run, libraries[0].run)
+            except (LaunchFailed, MemoryError) as failure:
+                player.wrong = player.wrong or f"called as programs do: {self._failed(failure, player).reason}"
 
     def _admitted(
         self, compiled_configs: Sequence[CompiledConfig], finals: bool = False

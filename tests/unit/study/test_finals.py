@@ -124,6 +124,22 @@ def test_the_harder_baseline_is_named_first(tmp_path: Path) -> None:
     assert "63." in rows["provisional"]
 
 
+def test_a_champion_is_no_faster_than_in_the_state_of_a_program_that_suits_it_least(tmp_path: Path) -> None:
+    states = {"back_to_back": 1.9, "in_turn": 0.8, "after_idling": 1.5}
+    device = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S, states=states)
+    champion = study(tmp_path, device).champion
+    assert champion is not None
+    assert champion.record.measurement.states == states
+    assert champion.speedup == 0.8
+    answer = Answer(champion).to_json()
+    assert (answer["use"], answer["in_programs"]) == ("CuPy", states)
+    assert dict(answer_rows(answer))["in programs"] == (
+        "1.900 x back to back, 0.800 x in turn, 1.500 x after idling"
+    )
+    # The rounds of the finals found twice the library's speed: no one figure is right.
+    assert dict(answer_rows(answer))["speed-up"].startswith("as fast as CuPy (0.800 to ")
+
+
 def test_where_the_machines_speed_jumps_a_speedup_is_an_interval_or_as_fast_as(tmp_path: Path) -> None:
     told = []
     for seed in range(4):

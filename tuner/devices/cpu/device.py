@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from tuner.devices.cpu.numba import COMPILER
 from tuner.devices.machine_load import EnergyCounters, memory_bytes
 from tuner.devices.protocol import Arrays, Device, Run, keep_busy
 from tuner.errors import DeviceTrouble
+from tuner.results.measurement import AFTER_IDLING, BACK_TO_BACK, IN_TURN
 
 #: The flush reads and writes this multiple of the last-level cache.
 FLUSH_FACTOR = 2
@@ -25,6 +27,8 @@ FLUSH_FACTOR = 2
 #: and a kernel with a thread on each core took twice its time meanwhile. The next measurement waits until this
 #: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
 QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
+#: Calls in each state of a program; fewer if one takes longer than so many seconds. A rest between two of them.
+CALLS, FEW_CALLS, LONG_CALL_S, REST_S = 15, 3, 0.01, 0.005
 
 
 class LibraryRun:
@@ -103,6 +107,17 @@ class CpuDevice(Device):
                 samples.append(time.perf_counter() - start)
         return samples
 
+    def in_programs(self, run: Run, library: Run) -> dict[str, float]:
+        """Times both back to back, in turn with each other, and after rests; see the protocol."""
+        with _bare(library) as other:
+            calls = FEW_CALLS if max(_took_s(run), _took_s(other)) > LONG_CALL_S else CALLS
+            turns = [(_took_s(other), _took_s(run)) for _ in range(calls)]
+            return {
+                BACK_TO_BACK: _ratio(_alone_s(other, calls), _alone_s(run, calls)),
+                IN_TURN: _ratio([library_s for library_s, _ in turns], [own_s for _, own_s in turns]),
+                AFTER_IDLING: _ratio(_alone_s(other, calls, REST_S), _alone_s(run, calls, REST_S)),
+            }
+
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Load average and clock from the operating system; a library's threads; vectors if restricted."""
         circumstances = {"load_1min": psutil.getloadavg()[0]}
@@ -130,6 +145,27 @@ class CpuDevice(Device):
 def _bare(run: Run) -> AbstractContextManager[Run]:
     """Returns the part of a run that is timed."""
     return run.limited() if isinstance(run, LibraryRun) else nullcontext(run)
+
+
+def _took_s(call: Run) -> float:
+    begun_s = time.perf_counter()
+    call()
+    return time.perf_counter() - begun_s
+
+
+def _ratio(library_s: Sequence[float], own_s: Sequence[float]) -> float:
+    return statistics.median(library_s) / statistics.median(own_s)
+
+
+def _alone_s(call: Run, count: int, rest_s: float = 0.0) -> list[float]:
+    """Times of calls with rests before them, when nothing of another library's spins any more."""
+    wait_until_quiet()
+    call()
+    samples = []
+    for _ in range(count):
+        time.sleep(rest_s)
+        samples.append(_took_s(call))
+    return samples
 
 
 def wait_until_quiet() -> None:
