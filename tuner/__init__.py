@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from tuner.python import pack as pack
     from tuner.python import precision as precision
     from tuner.python import transpose as transpose
+    from tuner.python.decorators import TunedFunction as TunedFunction
+    from tuner.python.decorators import cuda_kernel as cuda_kernel
+    from tuner.python.decorators import kernel as kernel
     from tuner.python.tuned import Tuned as Tuned
     from tuner.python.tuned import records as records
-    from tuner.python.tuning import TunedFunction as TunedFunction
-    from tuner.python.tuning import cuda_kernel as cuda_kernel
-    from tuner.python.tuning import kernel as kernel
     from tuner.python.tuning import tune as tune
     from tuner.report.comparing import compare_sides as compare  # noqa: F401
     from tuner.report.pages import show as show

@@ -24,7 +24,7 @@ from fixtures.fake_device import ROOT
 
 import tuner
 from tuner.errors import InputError, NothingFound
-from tuner.python import tuning
+from tuner.python import decorators
 from tuner.python.tuned import Tuned
 
 cp = pytest.importorskip("cupy")
@@ -217,8 +217,8 @@ def test_a_decorated_source_tunes_at_its_first_call_and_looks_up_in_the_next_pro
     library: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studies: list[object] = []
-    plain = tuning.run_shown
-    monkeypatch.setattr(tuning, "run_shown", lambda *told: studies.append(told) or plain(*told))
+    plain = decorators.run_shown
+    monkeypatch.setattr(decorators, "run_shown", lambda *told: studies.append(told) or plain(*told))
     out, x, host = arrays(library)
 
     def decorated() -> Any:

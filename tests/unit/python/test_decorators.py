@@ -15,7 +15,7 @@ from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plai
 import tuner
 from tuner.devices.detect import find
 from tuner.errors import InputError, UnknownName
-from tuner.python import tuning
+from tuner.python import decorators
 from tuner.python.running import ConfigRunner
 from tuner.study.locks import occupied
 
@@ -33,7 +33,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         def run_for(self, arrays: Any, numbers: Any) -> Any:
             return lambda *given: found.append(self._config | {"shapes": [each.shape for each in given]})
 
-    monkeypatch.setattr("tuner.python.tuning.ConfigRunner", Ran)
+    monkeypatch.setattr("tuner.python.decorators.ConfigRunner", Ran)
     return found
 
 
@@ -62,8 +62,10 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert "why      measured\n" in str(told)
     # In a process of its own, as it were, and at another shape.
     measured: list[object] = []
-    plain = tuning.run_shown
-    monkeypatch.setattr(tuning, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown))
+    plain = decorators.run_shown
+    monkeypatch.setattr(
+        decorators, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown)
+    )
     again = adder(here, seconds=60)
     again(*add_arguments(500))
     assert (ran.pop()["block_size_x"], measured) == (best, [])
@@ -80,12 +82,12 @@ def test_a_device_that_others_use_is_waited_for_and_then_the_first_config_runs(
     add = adder(here, on_miss="measure", seconds=60)
     held = find(f"fake:{here / 'device.json'}")
     with occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
-        monkeypatch.setattr(tuning, "LOCK_S", 0.3)
+        monkeypatch.setattr(decorators, "LOCK_S", 0.3)
         with pytest.warns(UserWarning, match="another study.*; a config that is not tuned runs"):
             add(*add_arguments(500))
     assert ran.pop()["block_size_x"] == 32
     waiting = threading.Thread(target=add, args=add_arguments(600))
-    monkeypatch.setattr(tuning, "LOCK_S", 30.0)
+    monkeypatch.setattr(decorators, "LOCK_S", 30.0)
     with occupied(f"sqlite:///{here}/other.db", (held,), "another study"):
         waiting.start()
         time.sleep(0.3)
@@ -122,7 +124,7 @@ def test_at_the_second_call_nothing_is_declared_asked_or_locked(
     x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
     tuned(x, out, alpha[0], 1)
     for name in ("KernelCode.problem", "answer", "check", "ConfigRunner.__init__"):
-        monkeypatch.setattr(f"tuner.python.tuning.{name}", lambda *_: pytest.fail("asked again"))
+        monkeypatch.setattr(f"tuner.python.decorators.{name}", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(tuned, "_lock", None)
     tuned(x, out, alpha[1], step=2)
     assert (out == alpha[1] * x + 2).all()

@@ -1,0 +1,286 @@
+"""`tuner.kernel` and `tuner.cuda_kernel`: functions that are tuned at a first call, then run their champion."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from typing import Any, Unpack
+
+import numpy
+
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.problem import Problem
+from tuner.devices.detect import DetectedDevice, find, kind_of
+from tuner.errors import LockedByAnother, NothingFound
+from tuner.lookup import Answer, answer
+from tuner.lookup.answers import EXACT
+from tuner.lookup.asking import opened, parse_key
+from tuner.python import misses
+from tuner.python.arrays import KEY_OF, is_array
+from tuner.python.decisions import keep
+from tuner.python.explaining import Explanation, explain_kernel
+from tuner.python.misses import LIBRARY, MEASURE, POLICIES, checked, chosen
+from tuner.python.own_kernel import KernelCode
+from tuner.python.running import ConfigRunner, Runs, check, device_of, seen
+from tuner.python.tuned import Tuned
+from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown
+from tuner.study.requests import StudyOptions, asked, database_url, legal_spaces
+
+#: Seconds of tuning at the first call of a tuned function, unless it or the process says another number.
+SECONDS = 10.0
+#: Seconds that such a call waits for others who use the device, and between two attempts.
+LOCK_S, AGAIN_S = 30.0, 0.2
+_NUMBERS = (bool, int, float, numpy.generic)
+
+
+class KernelOptions(OwnOptions, total=False):
+    """Options of `kernel` and `cuda_kernel` beside parameters: `OwnOptions`, and these.
+
+    Attributes:
+        on_miss: What a call at shapes without a champion does: ``library`` runs the first config, ``predict``
+            the config that a lookup names, ``measure`` tunes. By default as `tuner.on_miss` says.
+        seconds: Seconds of tuning, for ``measure``; by default those of `tuner.on_miss`, else 10.
+        regime: How times are taken; ``cold`` by default.
+        device: A device; by default the one that the arrays are on.
+        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
+    """
+
+    on_miss: str
+    seconds: float
+    regime: str
+    device: str
+    db: str
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], TunedFunction]:
+    """Makes a function that Numba can compile a tuned one.
+
+    Names in capitals are parameters with their values, all others are `KernelOptions`::
+
+        @tuner.kernel(BLOCK=[64, 256, 1024], on_miss="measure")
+        def double(x, out, n, BLOCK=64):
+            for start in range(0, n, BLOCK):
+                for i in range(start, min(start + BLOCK, n)):
+                    out[i] = 2 * x[i]
+
+        double(x, out, x.size)
+
+    Raises:
+        InputError: The function has no parameters, or takes others.
+        UnknownName: There is no such option.
+    """
+    params = {name: values for name, values in options.items() if name.isupper()}
+    rest = {name: value for name, value in options.items() if name not in params}
+    _check(rest, "option (parameters are in capitals)")
+    return lambda function: TunedFunction(KernelCode(function, "", params, rest))
+
+
+def cuda_kernel(
+    source: str, name: str, params: Mapping[str, Any], **options: Unpack[KernelOptions]
+) -> TunedFunction:
+    """Makes a function of CUDA text a tuned one, to be called with what it takes: ``add(out, a, b, n)``.
+
+    Args:
+        source: CUDA C++ with a ``__global__`` function.
+        name: Its name.
+        params: Parameter -> its values.
+        options: See `KernelOptions`; a launch needs ``grid`` and ``block``.
+
+    Raises:
+        DeclarationError: There is no such function in the source.
+        UnknownName: There is no such option.
+    """
+    _check(options)
+    return TunedFunction(KernelCode(source, name, params, options))
+
+
+def _check(options: Mapping[str, Any], kind: str = "option") -> None:
+    refuse_unknown(options, KernelOptions.__annotations__, kind)
+    checked(options.get("on_miss") or chosen().how, "policy on_miss", POLICIES)
+
+
+class TunedFunction:
+    """A kernel that runs its champion; the first call with arrays of other shapes looks it up, or tunes.
+
+    It takes what the plain function takes, parameters left out, and writes the same arrays.
+    """
+
+    def __init__(self, code: KernelCode) -> None:
+        """Keeps the code; nothing is looked up before the first call."""
+        self._code, self._options = code, code.options
+        self._db = database_url(self._options.get("db") or "")
+        self._regime = self._options.get("regime") or "cold"
+        self._free = [name in code.free for name in code.takes]
+        self._calls: dict[Hashable, Callable[[Sequence[Any]], None]] = {}
+        self._lock = threading.RLock()
+        if code.function is not None:
+            update_wrapper(self, code.function)
+
+    def __call__(self, *arguments: Any, **by_name: Any) -> None:
+        """Runs the champion for arrays and numbers like these."""
+        values: Sequence[Any] = arguments
+        if by_name or len(arguments) != len(self._free):
+            values = list(self._code.named(*arguments, **by_name).values())
+        key = self._key(values)
+        if key is None:  # arrays of a library that shares its memory
+            values = [seen(name, value) if is_array(value) else value for name, value in self._named(values)]
+            key = self._key(values)
+        call = self._calls.get(key)
+        if call is None:
+            with self._lock:
+                call = self._calls.get(key) or self._prepared(dict(self._named(values)))
+                keep(self._calls, key, call)
+        call(values)
+
+    def _named(self, values: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+        return zip(self._code.takes, values, strict=True)
+
+    def _key(self, values: Sequence[Any]) -> Hashable | None:
+        """All that the call may depend on; None for an array of another type than those that are known."""
+        parts: list[Hashable] = []
+        for value, free in zip(values, self._free, strict=True):
+            kind: type = type(value)
+            key = KEY_OF.get(kind)
+            if key is not None:
+                parts.append(key(value))
+            elif isinstance(value, float | numpy.floating) or (free and isinstance(value, _NUMBERS)):
+                parts.append(kind)
+            elif isinstance(value, _NUMBERS):
+                parts.append((kind, int(value)))
+            else:
+                return None
+        return tuple(parts)
+
+    def tune(self, *arguments: Any, progress: bool = True, **options: Unpack[StudyOptions]) -> Tuned:
+        """Tunes for arrays and numbers like these; later calls run the champion.
+
+        Args:
+            arguments: What a call takes.
+            progress: False to show none.
+            options: See `tuner.study.requests.StudyOptions`.
+        """
+        result = self._tuned(*self._declared(self._code.named(*arguments)), options, progress)
+        with self._lock:
+            self._calls.clear()
+        return result
+
+    def _tuned(
+        self, catalogue: Catalogue, problem: Problem, device: DetectedDevice, options: StudyOptions,
+        progress: bool = False,
+    ) -> Tuned:  # fmt: skip
+        own = StudyOptions(device=device.spec, regime=self._regime, db=self._db)
+        return run_shown(asked(catalogue, problem, own | options), progress)
+
+    def explain(self, *arguments: Any) -> Explanation:
+        """What a call with such arguments runs without tuning, and why.
+
+        Raises:
+            NothingFound: No config is legal.
+        """
+        catalogue, problem, device = self._declared(self._code.named(*arguments))
+        return explain_kernel(self._code.name, problem, device.info, self._answer(catalogue, problem, device))
+
+    def _answer(self, catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Answer:
+        store = opened(self._db)
+        try:
+            return answer(store, parse_key(problem), device.info, self._regime, None, catalogue)
+        finally:
+            if store is not None:
+                store.close()
+
+    def __repr__(self) -> str:
+        parameters = ", ".join(
+            f"{name}: {len(values)} values" for name, values in self._code.parameters.items()
+        )
+        return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
+
+    def _declared(self, values: Mapping[str, Any]) -> tuple[Catalogue, Problem, DetectedDevice]:
+        """The kernel for these arguments, their problem, and the device that they are on."""
+        catalogue, problem = self._code.problem(values, tie=True)
+        device = self._options.get("device") or device_of(values.values(), self._code.target)
+        return catalogue, problem, find(device)
+
+    def _prepared(self, values: Mapping[str, Any]) -> Callable[[Sequence[Any]], None]:
+        """What runs for these arguments, and for others like them.
+
+        Raises:
+            InputError: An array does not lie as the kernel reads it; nothing was tuned.
+        """
+        catalogue, problem, device = self._declared(values)
+        names = [tensor.name for tensor in problem.tensors]
+        arrays = [seen(name, values[name]) for name in names]
+        check(problem.tensors, arrays, device.info.kind, not kind_of(device.target).is_host)
+        [kernel] = catalogue.of(problem.operation.name)
+        config = self._config(catalogue, problem, device)
+        runner = ConfigRunner(kernel, problem, config, device.info, device.spec)
+        places, numbers = ([self._code.takes.index(name) for name in of] for of in (names, runner.numbers))
+        views = any(array is not values[name] for name, array in zip(names, arrays, strict=True))
+        runs: dict[Hashable, Runs] = {}
+
+        def call(given: Sequence[Any]) -> None:
+            arrays = [given[at] for at in places]
+            if views:
+                arrays = list(map(seen, names, arrays))
+            key = tuple([given[at] for at in numbers])
+            run = runs.get(key)
+            if run is None:
+                run = runner.run_for(arrays, dict(zip(runner.numbers, key, strict=True)))
+                keep(runs, key, run)
+            run(*arrays)
+
+        return call
+
+    def _config(self, catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Mapping[str, Any]:
+        """The champion's config, or what the policy says.
+
+        Raises:
+            NothingFound: No config is legal.
+        """
+        try:
+            known: Answer | None = self._answer(catalogue, problem, device)
+        except NothingFound:
+            known = None
+        if known is not None and known.stale:
+            known = None
+        if known is not None and known.match == EXACT:
+            return known.config
+        how = self._options.get("on_miss") or chosen().how
+        measured = self._measured(catalogue, problem, device) if how == MEASURE else None
+        if measured is not None:
+            return measured
+        return (
+            known.config if how != LIBRARY and known is not None else _first_config(catalogue, problem, device)
+        )
+
+    def _measured(
+        self, catalogue: Catalogue, problem: Problem, device: DetectedDevice
+    ) -> Mapping[str, Any] | None:
+        """The config that is fastest, found now; None where nothing could be measured, with a warning.
+
+        Others who use the device are waited for.
+        """
+        usual = SECONDS if chosen().seconds == misses.SECONDS else chosen().seconds
+        until_s = time.monotonic() + LOCK_S
+        while True:
+            try:
+                options = StudyOptions(seconds=self._options.get("seconds") or usual)
+                return self._tuned(catalogue, problem, device, options).config
+            except (NothingFound, LockedByAnother) as nothing:
+                if isinstance(nothing, NothingFound) or time.monotonic() > until_s:
+                    warnings.warn(f"{nothing}; a config that is not tuned runs", UserWarning, stacklevel=6)
+                    return None
+            time.sleep(AGAIN_S)
+
+
+def _first_config(catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Mapping[str, Any]:
+    """The config that a person would try first.
+
+    Raises:
+        NothingFound: None is legal.
+    """
+    [kernel] = catalogue.of(problem.operation.name)
+    space = legal_spaces([kernel], problem, device.info)[kernel.name]
+    return next((config for config in kernel.first_configs() if config in space), space[0])
