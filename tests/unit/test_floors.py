@@ -72,14 +72,6 @@ def test_no_modules_import_each_other() -> None:
     assert HOUSE.circles == [], "imports inside functions count, too"
 
 
-def test_the_figures_are_printed() -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/house"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert f"rooms                       {len(HOUSE.rooms)}\n" in done.stdout
-    assert "most imports of ours" in done.stdout
-
-
 def test_heavy_libraries_are_imported_only_where_they_belong() -> None:
     importers: dict[str, set[str]] = {library: set() for library in TABLE["reserved"]}
     for name, module in MODULES.items():

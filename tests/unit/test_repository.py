@@ -4,7 +4,6 @@ import ast
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tomllib
@@ -13,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -23,7 +21,6 @@ from tuner.declare import catalogue
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = sorted(path.stem for path in (ROOT / "requirements").glob("*.lock"))
-SCRIPTS = ["tuner", "test", "check"]
 
 
 def blocks(lock: str) -> list[str]:
@@ -72,11 +69,6 @@ def test_locks_hold_what_the_project_asks_for(lock: str) -> None:
         if not requirement.specifier.contains(locked.get(canonicalize_name(requirement.name), "0"))
     ]
     assert missing == [], "run scripts/lock"
-
-
-@pytest.mark.parametrize("lock", [lock for lock in LOCKS if lock != "runtime"])
-def test_a_lock_of_an_extra_repeats_nothing_of_the_runtime(lock: str) -> None:
-    assert pins(lock).keys() & pins("runtime").keys() == set()
 
 
 def libraries_of(folder: str) -> set[str]:
@@ -178,11 +170,6 @@ def test_a_command_gets_the_packages_that_it_needs(
     checkout: Path, tmp_path: Path, words: str, group: str
 ) -> None:
     assert installed_for(checkout, tmp_path, words)[1] == group
-
-
-@pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run", "scripts/lock"])
-def test_scripts_can_be_run(script: str) -> None:
-    assert (ROOT / script).stat().st_mode & stat.S_IXUSR
 
 
 def test_nothing_is_installed_where_all_is_there(checkout: Path, tmp_path: Path) -> None:
@@ -364,13 +351,3 @@ def test_the_wheel_names_version_command_and_licence(wheel: Path) -> None:
     metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
     assert {"cuda12", "cuda13", "dev"} <= set(re.findall(r"Provides-Extra: (\w+)", metadata))
-
-
-def test_how_busy_the_machine_is_fails_no_property() -> None:
-    assert settings.default is not None
-    assert settings.default.deadline is None
-    assert HealthCheck.too_slow in settings.default.suppress_health_check
-    # A list of a test's own replaces that of the profile.
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for listed in re.findall(r"suppress_health_check=\[([^]]*)\]", path.read_text(encoding="utf-8")):
-            assert "HealthCheck.too_slow" in listed, path
