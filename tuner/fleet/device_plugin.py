@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -22,7 +23,6 @@ from typing import Any
 from distributed import WorkerPlugin, get_worker
 
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import device_lock
 from tuner.devices.machine_load import MachineWatch, described, slowed
@@ -30,13 +30,13 @@ from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet import orders
 from tuner.night.claims import PatientStore, patiently
 from tuner.night.night import Stage
-from tuner.night.sentinels import SentinelCode
+from tuner.night.sentinels import Code
 from tuner.night.stored import Sentinel
 from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.store import Store
 from tuner.study.progress import Progress
-from tuner.workers.process import Worker, WorkerFailed
+from tuner.workers.device_worker import Crew
 
 #: Topic of the messages about progress.
 PROGRESS = "tile-tuner-progress"
@@ -65,16 +65,14 @@ def condition_of(device: DetectedDevice) -> orders.WorkerReport:
     load = MachineWatch((device,)).load()
     complaints = list(described(load)) if load.circumstances.get(OTHERS_PROCESSES) else []
     complaints += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
-    worker = Worker("device", device.opening, dict(device.environment))
-    info, versions = device.info, dict[str, str]()
+    info, versions, unwell = device.info, dict[str, str](), ""
     try:
-        hello = worker.ask({"do": "hello"})
-        info, versions = DeviceInfo.from_json(hello["info"]), hello["versions"]
-        unwell = worker.ask({"do": "canary"})["unwell"]
-    except (WorkerFailed, TunerError) as error:
+        with Crew((device,)) as crew:
+            worker = crew.devices[0]
+            info, versions = worker.info, dict(worker.versions)
+            unwell = worker.trusted({"do": "canary"})["unwell"]
+    except TunerError as error:
         unwell = str(error)
-    finally:
-        worker.close()
     complaints += [f"its canary fails: {unwell}"] if unwell else []
     return orders.WorkerReport(info, versions, tuple(complaints))
 
@@ -132,8 +130,8 @@ class DevicePlugin(WorkerPlugin):
     lock_wait_s = LOCK_WAIT_S
 
     def __init__(
-        self, spec: str, url: str = "", stall_s: float = STALL_S, idle_exit_s: float | None = None,
-        ends_at: float | None = None, cores: set[int] | None = None,
+        self, spec: str, url: str = "", stall_s: float = STALL_S, idle_exit_s: float = math.inf,
+        ends_at: float = math.inf, cores: set[int] | None = None,
     ) -> None:  # fmt: skip
         """Keeps what the worker process needs, and touches no device.
 
@@ -141,8 +139,8 @@ class DevicePlugin(WorkerPlugin):
             spec: The device.
             url: How this machine reaches the database; empty to take the coordinator's word.
             stall_s: Seconds without progress after which a search has stalled.
-            idle_exit_s: The worker ends after so many seconds without work; None to stay.
-            ends_at: `time.time` at which the worker ends; None to stay.
+            idle_exit_s: The worker ends after so many seconds without work.
+            ends_at: `time.time` at which the worker ends.
             cores: The process, and what it starts, run on these; None for all.
         """
         self.spec = spec
@@ -164,7 +162,7 @@ class DevicePlugin(WorkerPlugin):
         self._idle_since_s = time.monotonic()
         self._told_s = self._stopped_s = 0.0
         self._stopping = self._ending = ""
-        self._code: SentinelCode | None = None
+        self._code: Code = {}
         self._store: PatientStore | None = None
         self._database: orders.Database | None = None
         self.stage: Any = None
@@ -182,7 +180,7 @@ class DevicePlugin(WorkerPlugin):
         """
         with self._at_work(_Task(START_LIMIT_S)):
             self._open(greeting.database)
-            identity = orders.identity_of(path for path, _ in greeting.identity.files)
+            identity = orders.identity_of(greeting.files)
             return replace(self.condition(), host=socket.gethostname(), identity=identity)
 
     def condition(self) -> orders.WorkerReport:
@@ -196,7 +194,6 @@ class DevicePlugin(WorkerPlugin):
             TunerError: The device cannot be used.
         """
         with self._at_work(_Task(order.limit_s)):
-            self._code = self._code or SentinelCode(self.device.opening)
             with _own_files():
                 problems = order.resolve(self.device.target, self._catalogues)
             return [one.over(self.device, self._code, problems) for one in order.passes]
@@ -207,7 +204,7 @@ class DevicePlugin(WorkerPlugin):
         Raises:
             TunerError: The device is held by another process, or the database cannot be opened.
         """
-        begun_s, trouble = time.monotonic(), ""
+        trouble = ""
         with self._at_work(_Task(self._stall_s, order)):
             self._open(order.database)
             assert self._store is not None
@@ -220,7 +217,7 @@ class DevicePlugin(WorkerPlugin):
             except TunerError as error:
                 done, trouble = replace(self.stage.done, lost=str(error)), str(error)
                 self.stage.close()
-        return orders.WorkAnswer(order.claim, done, trouble, time.monotonic() - begun_s)
+        return orders.WorkAnswer(order.claim, done, trouble)
 
     def stop(self, why: str) -> None:
         """Ends the present work in an orderly way."""
@@ -342,7 +339,7 @@ class DevicePlugin(WorkerPlugin):
 
     async def _is_over(self) -> bool:
         now_s, task = time.monotonic(), self._task
-        if self._ends_at is not None and time.time() > self._ends_at:
+        if time.time() > self._ends_at:
             self._end(LIFETIME_OVER)
         if task is not None:
             # Dask does not end a task that runs.
@@ -356,7 +353,7 @@ class DevicePlugin(WorkerPlugin):
                 await self._die(task.stalled)
             return False
         idle_s = now_s - self._idle_since_s
-        if self._idle_exit_s is not None and idle_s > self._idle_exit_s:
+        if idle_s > self._idle_exit_s:
             self._end(WAS_IDLE)
         if idle_s > IDLE_S and self.stage is not None and self._busy.acquire(blocking=False):
             try:

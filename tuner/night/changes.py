@@ -7,22 +7,24 @@ in fresh processes before anything is said.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.declare.problem import IEEE
+from tuner.lookup.answers import Question, tune_command
 from tuner.night import stored
+from tuner.night.sentinels import Watched
 from tuner.night.stored import Sentinel
 from tuner.results.measurement import BUSY_GPU, OTHERS_CORES, OTHERS_GPU, OTHERS_PROCESSES
-from tuner.results.record import ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
 from tuner.store import Store
+from tuner.study.crowns import Reign
 
 Floats = NDArray[np.float64]
 
@@ -50,14 +52,12 @@ def levels(sentinel: Sentinel) -> Floats:
 
     Each is the mean of the rounds' logarithms without the outermost tenths: rounds come in steps of the timer.
     """
-    times = np.full(len(ORDER), np.nan)
-    for place, name in enumerate(ORDER):
-        player = sentinel.player(name)
-        if player is not None:
-            logs = np.sort(np.log(np.asarray(player.rounds_s)))
-            cut = len(logs) // 10
-            times[place] = np.mean(logs[cut : len(logs) - cut])
-    return times
+    return np.array([_level(player.rounds_s) if player else np.nan for player in map(sentinel.player, ORDER)])
+
+
+def _level(rounds_s: Sequence[float]) -> float:
+    logs, cut = np.sort(np.log(rounds_s)), len(rounds_s) // 10
+    return float(np.mean(logs[cut : len(logs) - cut]))
 
 
 @dataclass(frozen=True)
@@ -119,28 +119,26 @@ def examine(nights: Floats, tonight: Floats, again: Floats | None = None) -> Fin
     return finding
 
 
-def _explanations(nights: Floats, tonight: Floats) -> dict[str, Finding]:
+def _explanations(nights: Floats, passes: Floats) -> dict[str, Finding]:
     """What may have moved -> the best cut of the nights by it."""
     history = nights[-MOST_HISTORY:]
-    timed = np.asarray(~np.isnan(np.vstack([history, tonight])).any(axis=0), dtype=np.bool_)
+    timed = np.asarray(~np.isnan(np.vstack([history, passes])).any(axis=0), dtype=np.bool_)
     if len(history) < LEAST_HISTORY or not timed[0]:
         return {}
-    history, tonight = np.where(timed, history, 0.0), np.where(timed, tonight, 0.0)
-    away = np.abs(tonight.mean(axis=0) - history.mean(axis=0))
-    movers = dict(RATIOS)
+    history, passes = np.where(timed, history, 0.0), np.where(timed, passes, 0.0)
+    movers = {moved: np.array(parts) * timed for moved, parts in RATIOS.items()}
     if not timed[1]:
         # Of two, the one whose own time moved more has moved.
+        away = np.abs(passes.mean(axis=0) - history.mean(axis=0))
         del movers["library" if away[0] >= away[2] else "champion"]
     findings = {}
     for moved, parts in movers.items():
-        mine = np.array(parts) * timed
-        ahead, others = np.maximum(mine, 0.0), np.maximum(-mine, 0.0)
-        if not ahead.any():
-            continue
-        weights = ahead / ahead.sum() - (others / others.sum() if others.any() else 0.0)
-        # What a night has in common, its passes share: repeats do not average it out.
-        passes = tonight.mean(axis=0, keepdims=True) if moved == "all" else tonight
-        findings[moved] = _cut(moved, history @ weights, passes @ weights)
+        ahead, others = np.maximum(parts, 0.0), np.maximum(-parts, 0.0)
+        if ahead.any():
+            weights = ahead / ahead.sum() - others / (others.sum() or 1.0)
+            # What a night has in common, its passes share: repeats do not average it out.
+            tonight = passes.mean(axis=0, keepdims=True) if moved == "all" else passes
+            findings[moved] = _cut(moved, history @ weights, tonight @ weights)
     return findings
 
 
@@ -180,14 +178,12 @@ ToldChanges = dict[tuple[str, str], dict[str, float]]
 def told_changes(store: Store) -> ToldChanges:
     """The changes that reports of nights told."""
     changes: ToldChanges = {}
-    begun: dict[str, str] = {}
     for event in stored.events(store):
-        if event.event == stored.BEGUN:
-            begun[event.night] = event.at
-        for alert in (*event.data.get("alerts", ()), *event.data.get("improvements", ())):
-            for problem in alert["problems"]:
-                nights = changes.setdefault((problem["problem"], problem["board"]), {})
-                nights[begun.get(event.night, event.at)] = problem["change"]
+        if event.event == stored.ENDED:
+            for alert in (*event.data["alerts"], *event.data["improvements"]):
+                for problem in alert["problems"]:
+                    nights = changes.setdefault((problem["problem"], problem["board"]), {})
+                    nights[event.data["begun_at"]] = problem["change"]
     return changes
 
 
@@ -199,11 +195,18 @@ class ProblemNight:
         history: The nights before, the first first: the night's own sentinels since the last change.
         tonight: The night's own sentinel.
         again: Its repeats in fresh processes.
+        watched: Who took part, and the champions; None for a night of old.
     """
 
     history: list[Sentinel]
     tonight: Sentinel
     again: list[Sentinel] = field(default_factory=list)
+    watched: Watched | None = None
+
+    @property
+    def reign(self) -> Reign | None:
+        """The problem's champions, as they were when this night began."""
+        return self.watched.reign if self.watched else None
 
     @property
     def passes(self) -> tuple[Sentinel, ...]:
@@ -214,6 +217,12 @@ class ProblemNight:
     def new_config(self) -> bool:
         """True if the champion is another config or source than in the nights before."""
         return bool(self.history) and _who(self.history[-1], CHAMPION) != _who(self.tonight, CHAMPION)
+
+    @property
+    def new_code(self) -> bool:
+        """True if the champion's machine code is another than in the nights before."""
+        now, before = (night.player(CHAMPION) for night in (self.tonight, self.history[-1]))
+        return bool(now and before and now.binary_hash and now.binary_hash != before.binary_hash)
 
     @property
     def wrong(self) -> str:
@@ -312,160 +321,79 @@ THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True)
-class ChangeEvidence:
-    """What is known of a problem that changed on a board in a night.
+class Change:
+    """A problem whose times changed in a night on a board, or whose champion is wrong.
 
     Attributes:
-        problem: The problem in words.
-        board: UUID of the board.
-        moved: What explains the night best: ``champion``, ``library`` or ``all``.
-        change: Share by which the time changed; above 0 it is slower.
-        interval: Its 95 % interval.
-        since: First night of the change: ISO 8601, UTC.
-        arguments: The problem as the command line takes it.
-        new_config: True if the champion is another config or source than in the nights before.
-        new_code: True if its machine code is another, of the same config and source.
-        crept: True if the nights together tell it, not this one alone.
-        wrong: What is wrong with the champion's result; empty if nothing is.
-        versions: Name -> (before, now) of each version that changed: driver, compiler, library...
-        clock_change: Share by which the clock differs from the nights before; None if it was not read.
-        throttled: True if the device was throttled, and was not in the nights before.
-        power_change: Largest share by which the board drew more power at other problems than in the nights
-            before; None if it was not read.
-        others: Others' share of the device meanwhile, or how many processes, whichever tells more; 0 for none.
+        night: The night.
+        finding: How its times changed; None if the champion is wrong.
+        power: Largest share by which the board drew more power at other problems than in the nights before.
     """
 
-    problem: str
-    board: str
-    moved: str
-    change: float = 0.0
-    interval: tuple[float, float] = (0.0, 0.0)
-    since: str = ""
-    arguments: str = ""
-    new_config: bool = False
-    new_code: bool = False
-    crept: bool = False
-    wrong: str = ""
-    versions: dict[str, tuple[str, str]] = field(default_factory=dict)
-    clock_change: float | None = None
-    throttled: bool = False
-    power_change: float | None = None
-    others: float = 0.0
+    night: ProblemNight
+    finding: Finding | None = None
+    power: float = 0.0
 
+    @property
+    def share(self) -> float:
+        """Share by which the time changed; above 0 it is slower."""
+        return math.expm1(self.finding.change) if self.finding else 0.0
 
-@dataclass(frozen=True)
-class Alert:
-    """One cause, however many problems it hit.
+    @property
+    def since(self) -> str:
+        """First night of the change: ISO 8601, UTC."""
+        nights = [*self.night.history, self.night.tonight]
+        return nights[-min(self.finding.nights if self.finding else 1, len(nights))].measured_at
 
-    Attributes:
-        cause: A key of `CAUSES`.
-        why: What led to it, in a sentence.
-        slower: True if times rose.
-        change: Median change of the problems.
-        since: When it was first seen; ISO 8601, UTC.
-        command: The command that shows more.
-        problems: Everything that is known of each problem.
-    """
-
-    cause: str
-    why: str
-    slower: bool
-    change: float
-    since: str
-    command: str
-    problems: tuple[ChangeEvidence, ...]
+    def version(self, name: str) -> str:
+        """How the version of driver, library or compiler changed; empty if it did not."""
+        before, now = (_version(night, name) for night in (self.night.history[-1], self.night.tonight))
+        return "" if before == now else f"{before} and is {now}"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields as a JSON object, with the cause in words."""
-        return asdict(self) | {"told": CAUSES[self.cause]}
+        """The change as a report has it."""
+        now, finding = self.night.tonight, self.finding
+        return {
+            "problem": str(now.problem), "board": now.device.uuid, "change": self.share, "since": self.since,
+            "moved": finding.moved if finding else CHAMPION,
+            "interval": finding.interval if finding else (0.0, 0.0),
+            "crept": finding is not None and finding.nights > 1, "wrong": self.night.wrong,
+        }  # fmt: skip
 
 
-def judge(evidence: ChangeEvidence) -> tuple[str, str]:
-    """Names the cause of a change.
+def alerts_of(boards: Iterable[Sequence[ProblemNight]]) -> list[dict[str, Any]]:
+    """The alerts of a night's boards as its report has them: one for each cause, however many problems it hit.
 
-    Args:
-        evidence: What is known of it.
-
-    Returns:
-        A key of `CAUSES`, and what led to it.
+    Those that tell of the most problems come first.
     """
-    return next(_causes(evidence))
-
-
-def _causes(evidence: ChangeEvidence) -> Iterator[tuple[str, str]]:
-    """The causes that explain a change, what tells most first; the last explains any."""
-    is_alone, is_slower = evidence.moved == "champion", evidence.change > 0
-    driver, library, compiler = (_version(evidence, name) for name in ("driver", "library", "compiler"))
-    clock = evidence.clock_change or 0.0
-    if evidence.wrong:
-        yield "wrong", evidence.wrong
-    if is_alone and evidence.new_config:
-        yield "config", "the champion is another config or source than in the nights before"
-    if is_alone and evidence.new_code:
-        of = compiler or "of the same version"
-        yield "compiler", f"the champion's machine code is new, of the same source and config; compiler {of}"
-    if is_alone and driver:
-        yield "driver", f"the champion's machine code is the same; the driver was {driver}"
-    if is_slower and evidence.others > 0:
-        yield "neighbour", "others were seen on the device meanwhile"
-    if is_slower and (evidence.power_change or 0.0) >= POWER_CHANGE:
-        power = f"{evidence.power_change:.0%} more power at other problems"
-        yield "neighbour", f"the board drew {power} than in the nights before"
-    if evidence.moved == "library":
-        same = "although its version is the same: what it chooses has changed"
-        yield "vendor", f"the library alone moved, {f'and it was {library}' if library else same}"
-    if is_slower and evidence.throttled:
-        yield "clocks", "the device was throttled, and was not in the nights before"
-    if abs(clock) >= CLOCK_CHANGE and clock * evidence.change < 0:
-        yield "clocks", f"its clock was {clock:+.1%} of that in the nights before"
-    if is_alone:
-        yield "board", "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
-    if driver:
-        yield "driver", f"champion and library moved alike, and the driver was {driver}"
-    yield "node", "champion and library moved alike, with the same driver and clocks"
-
-
-def _version(evidence: ChangeEvidence, name: str) -> str:
-    """How a version changed; empty if it did not."""
-    before, now = evidence.versions.get(name, ("", ""))
-    return f"{before or 'unknown'} and is {now or 'unknown'}" if before or now else ""
-
-
-def alerts(changes: Iterable[ChangeEvidence]) -> list[Alert]:
-    """One alert for each cause, however many problems it hit; those with the most problems first."""
-    groups: dict[tuple[str, str, bool], list[tuple[ChangeEvidence, str]]] = {}
-    for change in changes:
+    groups: dict[tuple[str, str, bool], list[tuple[Change, str]]] = {}
+    for change in itertools.chain.from_iterable(map(_changes_of, boards)):
         cause, why = judge(change)
-        board = "" if cause in ("vendor", "compiler") else change.board
-        groups.setdefault((cause, board, change.change > 0), []).append((change, why))
-    of_causes = []
-    for (cause, _, slower), group in groups.items():
-        problems = tuple(sorted((change for change, _ in group), key=lambda one: -abs(one.change)))
-        middle = statistics.median_high(one.change for one in problems)
-        since = min((one.since for one in problems if one.since), default="")
-        command = f"tuner watch explain {problems[0].arguments}"
-        of_causes.append(Alert(cause, group[0][1], slower, middle, since, command, problems))
-    return sorted(of_causes, key=lambda alert: (not alert.slower, -len(alert.problems)))
+        board = "" if cause in ("vendor", "compiler") else change.night.tonight.device.uuid
+        groups.setdefault((cause, board, change.share > 0), []).append((change, why))
+    alerts = [_alert(cause, slower, group) for (cause, _, slower), group in groups.items()]
+    return sorted(alerts, key=lambda alert: (not alert["slower"], -len(alert["problems"])))
 
 
-def arguments(problem: ProblemKey, regime: str = "cold") -> str:
-    """Operation, dims and options of a problem."""
-    precision = problem.precision if problem.precision != IEEE else ""
-    options = {
-        "dtype": problem.dtype, "layout": problem.layout, "precision": precision, "epilogue": problem.epilogue,
-        "regime": regime if regime != "cold" else "",
+def _alert(cause: str, slower: bool, group: Sequence[tuple[Change, str]]) -> dict[str, Any]:
+    changes = sorted((change for change, _ in group), key=lambda change: -abs(change.share))
+    return {
+        "cause": cause, "told": CAUSES[cause], "why": group[0][1], "slower": slower,
+        "change": statistics.median_high(change.share for change in changes),
+        "since": min(change.since for change in changes),
+        "command": f"tuner watch explain {arguments(changes[0].night.tonight)}",
+        "problems": [change.to_json() for change in changes],
     }  # fmt: skip
-    named = [f"--{name} {value}" for name, value in options.items() if value]
-    return " ".join([problem.operation, *(str(size) for _, size in problem.shape), *named])
 
 
-def alerts_of(boards: Iterable[Sequence[ProblemNight]]) -> list[Alert]:
-    """The alerts of a night's boards, of which each has its problems."""
-    return alerts(evidence for nights in boards for evidence in _evidence(nights))
+def arguments(sentinel: Sentinel) -> str:
+    """A sentinel's problem as the command line takes it."""
+    question = Question(sentinel.problem, sentinel.device, sentinel.regime)
+    return tune_command(question).removeprefix("tuner tune ")
 
 
-def _evidence(nights: Sequence[ProblemNight]) -> Iterator[ChangeEvidence]:
-    """Everything that is known of each change of a board's night, and of each wrong champion."""
+def _changes_of(nights: Sequence[ProblemNight]) -> Iterator[Change]:
+    """The changes of a board's night, and its wrong champions."""
     # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
     power = {
         night: share
@@ -475,38 +403,59 @@ def _evidence(nights: Sequence[ProblemNight]) -> Iterator[ChangeEvidence]:
     }
     for night in nights:
         if (change := night.change) is not None:
-            elsewhere = max((share for other, share in power.items() if other is not night), default=None)
-            yield replace(_change_evidence(night, change), power_change=elsewhere)
+            elsewhere = max((share for other, share in power.items() if other is not night), default=0.0)
+            yield Change(night, change, elsewhere)
         if night.wrong and all(again.players[0].wrong for again in night.again):
-            yield replace(_plain_evidence(night, CHAMPION), wrong=night.wrong)
+            yield Change(night)
 
 
-def _plain_evidence(night: ProblemNight, moved: str) -> ChangeEvidence:
-    now = night.tonight
-    return ChangeEvidence(
-        str(now.problem), now.device.uuid, moved, since=now.measured_at, new_config=night.new_config,
-        arguments=arguments(now.problem, now.regime),
-    )  # fmt: skip
+def judge(change: Change) -> tuple[str, str]:
+    """Names the cause of a change: a key of `CAUSES`, and what led to it."""
+    return next(_causes(change))
 
 
-def _change_evidence(night: ProblemNight, change: Finding) -> ChangeEvidence:
-    now, history = night.tonight, night.history
-    champion, last = now.player(CHAMPION), history[-1].player(CHAMPION)
-    assert champion is not None, "a change is of a champion that was timed"
-    assert last is not None, "and of nights in which it was"
-    before = {**history[-1].versions, "compiler": last.compiler}
-    after = {**now.versions, "compiler": champion.compiler}
-    versions = {name: (before.get(name, ""), after.get(name, "")) for name in sorted({*before, *after})}
-    new_code = bool(champion.binary_hash) and champion.binary_hash != last.binary_hash
-    return replace(
-        _plain_evidence(night, change.moved), change=math.expm1(change.change), interval=change.interval,
-        since=[*history, now][-min(change.nights, len(history) + 1)].measured_at, crept=change.nights > 1,
-        new_code=new_code and not night.new_config,
-        versions={name: (old, new) for name, (old, new) in versions.items() if old != new},
-        clock_change=_share_of_usual(night, "sm_clock_hz"),
-        throttled=_throttled(now) and not any(map(_throttled, history)),
-        others=_others(now) if not any(map(_others, history[-5:])) else 0.0,
-    )  # fmt: skip
+def _causes(change: Change) -> Iterator[tuple[str, str]]:
+    """The causes that explain a change, what tells most first; the last explains any."""
+    night, finding = change.night, change.finding
+    if finding is None:
+        yield "wrong", night.wrong
+        return
+    is_alone, is_slower = finding.moved == "champion", finding.change > 0
+    driver, library, compiler = map(change.version, ("driver", "library", "compiler"))
+    clock = _share_of_usual(night, "sm_clock_hz") or 0.0
+    if is_alone and night.new_config:
+        yield "config", "the champion is another config or source than in the nights before"
+    if is_alone and night.new_code:
+        of = f"was {compiler}" if compiler else "is of the same version"
+        yield (
+            "compiler",
+            f"the champion's machine code is new, of the same source and config; the compiler {of}",
+        )
+    if is_alone and driver:
+        yield "driver", f"the champion's machine code is the same; the driver was {driver}"
+    if is_slower and _others(night.tonight) and not any(map(_others, night.history[-5:])):
+        yield "neighbour", "others were seen on the device meanwhile"
+    if is_slower and change.power >= POWER_CHANGE:
+        power = f"{change.power:.0%} more power at other problems"
+        yield "neighbour", f"the board drew {power} than in the nights before"
+    if finding.moved == "library":
+        same = "although its version is the same: what it chooses has changed"
+        yield "vendor", f"the library alone moved, {f'and it was {library}' if library else same}"
+    if is_slower and _throttled(night.tonight) and not any(map(_throttled, night.history)):
+        yield "clocks", "the device was throttled, and was not in the nights before"
+    if abs(clock) >= CLOCK_CHANGE and clock * finding.change < 0:
+        yield "clocks", f"its clock was {clock:+.1%} of that in the nights before"
+    if is_alone:
+        yield "board", "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
+    if driver:
+        yield "driver", f"champion and library moved alike, and the driver was {driver}"
+    yield "node", "champion and library moved alike, with the same driver and clocks"
+
+
+def _version(sentinel: Sentinel, name: str) -> str:
+    champion = sentinel.player(CHAMPION)
+    of_code = champion.compiler if champion is not None and name == "compiler" else ""
+    return of_code or sentinel.versions.get(name) or "unknown"
 
 
 def _share_of_usual(night: ProblemNight, reading: str, least: int = 1) -> float | None:
@@ -521,8 +470,9 @@ def _throttled(sentinel: Sentinel) -> bool:
     return sum(bool(int(reason) & THROTTLES) for reason in reasons) > len(reasons) / 2
 
 
-def _others(sentinel: Sentinel) -> float:
-    seen = sentinel.seen
-    gpu, cores = seen.get(OTHERS_GPU, 0.0), seen.get(OTHERS_CORES, 0.0)
-    busy = gpu if gpu >= BUSY_GPU else 0.0, cores if cores > BUSY_CORES else 0.0
-    return max(*busy, seen.get(OTHERS_PROCESSES, 0.0))
+def _others(sentinel: Sentinel) -> bool:
+    """True if other processes used the device or the cores meanwhile."""
+    gpu, cores, processes = (
+        sentinel.seen.get(name, 0.0) for name in (OTHERS_GPU, OTHERS_CORES, OTHERS_PROCESSES)
+    )
+    return gpu >= BUSY_GPU or cores > BUSY_CORES or processes > 0

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC
 from typing import Any, TypeVar
@@ -55,19 +54,19 @@ class Claims:
             "state": RUNNING, "why": "", "trials": 0, "started_at": now, "progressed_at": now, "ended_at": "",
         }  # fmt: skip
         others = sa.and_(claims.c.study == study, claims.c.state == RUNNING)
-        with self._writing() as connection:
+        with self._store.writing() as connection:
             self._end(connection, others, LOST, f"the study was given to {worker}")
             (number,) = connection.execute(claims.insert().values(**row)).inserted_primary_key or (0,)
             return int(number)
 
     def end(self, number: int, state: str, why: str = "", trials: int | None = None) -> bool:
         """Ends a claim; False if it had ended before, so that what it brings does not count."""
-        with self._writing() as connection:
+        with self._store.writing() as connection:
             return self._end(connection, claims.c.number == number, state, why, trials) == 1
 
     def abandon(self, why: str, night: str | None = None) -> int:
         """Ends the running claims of a night, or all that an earlier coordinator left behind; counts them."""
-        with self._writing() as connection:
+        with self._store.writing() as connection:
             return self._end(connection, sa.true() if night is None else claims.c.night == night, LOST, why)
 
     def of(self, night: str | None = None) -> Sequence[sa.Row[Any]]:
@@ -126,9 +125,6 @@ class Claims:
                 connection.execute(sa.text("SELECT pg_advisory_unlock_all()"))
             connection.invalidate()
             connection.close()
-
-    def _writing(self) -> AbstractContextManager[sa.Connection]:
-        return self._store.writing(opening.SOON)  # a power cut ends the workers' claims, too
 
     @staticmethod
     def _end(

@@ -65,7 +65,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
     )
     bad: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for alert in watch.alerts:
-        bad[alert.slower or alert.cause == "wrong"].append(alert.to_json())
+        bad[alert["slower"] or alert["cause"] == "wrong"].append(alert)
     report = {
         "form": 2, "night": watch.night, "tuner": __version__, "plan": str(watch.plan.path),
         "watch": watch.alone, "host": platform.node(), "begun_at": watch.begun_at, "ended_at": utc_now(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,10 @@ from tuner.night.stored import Player, Sentinel, joined_of
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
-from tuner.store import Store
+from tuner.store import Store, watched
 from tuner.study.crowns import Reign, reigns
 from tuner.study.session import check_fits
 from tuner.workers.bench import CompiledConfig, Turns
-from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.device_worker import Crew, DeviceWorker
 
 
@@ -55,11 +53,13 @@ class Watched:
         problem: The problem.
         regime: How time is taken.
         contenders: The configs, the champion first.
+        reign: Its champions, where they are to be judged.
     """
 
     problem: Problem
     regime: str
     contenders: tuple[Contender, ...]
+    reign: Reign | None = None
 
     @property
     def named(self) -> dict[str, object]:
@@ -67,57 +67,29 @@ class Watched:
         return {**self.problem.to_json(), "origin": str(self.problem.operation.origin or "")}
 
 
-class SentinelCode:
-    """Machine code of all that takes part, compiled once for any number of passes."""
+#: Hash of a source -> its machine code, or why there is none: compiled once for any number of passes.
+Code = dict[str, CompiledConfig | Measurement]
 
-    def __init__(self, opening: str) -> None:
-        """Compiles nothing yet.
 
-        Args:
-            opening: Spec of the compile workers; see `tuner.devices.detect.DetectedDevice.opening`.
-        """
-        self._opening = opening
-        self._compiled: dict[str, CompiledConfig | Measurement] = {}
+def _compile(code: Code, crew: Crew, watched: Iterable[Watched]) -> None:
+    """Compiles what is not compiled yet, and waits for it.
 
-    def compile(self, watched: Iterable[Watched], architecture: str = "") -> None:
-        """Compiles what is not compiled yet, and waits for it.
-
-        Args:
-            watched: What takes part.
-            architecture: Of the open board, which only its process knows.
-
-        Raises:
-            DeviceTrouble: The compiler is not there.
-        """
-        wanted = {
-            rendered.hash: (rendered, problem.named)
-            for problem in watched
-            for rendered in (contender.rendered(problem.problem) for contender in problem.contenders)
-            if rendered.hash not in self._compiled
-        }
-        if not wanted:
-            return
-        size = min(len(wanted), workers_for(len(os.sched_getaffinity(0)), 1))
-        pool = CompilePool(self._opening, architecture, next(iter(wanted.values()))[1], size)
-        try:
-            for ticket, (rendered, named) in enumerate(wanted.values()):
-                pool.submit(ticket, rendered, named)
-            hashes = list(wanted)
-            while pool.pending:
-                self._compiled |= {hashes[ticket]: result for ticket, result in pool.ready().items()}
-                time.sleep(0.005)
-        finally:
-            pool.close()
-
-    def put(self, watched: Watched, contender: Contender, compiled: CompiledConfig) -> None:
-        """Takes machine code that was made otherwise, for instance by another compiler."""
-        self._compiled[contender.rendered(watched.problem).hash] = compiled
-
-    def of(self, watched: Watched, contender: Contender) -> CompiledConfig | Measurement:
-        """The machine code for a problem's launch, or why there is none."""
-        rendered = contender.rendered(watched.problem)
-        compiled = self._compiled[rendered.hash]
-        return replace(compiled, rendered=rendered) if isinstance(compiled, CompiledConfig) else compiled
+    Raises:
+        DeviceTrouble: The compiler is not there.
+    """
+    wanted = {
+        rendered.hash: (rendered, problem.named)
+        for problem in watched
+        for rendered in (contender.rendered(problem.problem) for contender in problem.contenders)
+        if rendered.hash not in code
+    }
+    if wanted:
+        hashes, pool = list(wanted), crew.pool(next(iter(wanted.values()))[1])
+        for ticket, (rendered, named) in enumerate(wanted.values()):
+            pool.submit(ticket, rendered, named)
+        while pool.pending:
+            code |= {hashes[ticket]: result for ticket, result in pool.ready().items()}
+            time.sleep(0.005)
 
 
 #: Fresh processes that a sentinel's rounds come from: where arrays and code lie differs from one to the next.
@@ -142,12 +114,12 @@ class Pass:
     terms: Terms
     processes: int = PROCESSES
 
-    def over(self, board: DetectedDevice, code: SentinelCode, watched: Sequence[Watched]) -> list[Sentinel]:
+    def over(self, board: DetectedDevice, code: Code, watched: Sequence[Watched]) -> list[Sentinel]:
         """Times sentinels in fresh processes.
 
         Args:
             board: The board.
-            code: Keeps compiled code.
+            code: Takes compiled code.
             watched: The problems.
 
         Returns:
@@ -161,31 +133,34 @@ class Pass:
         before = {name: value for name, value in machine.load().circumstances.items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
-            with Crew([board]) as crew:
+            with Crew([board], most_compilers=sum(len(problem.contenders) for problem in watched)) as crew:
                 worker = crew.devices[0]
-                code.compile(watched, worker.info.architecture)
+                _compile(code, crew, watched)
                 timed.append([self._timed(worker, machine, code, problem) for problem in watched])
         joined = map(joined_of, zip(*timed, strict=True))
         return [replace(sentinel, seen={**before, **sentinel.seen}) for sentinel in joined]
 
-    def _timed(
-        self, worker: DeviceWorker, machine: MachineWatch, code: SentinelCode, watched: Watched
-    ) -> Sentinel:
+    def _timed(self, worker: DeviceWorker, machine: MachineWatch, code: Code, watched: Watched) -> Sentinel:
         begun_s = time.monotonic()
         machine.restart()
-        codes = {contender.name: code.of(watched, contender) for contender in watched.contenders}
-        compiled = {name: one for name, one in codes.items() if isinstance(one, CompiledConfig)}
-        turns = Turns(wrong={name: one.reason for name, one in codes.items() if isinstance(one, Measurement)})
-        champion = watched.contenders[0].name
+        compiled, wrong = dict[str, CompiledConfig](), dict[str, str]()
+        for contender in watched.contenders:
+            rendered = contender.rendered(watched.problem)
+            result = code[rendered.hash]
+            if isinstance(result, CompiledConfig):
+                compiled[contender.name] = replace(result, rendered=rendered)
+            else:
+                wrong[contender.name] = result.reason
+        turns, champion = Turns(), watched.contenders[0].name
         if champion in compiled:
             try:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
                 worker.prepare(watched.named, watched.regime)
                 terms = replace(self.terms, budget_s=self.terms.budget_s / self.processes)
-                timed = worker.sentinel(list(compiled.items()), terms)
-                turns = replace(timed, wrong={**turns.wrong, **timed.wrong})
+                turns = worker.sentinel(list(compiled.items()), terms)
             except InputError as error:
-                turns.wrong[champion] = str(error)
+                wrong[champion] = str(error)
+        turns = replace(turns, wrong={**wrong, **turns.wrong})
         return Sentinel(
             ProblemKey.of(watched.problem), worker.info, watched.regime, self.night, self.process,
             tuple(_players(watched, compiled, turns)), self.terms.bound, turns.circumstances,
@@ -209,16 +184,14 @@ def _players(watched: Watched, compiled: Mapping[str, CompiledConfig], turns: Tu
 
 
 def choose(
-    store: Store, device: DeviceInfo, candidates: Iterable[PlanItem], uses: Mapping[ProblemKey, float],
-    most: int,
-) -> tuple[list[Watched], list[str]]:  # fmt: skip
-    """Chooses what is used most, by share of time, then in the order given.
+    store: Store, device: DeviceInfo, candidates: Iterable[PlanItem], most: int
+) -> tuple[list[Watched], list[str]]:
+    """Chooses what is used most, by what champions save, then in the order given.
 
     Args:
-        store: Where champions are.
+        store: Where champions are, and what programs ask for.
         device: The board.
         candidates: Problems, of a plan for instance.
-        uses: Problem -> how often it was asked for; those without an entry come last.
         most: At most so many.
 
     Returns:
@@ -229,22 +202,22 @@ def choose(
         for reign in reigns(store, device=device.name)
         if reign.place.kind == device.kind
     }
-    ranked: list[tuple[float, Watched]] = []
-    left: list[str] = []
+    uses, able, left = savings(store, device), list[Watched](), list[str]()
     for candidate in candidates:
-        key = ProblemKey.of(candidate.problem)
-        reign = known.get((key, candidate.regime))
-        watched = None if reign is None else watched_of(candidate, reign, device.kind)
-        if reign is None or reign.champion is None:
-            left.append(f"{candidate.problem}: it has no champion yet")
-        elif watched is None:
-            left.append(f"{candidate.problem}: its champion's kernel is not declared like that any more")
+        reign = known.get((ProblemKey.of(candidate.problem), candidate.regime))
+        problem = watched_of(candidate, reign, device.kind) if reign else None
+        if problem is None:
+            left.append(f"{candidate.problem}: it has no champion of the kernels as declared now")
         else:
-            time_s = reign.champion.record.measurement.time_s or 0.0
-            ranked.append((-uses.get(key, 0.0) * time_s, watched))
-    chosen = [watched for _, watched in sorted(ranked, key=lambda pair: pair[0])]
-    left += [f"{watched.problem}: {most} others are used more" for watched in chosen[most:]]
-    return chosen[:most], left
+            able.append(problem)
+    able.sort(key=lambda problem: -uses.get(ProblemKey.of(problem.problem), 0.0))
+    left += [f"{problem.problem}: {most} others are used more" for problem in able[most:]]
+    return able[:most], left
+
+
+def savings(store: Store, device: DeviceInfo) -> dict[ProblemKey, float]:
+    """Seconds that programs would have saved with a champion of a problem, as far as counted."""
+    return {wanted.problem: wanted.saves_s for wanted in watched.demand(store, device=device.name)}
 
 
 def watched_of(candidate: PlanItem, reign: Reign, target: str) -> Watched | None:
@@ -253,7 +226,7 @@ def watched_of(candidate: PlanItem, reign: Reign, target: str) -> Watched | None
     if champion is None:
         return None
     before = _contender(candidate, BEFORE, reign.beaten, target)
-    return Watched(candidate.problem, candidate.regime, (champion, *filter(None, [before])))
+    return Watched(candidate.problem, candidate.regime, (champion, *filter(None, [before])), reign)
 
 
 def _contender(candidate: PlanItem, name: str, champion: Champion | None, target: str) -> Contender | None:
@@ -304,7 +277,7 @@ class LocalBoards:
             devices: The boards, of one model.
         """
         self.info = devices[0].info
-        self._boards = {board.spec: (board, SentinelCode(board.opening)) for board in devices}
+        self._boards: dict[str, tuple[DetectedDevice, Code]] = {board.spec: (board, {}) for board in devices}
 
     @property
     def names(self) -> Collection[str]:

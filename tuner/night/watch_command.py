@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tuner.night.reporting import (
     rendered,
     write,
 )
-from tuner.night.sentinels import Pass, SentinelCode, Watched, watched_of
+from tuner.night.sentinels import Code, Pass, Watched, watched_of
 from tuner.night.stored import Sentinel
 from tuner.night.watching import NightWatch
 from tuner.results.record import ProblemKey, new_id
@@ -97,15 +97,13 @@ def explain(
     catalogue, problem = parse_problem(target, dims, sets, *named)
     candidate = PlanItem(problem, catalogue, regime=words["regime"])
     with Store.open(db) as store:
-        swaps = swaps_of(store, find(device), [find(other)] if other else [], candidate)
+        swaps = list(swaps_of(store, find(device), find(other) if other else None, candidate))
     if as_json:
         print_json([asdict(swap) for swap in swaps])
         return
     rows = [
-        (
-            swap.name, duration(swap.time_s) if swap.time_s else "-",
-            f"{swap.change:+.2%}" if swap.change is not None else "-", swap.told,
-        )
+        (swap.name, duration(swap.time_s or 0.0), f"{swap.change or 0.0:+.2%}", swap.told) if swap.time_s
+        else (swap.name, "-", "-", swap.told)
         for swap in swaps
     ]  # fmt: skip
     table(f"Swaps for {problem}", ("swap", "champion", "against now", "what it tells"), rows)
@@ -167,14 +165,14 @@ class Swap:
 
 
 def swaps_of(
-    store: Store, board: DetectedDevice, others: Sequence[DetectedDevice], candidate: PlanItem
-) -> list[Swap]:
+    store: Store, board: DetectedDevice, other: DetectedDevice | None, candidate: PlanItem
+) -> Iterator[Swap]:
     """Times the champion as it is now, and with one thing swapped at a time.
 
     Args:
         store: The database.
         board: The board.
-        others: Other boards of the model.
+        other: Another board of the model.
         candidate: The problem.
 
     Raises:
@@ -186,23 +184,19 @@ def swaps_of(
     if problem is None:
         raise NothingFound(f"{candidate.problem} has no champion that can be compiled as the kernels are now")
     problem = replace(problem, contenders=problem.contenders[:1])
-    now = _timed(board, problem)
+    now = _timed(board, problem, {})
     champion = now.players[0]
-    swaps = [
-        Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s),
-        _old_code(board, problem, now, own_nights(store, now)),
-    ]
-    for other in others:
+    yield Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s)
+    yield _old_code(board, problem, now, own_nights(store, now))
+    if other is None:
+        yield Swap("another board", "none was named; --other cuda:N tries it")
+    else:
         there = "faster there: this board or its clocks are the cause", "no faster there"
-        swaps.append(_compared(f"another board: {other.spec}", _timed(other, problem), now, *there))
-    return swaps if others else [*swaps, Swap("another board", "none was named; --other cuda:N tries it")]
+        yield _compared(f"another board: {other.spec}", _timed(other, problem, {}), now, *there)
 
 
-def _timed(board: DetectedDevice, problem: Watched, instead: CompiledConfig | None = None) -> Sentinel:
-    """Times a problem in fresh processes, maybe by machine code in the place of the champion's own."""
-    code = SentinelCode(board.opening)
-    if instead is not None:
-        code.put(problem, problem.contenders[0], instead)
+def _timed(board: DetectedDevice, problem: Watched, code: Code) -> Sentinel:
+    """Times a problem in fresh processes; code that is given takes the place of the champion's own."""
     return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [problem])[0]
 
 
@@ -219,15 +213,16 @@ def _old_code(board: DetectedDevice, problem: Watched, now: Sentinel, history: S
     name, present = "the machine code of before", now.players[0]
     earlier = [
         player
-        for night in reversed(history)
+        for night in history
         if (player := night.player(CHAMPION)) is not None and player.binary_hash != present.binary_hash
         if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
     ]
     if not earlier:
         return Swap(name, f"every earlier night ran the same machine code: {NOT_COMPILER}")
-    rendered = problem.contenders[0].rendered(problem.problem)
-    binary = NvrtcCompiler().get(rendered, now.device.architecture, earlier[0].compiler)
+    rendered, compiler = problem.contenders[0].rendered(problem.problem), earlier[-1].compiler
+    binary = NvrtcCompiler().get(rendered, now.device.architecture, compiler)
     if binary is None:
-        return Swap(name, f"it was made by {earlier[0].compiler}, and is no longer in the cache")
-    swapped = _timed(board, problem, CompiledConfig(rendered, binary.code, binary.report))
+        return Swap(name, f"it was made by {compiler}, and is no longer in the cache")
+    code: Code = {rendered.hash: CompiledConfig(rendered, binary.code, binary.report)}
+    swapped = _timed(board, problem, code)
     return _compared(name, swapped, now, f"faster: {COMPILER}", f"not faster: {NOT_COMPILER}")

@@ -6,7 +6,7 @@ import itertools
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,6 @@ from tuner.errors import DeviceTrouble, TunerError
 from tuner.night import stored
 from tuner.night.changes import (
     REPEATS,
-    Alert,
     ProblemNight,
     ToldChanges,
     alerts_of,
@@ -27,9 +26,9 @@ from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
 from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
-from tuner.results.record import Champion, new_id, utc_now
+from tuner.results.record import new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
-from tuner.store import Store, watched
+from tuner.store import Store
 from tuner.study import crowns
 
 #: A night goes back by itself only from a champion that is slower by this share in each of its passes.
@@ -62,7 +61,7 @@ class NightWatch:
         why_none: Why the night has no sentinels; empty if it has.
         night: Id of the night.
         sentinels: The night's own, of all boards, without repeats.
-        alerts: What changed, and why.
+        alerts: What changed, and why; see `tuner.night.changes.alerts_of`.
         confirmed: Champions that won again, in words.
         rolled_back: What the night went back from by itself, in words.
         behind: Champions that are slower than the one before, or the library, in every pass of the night:
@@ -80,7 +79,7 @@ class NightWatch:
     why_none: str = ""
     night: str = field(default_factory=new_id)
     sentinels: list[Sentinel] = field(default_factory=list)
-    alerts: list[Alert] = field(default_factory=list)
+    alerts: list[dict[str, Any]] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
     rolled_back: list[str] = field(default_factory=list)
     behind: list[dict[str, str]] = field(default_factory=list)
@@ -123,20 +122,16 @@ class NightWatch:
 
     def _watch(self, boards: Boards, candidates: Sequence[PlanItem], most: int) -> str:
         """Times and judges sentinels on boards of a model; returns why there are none."""
-        device, why = boards.info, ""
-        uses = {wanted.problem: wanted.saves_s for wanted in watched.demand(self.store, device=device.name)}
-        chosen, left = choose(self.store, device, candidates, uses, most)
+        chosen, left = choose(self.store, boards.info, candidates, most)
+        self.left += left
         try:
-            if not chosen:
-                return "no problem has a champion to watch yet"
-            self._judge(self._timed(boards, chosen))
+            if chosen:
+                self._judge(self._timed(boards, chosen))
         except DeviceTrouble as error:
-            why = f"the device cannot be used: {error}"
+            return f"the device cannot be used: {error}"
         except TunerError as error:
-            why = str(error)
-        finally:
-            self.left += left
-        return why
+            return str(error)
+        return "" if chosen else "no problem has a champion to watch yet"
 
     def _timed(self, boards: Boards, chosen: Sequence[Watched]) -> list[list[ProblemNight]]:
         """Times and stores the sentinels of each board, and again, in fresh processes, what is suspect.
@@ -145,22 +140,19 @@ class NightWatch:
             DeviceTrouble: No board can be opened; what one of several cannot is told in `left`.
         """
         first = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(1)])
-        told = told_changes(self.store)
-        nights = {
-            name: [ProblemNight(self._history(night, told), night) for night in sentinels]
-            for name, (sentinels,) in first.items()
-        }
-        suspects: dict[str, list[tuple[ProblemNight, Watched]]] = {}
-        for name, problems in nights.items():
-            pairs = [pair for pair in zip(problems, chosen, strict=True) if pair[0].suspect]
-            if pairs:
-                suspects[name] = pairs
-                names = ", ".join(str(problem.problem) for _, problem in pairs)
-                self.say(f"{name}: repeated in fresh processes: {names}")
-        wanted = {name: [problem for _, problem in pairs] for name, pairs in suspects.items()}
+        told, nights = told_changes(self.store), dict[str, list[ProblemNight]]()
+        for name, (sentinels,) in first.items():
+            pairs = zip(sentinels, chosen, strict=True)
+            nights[name] = [ProblemNight(self._history(one, told), one, watched=what) for one, what in pairs]
+        suspects = {name: [night for night in of_board if night.suspect] for name, of_board in nights.items()}
+        wanted = {name: [night.watched for night in again if night.watched] for name, again in suspects.items()}
+        wanted = {name: problems for name, problems in wanted.items() if problems}
+        for name, problems in wanted.items():
+            names = ", ".join(str(problem.problem) for problem in problems)
+            self.say(f"{name}: repeated in fresh processes: {names}")
         repeats = [self._pass(process) for process in range(2, 2 + REPEATS)]
         for name, passes in self._passed(boards, wanted, repeats).items():
-            for (night, _), *again in zip(suspects[name], *passes, strict=True):
+            for night, *again in zip(suspects[name], *passes, strict=True):
                 night.again = again
         return list(nights.values())
 
@@ -198,10 +190,11 @@ class NightWatch:
         self.left += [f"{night.tonight.problem}: {night.wrong}" for night in nights if night.wrong]
         self.alerts += alerts_of(boards)
         self.behind += [_behind(night, BEFORE) for night in nights if night.again and night.is_behind(BEFORE)]
-        self.behind += behind_library(self.store, nights)
-        self.confirmed += confirm_again(self.store, nights)
-        if self.plan.watch.rollback == "automatic":
-            self.rolled_back += go_back(self.store, nights)
+        for of_problem in zip(*boards, strict=True):
+            self.behind += filter(None, [behind_library(self.store, of_problem)])
+            self.confirmed += filter(None, [confirm_again(self.store, of_problem)])
+            if self.plan.watch.rollback == "automatic":
+                self.rolled_back += filter(None, [go_back(self.store, of_problem)])
 
     def versions(self) -> Mapping[str, str] | None:
         """Versions of compiler, driver and library as the open device told them; None if it told nothing."""
@@ -220,65 +213,46 @@ class NightWatch:
             return
         try:
             boards = LocalBoards(self.boards[:1])
-            chosen, _ = choose(self.store, boards.info, [item.item for item in new], {}, most)
+            chosen, _ = choose(self.store, boards.info, [item.item for item in new], most)
             again = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(CONFIRMING, 1)])
-            nights = [ProblemNight([], night) for (sentinels,) in again.values() for night in sentinels]
-            self.confirmed += confirm_again(self.store, nights)
+            for (sentinels,) in again.values():
+                for sentinel, problem in zip(sentinels, chosen, strict=True):
+                    night = ProblemNight([], sentinel, watched=problem)
+                    self.confirmed += filter(None, [confirm_again(self.store, [night])])
         except TunerError as error:
             self.say(f"new champions were not confirmed: {error}")
 
 
-def confirm_again(store: Store, nights: Iterable[ProblemNight]) -> list[str]:
-    """Confirms champions that won again in a fresh process, or notes that they did not.
+# Of a problem in a night, on all boards of a model, of which each must say so.
 
-    One that did not on one of several boards is not confirmed by another.
 
-    Args:
-        store: The database.
-        nights: Of all boards of a model.
+def confirm_again(store: Store, nights: Sequence[ProblemNight]) -> str:
+    """Confirms a champion that won again in a fresh process, or notes that it did not.
 
     Returns:
-        The problems whose champion was confirmed, in words.
+        The problem in words if its champion was confirmed, else nothing.
     """
-    verdicts: dict[str, tuple[bool, str]] = {}
-    champions: dict[str, Champion] = {}
-    for reign, night in _reigns(store, nights):
-        champion = reign.champion
-        verdict = (
-            has_won(night.tonight, reign) if champion and champion.id not in reign.rules.confirmed else None
-        )
-        if champion is not None and verdict is not None:
-            champions[champion.id] = champion
-            verdicts[champion.id] = min(verdicts.get(champion.id, verdict), verdict)  # False comes first
-    for known, (won, why) in verdicts.items():
-        crowns.confirm(store, champions[known], won, why, BY_ITSELF)
-    return [str(champions[known].record.problem) for known, (won, _) in verdicts.items() if won]
+    reign, verdicts = nights[0].reign, list(filter(None, map(has_won, nights)))
+    champion = reign.champion if reign else None
+    if not reign or not champion or not verdicts or champion.id in reign.rules.confirmed:
+        return ""
+    won, why = min(verdicts)  # False comes first
+    crowns.confirm(store, champion, won, why, BY_ITSELF)
+    return str(reign.place.problem) if won else ""
 
 
-def _reigns(store: Store, nights: Iterable[ProblemNight]) -> Iterator[tuple[crowns.Reign, ProblemNight]]:
-    for night in nights:
-        now = night.tonight
-        yield crowns.reign(store, now.problem, now.device.name, now.regime), night
-
-
-def has_won(sentinel: Sentinel, reign: crowns.Reign) -> tuple[bool, str] | None:
+def has_won(night: ProblemNight) -> tuple[bool, str] | None:
     """Whether a champion won again in a fresh process, and how; None if that is not known yet.
 
     Against the one before it must be faster again; the first of a problem must be correct.
     """
-    player = next((player for player in sentinel.players if player.name == CHAMPION), None)
-    champion = reign.champion
-    if player is None or champion is None:
+    if night.wrong:
+        return False, f"in a fresh process: {night.wrong}"
+    if night.reign is None or night.tonight.player(CHAMPION) is None:
         return None
-    record = champion.record
-    if (player.kernel, dict(player.config)) != (record.kernel, dict(record.config)):
-        return None
-    if player.wrong:
-        return False, f"in a fresh process: {player.wrong}"
-    if reign.beaten is None:
-        why = "correct in a fresh process; there is no champion before it to beat"
-        return (True, why) if player.rounds_s else None
-    shift, verdict = sentinel.shift(CHAMPION, BEFORE), sentinel.verdict(BEFORE)
+    if night.reign.beaten is None:
+        return True, "correct in a fresh process; there is no champion before it to beat"
+    shift, verdict = night.tonight.shift(CHAMPION, BEFORE), night.tonight.verdict(BEFORE)
     if shift is None or (verdict != "slower" and shift.high >= 0):
         return None
     why = f"{-shift.log_ratio:+.2%} faster than the one before in a fresh process: {verdict}"
@@ -287,67 +261,52 @@ def has_won(sentinel: Sentinel, reign: crowns.Reign) -> tuple[bool, str] | None:
 
 def _behind(night: ProblemNight, other: str, told: str = "", command: str = "") -> dict[str, str]:
     now = night.tonight
-    named = arguments(now.problem, now.regime)
     return {
         "problem": str(now.problem), "board": now.device.uuid, "behind": other,
         "told": told or "the champion is slower than the one before",
-        "command": command or f"tuner champions rollback {named} --why '...'",
+        "command": command or f"tuner champions rollback {arguments(now)} --why '...'",
     }  # fmt: skip
 
 
-def behind_library(store: Store, nights: Iterable[ProblemNight]) -> list[dict[str, str]]:
-    """Champions than which the library is faster in each pass, though it was not when they were crowned.
+def behind_library(store: Store, nights: Sequence[ProblemNight]) -> dict[str, str] | None:
+    """Tells of a champion than which the library is faster in each pass, though it was not at its finals.
 
     Lookups name the library from then on, until the problem is tuned again. A library that is less exact than
     it was is another one: it is told, and does not answer.
     """
-    pairs = list(_reigns(store, nights))
-    ahead = {
-        reign.place for reign, night in pairs if not night.again or not night.is_behind(LIBRARY, BEHIND_LIBRARY)
-    }
-    behind = []
-    for reign, night in pairs:
-        champion, library = reign.champion, night.tonight.player(LIBRARY)
-        if reign.place in ahead or champion is None or library is None:
-            continue
-        record = champion.baseline.measurement.error if champion.baseline else None
-        less_exact = (library.rms_rel or 0.0) / record.rms_rel if record and record.rms_rel else 0.0
-        if less_exact > LESS_EXACT:
-            told = (
-                f"{library.kernel} is another one than at the champion's finals, {less_exact:.0f} x less exact"
-            )
-            behind.append(_behind(night, LIBRARY, f"{told}, and faster than the champion", "tuner doctor"))
-        elif champion.speedup >= 1.0 and not store.is_behind(champion):
-            told = f"in each pass of a night {library.kernel} was faster than the champion"
-            crowns.fall_behind(store, champion, told, BY_ITSELF)
-            command = f"tuner tune {arguments(night.tonight.problem, night.tonight.regime)}"
-            behind.append(_behind(night, LIBRARY, f"{told}, and answers until it is tuned again", command))
-    return behind
+    night, reign = nights[0], nights[0].reign
+    library, champion = night.tonight.player(LIBRARY), reign.champion if reign else None
+    if champion is None or library is None:
+        return None
+    if not all(night.again and night.is_behind(LIBRARY, BEHIND_LIBRARY) for night in nights):
+        return None
+    error = champion.baseline.measurement.error if champion.baseline else None
+    less_exact = (library.rms_rel or 0.0) / error.rms_rel if error and error.rms_rel else 0.0
+    if less_exact > LESS_EXACT:
+        told = f"{library.kernel} is another one than at the champion's finals, {less_exact:.0f} x less exact"
+        return _behind(night, LIBRARY, f"{told}, and faster than the champion", "tuner doctor")
+    if champion.speedup < 1.0 or store.is_behind(champion):
+        return None
+    told = f"in each pass of a night {library.kernel} was faster than the champion"
+    crowns.fall_behind(store, champion, told, BY_ITSELF)
+    command = f"tuner tune {arguments(night.tonight)}"
+    return _behind(night, LIBRARY, f"{told}, and answers until it is tuned again", command)
 
 
-def go_back(store: Store, nights: Iterable[ProblemNight]) -> list[str]:
-    """Goes back from champions that are slower than the one before in all passes of two nights in a row.
-
-    Args:
-        store: The database.
-        nights: Of all boards of a model; each that timed a champion beside the one before must say so.
+def go_back(store: Store, nights: Sequence[ProblemNight]) -> str:
+    """Goes back from a champion that is slower than the one before in all passes of two nights in a row.
 
     Returns:
-        What it went back from, in words.
+        What it went back from, in words; empty if it did not.
     """
-    boards: dict[crowns.Throne, list[tuple[crowns.Reign, ProblemNight]]] = {}
-    for reign, night in _reigns(store, nights):
-        if night.tonight.shift(CHAMPION, BEFORE) is not None:
-            boards.setdefault(reign.place, []).append((reign, night))
-    rolled_back = []
-    for place, pairs in boards.items():
-        reign, passes = pairs[0][0], sum(len(night.passes) for _, night in pairs)
-        if reign.rules.pinned or reign.before is None or not all(goes_back(night) for _, night in pairs):
-            continue
-        why = f"slower than the champion before, in each of {passes} passes, and in the last night"
-        crowns.rollback(store, reign, why, BY_ITSELF)
-        rolled_back.append(f"{place.problem}: {why}")
-    return rolled_back
+    reign = nights[0].reign
+    compared = [night for night in nights if night.tonight.shift(CHAMPION, BEFORE) is not None]
+    if not reign or reign.rules.pinned or not compared or not all(map(goes_back, compared)):
+        return ""
+    passes = sum(len(night.passes) for night in compared)
+    why = f"slower than the champion before, in each of {passes} passes, and in the last night"
+    crowns.rollback(store, reign, why, BY_ITSELF)
+    return f"{reign.place.problem}: {why}"
 
 
 def goes_back(night: ProblemNight) -> bool:

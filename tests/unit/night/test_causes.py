@@ -1,75 +1,96 @@
-"""Causes by their evidence, and one alert for each."""
+"""Causes by what was seen beside a change, and one alert for each."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from tuner.night.changes import CAUSES, ChangeEvidence, alerts, judge
+from tuner.declare.hardware import DeviceInfo
+from tuner.night.changes import CAUSES, Change, Finding, ProblemNight, alerts_of, judge
+from tuner.night.stored import Player, Sentinel
+from tuner.results.measurement import OTHERS_PROCESSES
+from tuner.results.record import ProblemKey
+from tuner.results.sentinel import CHAMPION
 
-DRIVER, LIBRARY = {"driver": ("580.1", "590.2")}, {"library": ("B 1", "B 2")}
+LIBRARY, THROTTLED = {"library": "B 2"}, {"throttle_reasons": [0x20]}
 
 
-def evidence(
-    moved: str, problem: str = "gemm 64 x 64 x 64", change: float = 0.03, **more: Any
-) -> ChangeEvidence:
-    at = {"since": "2026-01-05T00:00:00", "arguments": "gemm 64 64 64"}
-    return ChangeEvidence(problem, "GPU-1", moved, change, (change - 0.01, change + 0.01), **(at | more))
+class Night(ProblemNight):
+    """A night whose change is given."""
+
+    change: Finding | None = None
+
+
+def sentinel(
+    problem: str = "gemm", board: str = "GPU-1", code: str = "a", compiler: str = "NVRTC 13.0", block: int = 1,
+    wrong: str = "", versions: dict[str, str] | None = None, clock_hz: float = 1e9, **more: Any,
+) -> Sentinel:  # fmt: skip
+    player = Player(
+        CHAMPION, "tiled", {"BLOCK": block}, () if wrong else (1e-3,) * 8, code, compiler, wrong=wrong
+    )
+    more["circumstances"] = {"sm_clock_hz": [clock_hz], **more.get("circumstances", {})}
+    known = {"driver": "580.1", "library": "B 1", **(versions or {})}
+    key = ProblemKey(problem, (("n", 64),), "float32", "plain")
+    device = DeviceInfo("NVIDIA H200", "cuda", uuid=board)
+    return Sentinel(key, device, "cold", "night", 1, (player,), versions=known, **more)
+
+
+def night(moved: str, change: float = 0.03, **more: Any) -> Night:
+    """A night in which something moved by a share; keywords say what else is other than before."""
+    same = {name: more[name] for name in ("problem", "board") if name in more}
+    made = Night([sentinel(**same)] * 6, sentinel(**more), [sentinel(**more)])
+    made.change = Finding(moved, math.log1p(change), 0.001, 1)
+    return made
 
 
 @pytest.mark.parametrize(
-    ("found", "cause", "told"),
+    ("moved", "more", "cause", "told"),
     [
-        (evidence("library"), "vendor", "although its version is the same"),
-        (evidence("champion", new_code=True), "compiler", "machine code is new"),
-        (
-            evidence("champion", new_code=True, versions={"compiler": ("NVRTC 13.0", "NVRTC 13.1")}),
-            "compiler", "NVRTC 13.0 and is NVRTC 13.1",
-        ),
-        (evidence("champion", new_config=True, new_code=True), "config", "another config or source"),
-        (evidence("champion", versions=DRIVER), "driver", "580.1 and is 590.2"),
-        (evidence("champion"), "board", "the same"),
-        (evidence("all", others=1.0), "neighbour", "others were seen"),
-        (evidence("all", power_change=0.3), "neighbour", "30% more power"),
-        (evidence("library", change=-0.03, power_change=0.3, versions=LIBRARY), "vendor", "B 1 and is B 2"),
-        (evidence("all", power_change=0.05), "node", "same driver"),
-        (evidence("all", throttled=True), "clocks", "throttled"),
-        (evidence("all", clock_change=-0.04), "clocks", "-4.0%"),
+        ("library", {}, "vendor", "although its version is the same"),
+        ("library", {"versions": LIBRARY, "change": -0.03}, "vendor", "B 1 and is B 2"),
+        ("champion", {"code": "b"}, "compiler", "machine code is new"),
+        ("champion", {"code": "b", "compiler": "NVRTC 13.1"}, "compiler", "NVRTC 13.0 and is NVRTC 13.1"),
+        ("champion", {"block": 2, "code": "b"}, "config", "another config or source"),
+        ("champion", {"versions": {"driver": "590.2"}}, "driver", "580.1 and is 590.2"),
+        ("champion", {}, "board", "the same"),
+        ("all", {"seen": {OTHERS_PROCESSES: 1.0}}, "neighbour", "others were seen"),
+        ("all", {"circumstances": THROTTLED}, "clocks", "throttled"),
+        ("all", {"clock_hz": 0.96e9}, "clocks", "-4.0%"),
         # A clock that rose explains nothing that became slower.
-        (evidence("all", clock_change=0.04), "node", "same driver and clocks"),
-        (evidence("all", versions=DRIVER), "driver", "590.2"),
-        (evidence("champion", wrong="differs by 3 times", new_code=True), "wrong", "3 times"),
+        ("all", {"clock_hz": 1.04e9}, "node", "same driver and clocks"),
+        ("all", {"versions": {"driver": "590.2"}}, "driver", "590.2"),
     ],
-)  # fmt: skip
-def test_a_cause_and_what_led_to_it(found: ChangeEvidence, cause: str, told: str) -> None:
-    named, why = judge(found)
+)
+def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str, told: str) -> None:
+    made = night(moved, **more)
+    named, why = judge(Change(made, made.change))
     assert named == cause
     assert told in why
     assert cause in CAUSES
 
 
+def test_power_at_other_problems_tells_of_a_neighbour_and_a_wrong_result_of_itself() -> None:
+    made = night("all")
+    assert judge(Change(made, made.change, power=0.3))[0] == "neighbour"
+    assert judge(Change(made, made.change, power=0.05))[0] == "node"
+    assert judge(Change(night("champion", code="b", wrong="differs by 3 times")))[0] == "wrong"
+
+
 def test_one_alert_for_a_cause_however_many_problems() -> None:
-    problems = [evidence("all", f"gemm {n}", 0.02 + n / 1000, clock_change=-0.03) for n in range(5)]
-    library = evidence("library", "gemv 64", -0.05)
-    first, second = alerts([library, *problems])
-    assert (first.cause, len(first.problems), first.slower) == ("clocks", 5, True)
-    assert first.change == pytest.approx(0.022)
-    assert first.problems[0].problem == "gemm 4"
-    assert first.command == "tuner watch explain gemm 64 64 64"
-    assert (second.cause, second.slower) == ("vendor", False)
-    assert first.to_json()["told"] == CAUSES["clocks"]
+    problems = [night("all", 0.02 + n / 1000, problem=f"gemm{n}", clock_hz=0.97e9) for n in range(5)]
+    first, second = alerts_of([[night("library", -0.05, problem="gemv"), *problems]])
+    assert (first["cause"], len(first["problems"]), first["slower"]) == ("clocks", 5, True)
+    assert first["change"] == pytest.approx(0.022)
+    assert first["problems"][0]["problem"].startswith("gemm4")
+    assert first["command"] == "tuner watch explain gemm4 64 --layout plain"
+    assert (second["cause"], second["slower"]) == ("vendor", False)
 
 
 def test_boards_have_alerts_of_their_own_and_a_compiler_has_one() -> None:
-    both = [
-        ChangeEvidence("gemm", board, "champion", 0.03, (0.02, 0.04), new_code=new_code)
-        for board in ("GPU-1", "GPU-2")
-        for new_code in (True, False)
+    boards = [
+        [night("champion", board=board, code=code) for code in ("a", "b")] for board in ("GPU-1", "GPU-2")
     ]
-    found = alerts(both)
-    assert sorted((each.cause, len(each.problems)) for each in found) == [
-        ("board", 1),
-        ("board", 1),
-        ("compiler", 2),
-    ]
+    alerts = sorted((alert["cause"], len(alert["problems"])) for alert in alerts_of(boards))
+    assert alerts == [("board", 1), ("board", 1), ("compiler", 2)]

@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fixtures.records import champion, measured, record
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.night.changes import ProblemNight
+from tuner.night.sentinels import Watched
 from tuner.night.stored import Player, Sentinel
 from tuner.night.watching import confirm_again, go_back
 from tuner.results.record import ProblemKey, Role
@@ -36,7 +38,7 @@ def bench() -> ModuleType:
     return made
 
 
-def watch(board: str, slower: float, wrong: str = "", last: float | None = None) -> ProblemNight:
+def watch(store: Store, board: str, slower: float, wrong: str = "", last: float | None = None) -> ProblemNight:
     """A night of a board and its repeats; the champion is so much slower, and was in the last night."""
     device = DeviceInfo.from_json({**BOARD, "uuid": board})
     random = np.random.default_rng(1)
@@ -50,9 +52,11 @@ def watch(board: str, slower: float, wrong: str = "", last: float | None = None)
         )
         return Sentinel(KEY, device, "cold", "night", process, players)
 
+    toy: Any = None
     return ProblemNight(
-        [timed(1, slower if last is None else last)], timed(1), [timed(process) for process in range(2, 6)]
-    )
+        [timed(1, slower if last is None else last)], timed(1), [timed(process) for process in range(2, 6)],
+        Watched(toy, "cold", (), crowns.reign(store, KEY)),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -74,8 +78,8 @@ def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
     store: Store, slower: tuple[float, float], gone: bool
 ) -> None:
     with store:
-        found = go_back(store, [watch("FAKE-1", slower[0]), watch("FAKE-2", slower[1])])
-        assert len(found) == gone
+        nights = [watch(store, "FAKE-1", slower[0]), watch(store, "FAKE-2", slower[1])]
+        assert bool(go_back(store, nights)) == gone
         reign = crowns.reign(store, KEY)
         assert reign.champion is not None
         assert reign.champion.record.config == {"BLOCK": 1 if gone else 2}, "from the last one, and no further"
@@ -84,15 +88,15 @@ def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
 
 def test_one_slow_night_is_not_enough_to_go_back(store: Store) -> None:
     with store:
-        assert go_back(store, [watch("FAKE-1", 0.03, last=0.0)]) == []
-        assert len(go_back(store, [watch("FAKE-1", 0.03)])) == 1
+        assert go_back(store, [watch(store, "FAKE-1", 0.03, last=0.0)]) == ""
+        assert "slower than the champion before" in go_back(store, [watch(store, "FAKE-1", 0.03)])
 
 
 def test_a_champion_that_is_wrong_on_one_board_is_not_confirmed_by_another(store: Store) -> None:
     with store:
-        boards = [watch("FAKE-1", -0.03), watch("FAKE-2", 0.0, wrong="its result is wrong")]
-        assert confirm_again(store, boards) == []
-        assert confirm_again(store, boards[:1]) == ["toy 1000 float32 plain"]
+        boards = [watch(store, "FAKE-1", -0.03), watch(store, "FAKE-2", 0.0, wrong="its result is wrong")]
+        assert confirm_again(store, boards) == ""
+        assert confirm_again(store, boards[:1]) == "toy 1000 float32 plain"
 
 
 def test_nights_in_which_nothing_changed_do_not_go_back(bench: ModuleType) -> None:

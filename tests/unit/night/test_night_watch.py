@@ -20,7 +20,7 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.night import stored
 from tuner.night.plan import PlanItem
-from tuner.night.sentinels import Pass, SentinelCode, choose
+from tuner.night.sentinels import Pass, choose
 from tuner.night.stored import Sentinel
 from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.record import ProblemKey, Role, new_id
@@ -90,13 +90,11 @@ def past(store: Store, nights: int = 8) -> None:
     found = find("fake:device.json")
     declared = catalogue.from_file(Path("toy.py"))
     candidate = PlanItem(declared.operation("toy").problem({"n": 1000}), declared)
-    (what,), _ = choose(store, found.info, [candidate], {}, 1)
+    (what,), _ = choose(store, found.info, [candidate], 1)
     # Equal boards with equal contenders were timed by an earlier test.
     which = Path("device.json").read_text(), tuple(str(each.config) for each in what.contenders)
     if which not in TIMED:
-        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(
-            found, SentinelCode(found.opening), [what]
-        )[0]
+        TIMED[which] = Pass(new_id(), 1, Terms(0.1), processes=1).over(found, {}, [what])[0]
     timed = TIMED[which]
     random = np.random.default_rng(1)
     for night in range(1, nights + 1):
@@ -279,10 +277,10 @@ def test_what_is_used_most_is_watched_and_others_are_named(folder: Path) -> None
     with Store.open(database(folder)) as store:
         crown(store, BEST, 1)
         candidates = [PlanItem(of.problem({"n": n}), declared) for n in (1000, 2000)]
-        chosen, left = choose(store, find("fake:device.json").info, candidates, {KEY: 9.0}, 1)
+        chosen, left = choose(store, find("fake:device.json").info, candidates, 1)
         assert [str(each.problem) for each in chosen] == ["toy 1000 float32 plain"]
-        assert left == ["toy 2000 float32 plain: it has no champion yet"]
-        assert choose(store, find("fake:device.json").info, candidates, {}, 0)[1][-1].endswith("are used more")
+        assert left == ["toy 2000 float32 plain: it has no champion of the kernels as declared now"]
+        assert choose(store, find("fake:device.json").info, candidates, 0)[1][-1].endswith("are used more")
 
 
 def test_swaps_are_tried_one_at_a_time(folder: Path, ran: Ran) -> None:

@@ -10,7 +10,7 @@ from fixtures.fake_device import BEST, TOY, rule, write_device
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
-from tuner.night.sentinels import Contender, Pass, SentinelCode, Watched
+from tuner.night.sentinels import Contender, Pass, Watched
 from tuner.night.stored import Sentinel
 from tuner.results import codec
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
@@ -33,7 +33,7 @@ def toy(*configs: dict[str, object]) -> Watched:
 def timed(spec: str, *configs: dict[str, object]) -> Sentinel:
     """The toy's sentinel in a fresh process."""
     found = find(spec)
-    (sentinel,) = Pass("night", 1, TERMS).over(found, SentinelCode(found.opening), [toy(*configs)])
+    (sentinel,) = Pass("night", 1, TERMS).over(found, {}, [toy(*configs)])
     return sentinel
 
 
