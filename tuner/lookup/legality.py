@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,6 +24,8 @@ Flags = NDArray[np.bool_]
 SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
+#: So few configs are asked about once, and what holds at any shape is not looked for.
+FEW = 8
 
 
 def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -76,7 +78,7 @@ class Points:
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
-        self._kept: dict[tuple[Any, ...], _AnyShape | None] = {}
+        self._kept: dict[tuple[Any, ...], dict[Constraint, Flags]] = {}
 
     def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
@@ -90,67 +92,47 @@ class Points:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
         right, fast = np.zeros((2, len(self.fits)), bool)
-        anywhere = self._at_any_shape(problem, device)
-        asked = anywhere.right if among is None else anywhere.right & among[self.fits]
-        at = np.flatnonzero(asked)
+        places = np.flatnonzero(self.fits)
+        at = np.arange(len(places)) if among is None else np.flatnonzero(among[places])
         if len(at):
-            arrays = {name: each[at] for name, each in self.arrays.items()}
-            these_right, these_fast = np.ones(len(at), bool), anywhere.fast[at]
-            for constraint in anywhere.left:
-                obeyed = _obeyed(constraint, problem, device, arrays, len(at))
+            arrays = {name: values[at] for name, values in self.arrays.items()}
+            settled = self._settled(problem, device)
+            these_right, these_fast = np.ones((2, len(at)), bool)
+            for constraint in self.kernel.constraints:
+                if constraint in settled:
+                    obeyed = settled[constraint][at]
+                else:
+                    obeyed = _obeyed(constraint, problem, device, arrays, len(at))
                 these_fast &= obeyed
                 if not constraint.for_speed:
                     these_right &= obeyed
-            places = np.flatnonzero(self.fits)[at]
-            right[places], fast[places] = these_right, these_fast & these_right
+            right[places[at]], fast[places[at]] = these_right, these_fast
         return right, fast
 
-    def _at_any_shape(self, problem: Problem, device: DeviceInfo) -> _AnyShape:
-        """What holds at any shape, told apart once for each dtype and layout on a device."""
+    def _settled(self, problem: Problem, device: DeviceInfo) -> Mapping[Constraint, Flags]:
+        """Which configs obey the constraints that read no shape, asked once a dtype and layout on a device."""
         key = problem.dtype, problem.layout, problem.precision, problem.epilogue, device
-        flags = self._kept.get(key)
-        if flags is None:
+        settled = self._kept.get(key)
+        if settled is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            again = key in self._kept  # what is asked once is not asked twice
-            flags = self._told_apart(problem, device, self.kernel.constraints if again else ())
-            self._kept[key] = flags if again else None
-        return flags
-
-    def _told_apart(self, problem: Problem, device: DeviceInfo, constraints: Sequence[Constraint]) -> _AnyShape:
-        """Asks those of some constraints that read no shape; all others are left."""
-        count = int(np.count_nonzero(self.fits))
-        right, fast = np.ones((2, count), bool)
-        settled = []
-        for constraint in constraints if count else ():
-            watched = _Watched(problem)
-            obeyed = _obeyed(constraint, watched, device, self.arrays, count)
-            if not watched.seen:
-                settled.append(constraint)
-                fast &= obeyed
-                if not constraint.for_speed:
-                    right &= obeyed
-        left = tuple(constraint for constraint in self.kernel.constraints if constraint not in settled)
-        return _AnyShape(right, fast, left)
-
-
-@dataclass(frozen=True)
-class _AnyShape:
-    """Flags of the configs that are points, by constraints that read no shape; and the other constraints."""
-
-    right: Flags
-    fast: Flags
-    left: tuple[Constraint, ...]
+            self._kept[key] = settled = {}
+            for constraint in self.kernel.constraints if len(self.fits) > FEW else ():
+                watched = _Watched(problem)
+                obeyed = _obeyed(constraint, watched, device, self.arrays, int(np.count_nonzero(self.fits)))
+                if not watched.shape_read:
+                    settled[constraint] = obeyed
+        return settled
 
 
 class _Watched:
     """A problem that remembers whether anything of its shape was read."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem, self.seen = problem, False
+        self._problem, self.shape_read = problem, False
 
     def __getattr__(self, name: str) -> Any:
-        self.seen = self.seen or name not in SHAPELESS
+        self.shape_read = self.shape_read or name not in SHAPELESS
         return getattr(self._problem, name)
 
 
@@ -167,7 +149,7 @@ def _obeyed(
         return holds(rule, constraint.sentence, Columns(arrays), count)
     except DeclarationError:
         if isinstance(problem, _Watched):  # a rule may ask for a problem itself
-            problem.seen = True
+            problem.shape_read = True
         return np.zeros(count, bool)
 
 

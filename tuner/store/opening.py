@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,33 +25,25 @@ from tuner.version import __version__
 
 _DAMAGED = "save what is readable with `tuner records check --rescue NEW.db`"
 _UNHARMED = "what was stored before is unharmed"
-#: Part of a driver's or server's message -> what is wrong, and the remedy.
+#: What a driver's or server's message matches -> what is wrong, and the remedy.
 _TROUBLES = {
     "file is not a database": "it is no SQLite database; give another with --db, move the file away, or "
     f"{_DAMAGED} if it is a damaged one",
-    "decode to utf-8": f"it is damaged; {_DAMAGED}",
     "malformed": f"it is damaged; {_DAMAGED}",
     "readonly database": "it is read-only and has to be written; change its permissions, or copy it",
     "unable to open": "it cannot be opened; check that its folder exists and may be read and written",
-    "is locked": "another process keeps it locked; wait for that process to end, or stop it",
-    "lock timeout": "another process keeps it locked; wait for that process to end, or stop it",
-    "disk is full": f"no space is left on its disk; {_UNHARMED}. Free some space",
-    "no space left": f"no space is left on its disk; {_UNHARMED}. Free some space",
+    "is locked|lock timeout": "another process keeps it locked; wait for that process to end, or stop it",
+    "disk is full|no space left": f"no space is left on its disk; {_UNHARMED}. Free some space",
     "disk i/o error": "its disk fails to read or write; look at the system's log",
-    "connection refused": "its server does not answer; start it, or check host and port",
-    "no such file or directory": "its server does not answer; start it, or check the folder of its socket",
-    "connection timeout": "its server does not answer; check host, port and firewall",
-    "failed to resolve host": "its host is unknown; check the name",
-    "authentication failed": "user or password is wrong; check them in the URL, or in ~/.pgpass",
-    "no password supplied": "it asks for a password; give it in ~/.pgpass or PGPASSWORD",
+    "connection refused|no such file or directory|connection timeout|failed to resolve host": "its server does "
+    "not answer; start it, or check host, port and firewall",
+    "authentication failed|no password supplied": "user or password is wrong or missing; check the URL, "
+    "~/.pgpass or PGPASSWORD",
     "read-only transaction": "it was opened for reading; use a command that writes",
     "permission denied": "its user may not do this; grant it the right to create tables in its database",
-    "not currently accepting connections": "it takes no connections now; wait, or ask who runs it",
-    "the database system is": "its server is starting or going down; wait for it",
-    "too many clients": "all of its connections are taken; try again, or raise max_connections",
-    "server closed the connection": f"its server went away; {_UNHARMED}",
-    "terminating connection": f"its server is going down; {_UNHARMED}",
-    "does not exist": "there is no such database or user on its server; make it, e.g. with `createdb`",
+    "database .* does not exist|role .* does not exist": "there is no such database or user on its "
+    "server; make it, e.g. with `createdb`",
+    "server closed the connection|terminating connection": f"its server went away; {_UNHARMED}",
 }
 #: Name of the lock that a writer holds during a transaction; PostgreSQL requires a number.
 _WRITERS = 0x74756E6572
@@ -65,11 +58,8 @@ _INDEX_BYTES = 1 << 15
 _CONNECT_WITHIN_S = 10
 
 
-#: Value of the execution option ``writes`` for what a power cut may take back: a SQLite file is then whole,
-#: and lacks the latest of it. True is for all that must be on disk at commit.
-SOON = "soon"
-#: Seconds between two attempts to get the lock of another writer.
-LOOK_FOR_LOCK_S = 0.001
+#: Seconds between two attempts to prepare a new file that another process prepares.
+LOOK_AGAIN_S = 0.001
 #: Exceptions raised by reading a damaged row.
 DAMAGE = (
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError,
@@ -91,11 +81,11 @@ def explained(where: str) -> Iterator[None]:
         raise damaged(where, error) from error
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         message = str(getattr(error, "orig", None) or error).strip()
-        said = message.lower()
-        if "disk i/o error" in said and _is_full(sqlite_file(parsed(where))):
-            said = "disk is full"  # without room for the index of its log, SQLite says no more
-        known = [trouble for part, trouble in _TROUBLES.items() if part in said]
-        what = known[0] if known else "the database refused; see what it said"
+        # Without room for the index of its log, SQLite tells of an error of the disk.
+        is_full = "disk I/O error" in message and _is_full(sqlite_file(parsed(where)))
+        text = "disk is full" if is_full else message.lower()
+        known = (trouble for pattern, trouble in _TROUBLES.items() if re.search(pattern, text))
+        what = next(known, "the database refused; see what it said")
         raise StoreTrouble(f"cannot use the database {where}: {what} ({message})") from error
 
 
@@ -160,7 +150,7 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float = 30.0) -> sa.En
     if file is not None and file.is_dir():
         raise StoreTrouble(f"a database is a file, {file} is a folder; name a file, e.g. {file}/studies.db")
     if file is not None:
-        options["creator"] = _connector(file, read_only=read_only, patience_s=patience_s)
+        options = _file_options(file, read_only=read_only, patience_s=patience_s)
     elif url.get_backend_name() == "sqlite" and ":memory:" in f"{url.database or ':memory:'}":
         raise StoreTrouble(
             "a database is kept in a file or on a server, got one in memory, which would be lost with this "
@@ -211,10 +201,6 @@ def _in_turn(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 
 
-class _Brief(sqlite3.Connection):
-    """A connection that is closed after each use: it sees no later writes, or lets nobody else connect."""
-
-
 def _disk_of(file: Path | None) -> os.statvfs_result | None:
     """The disk of a database's file; None if it is on a server, or its folder is missing."""
     with contextlib.suppress(OSError):
@@ -234,14 +220,16 @@ def on_read_only_disk(url: str) -> bool:
     return disk is not None and bool(disk.f_flag & os.ST_RDONLY)
 
 
-def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
-    """Connects to a file. A reader without write access to its folder, or without room, reads it as it is."""
+def _file_options(file: Path, *, read_only: bool, patience_s: float) -> dict[str, Any]:
+    """Arguments of `create_engine`. A reader without a right to write, or room, reads it as it lies."""
     file = file.absolute()  # later connections are to the same file, in whatever folder the process is
+    no_room = read_only and _is_full(file)
+    as_it_lies = no_room or (read_only and not os.access(file.parent, os.W_OK))
     made = False
 
-    def connected(mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+    def connected(mode: str) -> sqlite3.Connection:
         address = f"file:{quote(str(file))}?mode={mode}"
-        return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False, factory=kind)
+        return sqlite3.connect(address, uri=True, timeout=patience_s, check_same_thread=False)
 
     def connect() -> sqlite3.Connection:
         if not read_only:
@@ -249,22 +237,15 @@ def _connector(file: Path, *, read_only: bool, patience_s: float) -> Any:
             mode, made = "rw" if made else "rwc", True  # a file that was deleted is `Store`'s to make again
             return connected(mode)
         log = Path(f"{file}-wal")
-        settled = not log.exists() or log.stat().st_size == 0
-        if settled and not os.access(file.parent, os.W_OK):
-            return connected("ro&immutable=1", _Brief)
-        connection = connected("ro")
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master")
-        except sqlite3.OperationalError:
-            if not _is_full(file):
-                return connection  # its first use tells the trouble
-            connection.close()
-            connection = connected("ro&immutable=1" if settled else "rw", _Brief)
-            # The index of the log is then kept in memory.
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        if as_it_lies and (not log.exists() or log.stat().st_size == 0):
+            return connected("ro&immutable=1")
+        connection = connected("rw" if no_room else "ro")
+        if no_room:
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # the index of the log is then kept in memory
         return connection
 
-    return connect
+    # A connection to a file as it lies sees no later writes, or lets nobody else connect: it is not kept.
+    return {"creator": connect, "poolclass": sa.NullPool if as_it_lies else None}
 
 
 def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) -> None:
@@ -276,48 +257,26 @@ def _prepare_sqlite(engine: sa.Engine, *, read_only: bool, patience_s: float) ->
 
     def connected(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        cursor = connection.cursor()
-        if not read_only:
-            # SQLite itself does not wait for another that does the same to a new file.
-            _patiently(lambda: cursor.execute("PRAGMA journal_mode=WAL"), patience_s)
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.close()
+        until_s = time.monotonic() + patience_s
+        while not read_only:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite itself does not wait for another that does the same to a new file.
+                if "locked" not in str(error) or time.monotonic() > until_s:
+                    raise
+                time.sleep(LOOK_AGAIN_S)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
 
     def begun(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        if not writes:
-            connection.exec_driver_sql("BEGIN")
-            return
         # A writer takes its lock at once, because one that reads before it writes can fail without waiting.
-        # SQLite itself would look for the lock every 25 to 100 ms, far longer than others hold it.
-        connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if writes == SOON else 'FULL'}")
-        connection.exec_driver_sql("PRAGMA busy_timeout=0")
-        try:
-            _patiently(lambda: connection.exec_driver_sql("BEGIN IMMEDIATE"), patience_s)
-        finally:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(patience_s * 1000)}")
-
-    def returned(connection: Any, record: Any) -> None:
-        if isinstance(connection, _Brief):
-            record.invalidate()
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     sa.event.listen(engine, "connect", connected)
-    sa.event.listen(engine, "checkin", returned)
     sa.event.listen(engine, "begin", begun)
-
-
-def _patiently(execute: Callable[[], object], patience_s: float) -> None:
-    """Repeats a statement while another process keeps the file locked."""
-    until_s = time.monotonic() + patience_s
-    while True:
-        try:
-            execute()
-            return
-        except (sqlite3.OperationalError, sa.exc.OperationalError) as error:
-            if "locked" not in str(error) or time.monotonic() > until_s:
-                raise
-        time.sleep(LOOK_FOR_LOCK_S)
 
 
 def schema_of(connection: sa.Connection, where: str) -> str:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from tuner.errors import NothingFound
+from tuner.errors import NothingFound, StoreTrouble
 from tuner.results.record import Champion, checked_id
 from tuner.results.survey import Kept
 from tuner.store import opening, rows, tables
@@ -36,6 +34,17 @@ def _inode(file: Path | None) -> tuple[int, int] | None:
         status = file.stat() if file is not None else None
         return status and (status.st_dev, status.st_ino)
     return None
+
+
+def _identity_in(file: Path) -> str:
+    """The UUID of the database in a file; empty if there is none."""
+    engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=True)
+    try:
+        return opening.identity(engine, str(file))
+    except StoreTrouble:
+        return ""
+    finally:
+        engine.dispose()
 
 
 class Store(Reader):
@@ -130,11 +139,8 @@ class Store(Reader):
         return champions
 
     @contextlib.contextmanager
-    def writing(self, how: bool | str = True) -> Iterator[sa.Connection]:
+    def writing(self) -> Iterator[sa.Connection]:
         """Begins a transaction; writers take turns. A file that was deleted meanwhile is made again before.
-
-        Args:
-            how: `opening.SOON` for what a power cut may take back.
 
         Raises:
             StoreTrouble: The database cannot be written; nothing of the transaction is stored.
@@ -143,52 +149,34 @@ class Store(Reader):
             if self._file is not None and _inode(self._file) != self._inode:
                 with self._saving:
                     self._save(self._file)
-            with self._engine.execution_options(writes=how).begin() as connection:
+            with self._engine.execution_options(writes=True).begin() as connection:
                 yield connection
 
     def _save(self, file: Path) -> None:
         """Goes on in a new file with all that was stored; an open connection still has the file that is gone.
 
-        Where another database has taken its place, the new file lies beside that.
+        Where another database has taken its place, the new file lies beside that. Another writer of this one
+        may have made its file again.
         """
         if _inode(file) == self._inode:
             return  # another thread did
-        if not file.exists() or not self._is_made_again(file):
-            gone = not file.exists()
-            new = file if gone else file.with_name(f"{file.name}.{self.identity[:8]}.db")
-            new.parent.mkdir(parents=True, exist_ok=True)
-            part = new.with_name(f".{new.name}.{os.getpid()}.part")
-            part.unlink(missing_ok=True)
-            with self._engine.connect() as connection:
-                driver: Any = connection.connection.dbapi_connection
-                driver.execute("VACUUM INTO ?", (str(part),))
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
+        gone, own = not file.exists(), self.identity
+        if gone or _identity_in(file) != own:
+            file = file if gone else file.with_name(f"{file.name}.{own[:8]}.db")
+            file.parent.mkdir(parents=True, exist_ok=True)
             for ending in ("-wal", "-shm"):
-                Path(f"{new}{ending}").unlink(missing_ok=True)  # of the file that is gone
-            part.replace(new)
+                Path(f"{file}{ending}").unlink(missing_ok=True)  # of the file that is gone
+            with self._engine.connect() as connection, contextlib.closing(sqlite3.connect(file)) as copy:
+                source: Any = connection.connection.dbapi_connection
+                source.backup(copy)
             logging.getLogger(__name__).warning(
                 "the database %s was %s while it was in use; all its records are in %s, where this goes on",
-                file, "deleted" if gone else "replaced", new,
+                self._file, "deleted" if gone else "replaced", file,
             )  # fmt: skip
-            file, self._ledger = new, self._ledger and Ledger(new, self.identity)
+            self._ledger = self._ledger and Ledger(file, own)
         self._engine.dispose()
         self._engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=False)
         self._where, self._file, self._inode = str(self._engine.url), file, _inode(file)
-
-    def _is_made_again(self, file: Path) -> bool:
-        """True if another writer of this database has made its file again: it has all that is known here."""
-        address = f"file:{quote(str(file))}?immutable=1"
-        there = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(address, uri=True))
-        try:
-            with there.connect() as new, self._engine.connect() as old:
-                last, known = rows.positions(new), rows.positions(old)
-                new_id, old_id = (one.execute(sa.select(tables.identity.c.id)).scalar() for one in (new, old))
-                return new_id == old_id and all(last[name] >= number for name, number in known.items())
-        except sa.exc.DBAPIError:
-            return False
-        finally:
-            there.dispose()
 
     def insert(self, table: sa.Table) -> Any:
         """Makes an INSERT of the database's dialect, which says what to do on a conflict; both spell it alike.

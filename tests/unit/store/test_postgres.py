@@ -99,7 +99,7 @@ def test_a_connection_that_broke_is_made_anew(url: str) -> None:
 @pytest.mark.parametrize(
     ("part", "instead", "told"),
     [
-        ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host and port"),
+        ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host, port"),
         ("tuner:", "stranger:", "user or password is wrong"),
         ("/tuner_", "/other_", "there is no such database or user on its server; make it"),
     ],
