@@ -99,7 +99,10 @@ def exact(case: Case) -> Answer | None:
     champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
 
     def merit(champion: Champion) -> tuple[bool, bool, bool, str]:
-        uuid, is_chosen = champion.record.device.uuid, store is not None and store.is_chosen(champion)
+        uuid, is_chosen = (
+            champion.record.device.uuid,
+            store is not None and champion.id in store.ruling().chosen,
+        )
         stale, _ = staleness(champion.record, question.catalogue, question.device)
         of_board = bool(uuid) and uuid == question.device.uuid
         return is_chosen, of_board, not stale, rank_in_time(champion.crowned_at)

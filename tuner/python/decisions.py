@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -25,6 +26,7 @@ from tuner.errors import NothingFound, StoreTrouble, TunerError
 from tuner.lookup import Answer
 from tuner.lookup.answers import DEFAULT, EXACT, reckoned
 from tuner.lookup.asking import database_url, kept_open, opened
+from tuner.lookup.legality import legal
 from tuner.lookup.stale import builtin_now
 from tuner.python.misses import LIBRARY, VARIABLE, chosen
 from tuner.python.requests import CallRequest
@@ -32,8 +34,8 @@ from tuner.results.record import ProblemKey
 
 #: Seconds between two looks for champions that an operator changed.
 LOOK_EVERY_S = 20.0
-#: Seconds that a call waits for a database that is locked, and for which one that failed is not asked again.
-PATIENCE_S, LEFT_OUT_S = 1.0, 60.0
+#: Seconds that a call waits for a database that is locked.
+PATIENCE_S = 1.0
 #: Lead over the library below which the library runs: within what noise, and a cache that is warm, may change.
 LEAD = 1.02
 #: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
@@ -57,11 +59,7 @@ class Rereading:
     """
 
     def __init__(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Begins nothing yet.
-
-        Args:
-            every_s: Seconds between two looks.
-        """
+        """Begins nothing yet; `every_s` are the seconds between two looks."""
         self.forget: Callable[[], None] = lambda: None
         self._every_s = every_s
         self._newest: dict[str, int | None] = {}
@@ -98,11 +96,8 @@ class Rereading:
 def _newest_ruling(url: str) -> int | None:
     """Number of the latest entry that changes who answers; 0 without a database, None for a broken one."""
     try:
-        store = opened(url, patience_s=PATIENCE_S)
-        if store is None:
-            return 0
-        with store:
-            return store.rulings.newest()
+        with opened(url, patience_s=PATIENCE_S) or nullcontext() as store:
+            return store.newest_ruling() if store is not None else 0
     except (TunerError, OSError):
         return None
 
@@ -139,6 +134,11 @@ class Decision:
     config: Config | None = None
     saves_s: float = 0.0
 
+    @property
+    def is_miss(self) -> bool:
+        """Whether the problem has no answer of its own."""
+        return self.answer is None or self.answer.match != EXACT
+
     def by_library(self, why: str) -> Decision:
         """The library runs instead."""
         return replace(self, kernel=None, config=None, saves_s=0.0, why=why)
@@ -162,44 +162,27 @@ def decision_for(request: CallRequest) -> Decision | None:
         if decision is None:
             decision = decide(request.problem, device_info(request.device))
             keep(_decided, (request.problem, request.device), decision)
-    copies = request.copied
-    if decision.kernel is None:
+    if decision.kernel is None or decision.config is None:
         return decision
-    if is_miss(request, decision) and chosen().how == LIBRARY:
+    if decision.is_miss and chosen().how == LIBRARY:
         why = f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss)"
         return decision.by_library(f"{why}; else: {decision.why}")
-    kind = kind_of(decision.device.kind)
-    copying_s = request.copied_bytes / kind.copied_bytes_per_s + len(copies) * kind.copy_s
-    if copies and decision.saves_s <= copying_s:
-        names = ", ".join(placement.argument for placement in copies)
+    kind, copies = kind_of(decision.device.kind), request.copied
+    copied_bytes = sum(request.operands[tensor.argument].bytes for tensor in copies)
+    if copies and decision.saves_s <= copied_bytes / kind.copied_bytes_per_s + len(copies) * kind.copy_s:
+        names = ", ".join(tensor.argument for tensor in copies)
         why = f"a copy of {names} ({copies[0].copied}) is taken to cost more than the kernel saves"
         return decision.by_library(why)
-    return _counting_the_call(request, decision)
-
-
-def _counting_the_call(request: CallRequest, decision: Decision) -> Decision:
-    """The library where a device waits for the host longer than the kernel saves."""
-    assert decision.kernel is not None
-    assert decision.config is not None
     launch = decision.kernel.launched(decision.problem, decision.config)
     tensors = next(iter(request.operands.values())).family == "PyTorch"
-    kernel_s, library_s = _times_s(decision.answer) if decision.answer is not None else (0.0, 0.0)
-    if launch is None or launch.is_single or not tensors or not library_s:
-        return decision
-    if max(kernel_s, CALL_S + LAUNCHES_S) <= max(library_s, CALL_S):
-        return decision
-    return decision.by_library(
-        f"its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us of the host, and the library "
-        f"is done sooner; else: {decision.why}"
-    )
-
-
-def is_miss(request: CallRequest, decision: Decision | None) -> bool:
-    """Whether a problem for a kernel has no answer of its own."""
-    if request.problem is None or decision is None:
-        return False
-    answer = decision.answer
-    return answer is None or answer.match != EXACT
+    if tensors and launch is not None and not launch.is_single and decision.answer is not None:
+        kernel_s, library_s = _times_s(decision.answer)
+        if library_s and max(kernel_s, CALL_S + LAUNCHES_S) > max(library_s, CALL_S):
+            return decision.by_library(
+                f"its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us of the host, and the "
+                f"library is done sooner; else: {decision.why}"
+            )
+    return decision
 
 
 def keep(kept: dict[Any, Any], key: Hashable, value: object) -> None:
@@ -215,10 +198,8 @@ def forget_one(problem: ProblemKey, device: str) -> None:
 
 
 def forget() -> None:
-    """Has everything decided anew and the database asked where it was left out, and warns once more."""
-    global _left_out_until_s
+    """Has everything decided anew, and warns once more."""
     _decided.clear()
-    _left_out_until_s = 0.0
     _WARNED.clear()
 
 
@@ -250,10 +231,9 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
     except Exception as error:  # a lookup that fails must not break a product
         if isinstance(device, str):  # where nothing is computed
             raise
-        if isinstance(error, NothingFound):
-            return _by_library(problem, device, f"no record tells of a kernel that is faster: {error}")
-        warn_once(f"the lookup of {key} failed, so the library is used: {type(error).__name__}: {error}")
-        return _by_library(problem, device, f"the lookup failed: {error}")
+        if not isinstance(error, NothingFound):
+            warn_once(f"the lookup of {key} failed, so the library is used: {type(error).__name__}: {error}")
+        return _by_library(problem, device, f"no record tells of a kernel that is faster: {error}")
 
 
 def _by_library(problem: Problem, device: DeviceInfo, why: str, answer: Answer | None = None) -> Decision:
@@ -264,32 +244,29 @@ def _by_library(problem: Problem, device: DeviceInfo, why: str, answer: Answer |
 def _judged(problem: Problem, answer: Answer) -> Decision:
     """The decision that an answer leads to."""
     assert answer.question is not None, "a lookup keeps its question"
-    device = answer.question.device
+    device, reasons = answer.question.device, "; ".join(answer.reasons)
     by_library = partial(_by_library, problem, device, answer=answer)
-    reasons, exact = "; ".join(answer.reasons), answer.match == EXACT
-    if answer.use != "kernel":
-        return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
-    if answer.match == DEFAULT:
-        return by_library(reasons or "nothing near was measured")
-    declared = builtin_now().of(problem.operation.name, device.kind)
-    kernel = next((kernel for kernel in declared if kernel.name == answer.kernel), None)
-    if kernel is None:
-        return by_library(f"kernel {answer.kernel!r} is not among the built-in ones, and no other code is run")
-    config, illegal = _legal_config(kernel, problem, device, answer)
-    if config is None:
-        return by_library(illegal)
     library = by_library("").library
     measured = (
         f"measured at {answer.speedup:.3f} x {library}" if answer.speedup else "measured, no library beside"
     )
-    if exact and 0 < answer.speedup < LEAD:
+    if answer.use != "kernel":
+        return by_library(reasons or f"measured: the kernel reaches {answer.speedup:.3f} of its speed")
+    if answer.match == DEFAULT:
+        return by_library(reasons or "nothing near was measured")
+    if answer.match == EXACT and 0 < answer.speedup < LEAD:
         return by_library(f"{measured}, a lead too small to count on")
-    fallback = answer.record.fallback if answer.record is not None else ""
-    kernel = kernel.as_recorded(fallback, problem, device)
-    why = "; ".join((measured, *answer.reasons)) if exact else reasons
+    kernels = {kernel.name: kernel for kernel in builtin_now().of(problem.operation.name, device.kind)}
+    kernel = kernels.get(answer.kernel)
+    if kernel is None:
+        return by_library(f"kernel {answer.kernel!r} is not among the built-in ones, and no other code is run")
+    if not legal(kernel, problem, device, [answer.config])[0][0]:
+        return by_library(f"kernel {kernel.name!r} has other parameters or rules now; tune again")
+    config = Config({parameter.name: answer.config[parameter.name] for parameter in kernel.parameters})
+    kernel = kernel.as_recorded(answer.record.fallback if answer.record is not None else "", problem, device)
+    why = "; ".join((measured, *answer.reasons)) if answer.match == EXACT else reasons
     kernel_s, library_s = _times_s(answer)
-    saves_s = max(0.0, library_s - kernel_s)
-    return Decision(problem, device, library, why, answer, kernel, config, saves_s)
+    return Decision(problem, device, library, why, answer, kernel, config, max(0.0, library_s - kernel_s))
 
 
 def _in_every_regime(decision: Decision, key: ProblemKey) -> Decision:
@@ -302,20 +279,6 @@ def _in_every_regime(decision: Decision, key: ProblemKey) -> Decision:
                 f"in the {regime} regime the best kernel is {other.speedup:.3f} x {decision.library}"
             )
     return decision
-
-
-def _legal_config(
-    kernel: Kernel, problem: Problem, device: DeviceInfo, answer: Answer
-) -> tuple[Config | None, str]:
-    """The answer's config where the kernel as it is now may run it here; else why not."""
-    names = [parameter.name for parameter in kernel.parameters]
-    if sorted(names) != sorted(answer.config):
-        return None, f"kernel {kernel.name!r} has other parameters now; tune again"
-    config = Config({name: answer.config[name] for name in names})
-    for constraint in kernel.constraints:
-        if not constraint.for_speed and not constraint.rule(problem, device, config):
-            return None, f"its config breaks a rule of kernel {kernel.name!r} here: {constraint.sentence}"
-    return config, ""
 
 
 def _times_s(answer: Answer) -> tuple[float, float]:
@@ -331,17 +294,13 @@ def _times_s(answer: Answer) -> tuple[float, float]:
 
 def _looked_up(key: ProblemKey, device: DeviceInfo | str, regime: str = "cold") -> Answer:
     """The answer from the user's records and the published ones; without the former where they are broken."""
-    global _left_out_until_s
-    if time.monotonic() >= _left_out_until_s:
-        try:
-            return lookup.answer(kept_open(patience_s=PATIENCE_S), key, device, regime)
-        except StoreTrouble as error:
-            warn_once(f"the records of your database are left out: {error}")
-            _left_out_until_s = time.monotonic() + LEFT_OUT_S
-    return lookup.answer(None, key, device, regime)
+    try:
+        return lookup.answer(kept_open(patience_s=PATIENCE_S), key, device, regime)
+    except StoreTrouble as error:
+        warn_once(f"the records of your database are left out: {error}")
+        return lookup.answer(None, key, device, regime)
 
 
-_left_out_until_s = 0.0
 _WARNED: set[str] = set()
 
 

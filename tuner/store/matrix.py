@@ -116,7 +116,7 @@ def fastest(store: Reader, query: Subject, rows_at_most: int) -> list[list[Confi
 
 def crowned(store: Reader, query: Subject) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
-    barred = store.rulings.now().barred
+    barred = store.ruling().barred
     champion, record = tables.champions.c, tables.records
     later = tables.champions.alias("later")
     last = (

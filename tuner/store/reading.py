@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,41 +36,6 @@ class Ruling:
     barred: tuple[str, ...] = ()
     chosen: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
-
-
-class Rulings:
-    """The rulings of one database, worked out once until its log or its champions change."""
-
-    def __init__(self, reading: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
-        self._reading = reading
-        self._known: tuple[tuple[Any, ...], Ruling] = (), Ruling()
-
-    def now(self) -> Ruling:
-        """What the log rules."""
-        newest = sa.select(
-            _NEWEST.scalar_subquery(), sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
-        )
-        with self._reading() as connection:
-            stamp = tuple(connection.execute(newest).one())
-            if not stamp[0]:
-                return Ruling()
-            if self._known[0] != stamp:
-                self._known = stamp, _ruling(connection)
-        return self._known[1]
-
-    def newest(self) -> int:
-        """A number that grows with every entry that changes who answers; 0 if there is none."""
-        with self._reading() as connection:
-            return int(connection.execute(_NEWEST).scalar_one())
-
-    def confirmed(self) -> set[str]:
-        """UUIDs of the champions that won again in a fresh process."""
-        return rules_of(self.log((Act.CONFIRM, Act.DOUBT)), ()).confirmed
-
-    def log(self, acts: Iterable[Act] = tuple(Act)) -> list[Crown]:
-        """All entries of some kinds, in the order of their ids."""
-        with self._reading() as connection:
-            return _log(connection, acts)
 
 
 def _log(connection: sa.Connection, acts: Iterable[Act]) -> list[Crown]:
@@ -111,15 +75,12 @@ class Reader:
 
     A device is found by its uuid, or by kind and name, because results of one board hold for others of its
     kind. A text is a uuid or a name.
-
-    Attributes:
-        rulings: Which champions may answer by the crown log.
     """
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
-        self.rulings = Rulings(self.reading)
+        self._ruling: tuple[object, Ruling] = (), Ruling()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -130,6 +91,25 @@ class Reader:
         """
         with opening.reading(self._where), self._engine.connect() as connection:
             yield connection
+
+    def crown_log(self, acts: Iterable[Act] = tuple(Act)) -> list[Crown]:
+        """All entries of some kinds, in the order of their ids."""
+        with self.reading() as connection:
+            return _log(connection, acts)
+
+    def newest_ruling(self) -> int:
+        """A number that grows with every entry that changes who answers; 0 if there is none."""
+        (newest,) = self.read(_NEWEST)
+        return int(newest)
+
+    def ruling(self) -> Ruling:
+        """What the crown log rules; worked out again once its entries or the champions change."""
+        champions = sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
+        with self.reading() as connection:
+            stamp = connection.execute(sa.select(_NEWEST.scalar_subquery(), champions)).one()
+            if self._ruling[0] != stamp:
+                self._ruling = stamp, _ruling(connection) if stamp[0] else Ruling()
+        return self._ruling[1]
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
@@ -207,10 +187,10 @@ class Reader:
         of, record = tables.champions.c, tables.records.c
         wanted = sa.select(of.data).where(
             *rows.fits(tables.champions, problem=problem, regime=regime), rows.reigns(),
-            of.id.not_in(self.rulings.now().barred),
+            of.id.not_in(self.ruling().barred),
         )  # fmt: skip
         if confirmed:
-            wanted = wanted.where(of.id.in_(self.rulings.confirmed()))
+            wanted = wanted.where(of.id.in_(rules_of(self.crown_log((Act.CONFIRM, Act.DOUBT)), ()).confirmed))
         if kernel is not None:
             of_kernel = rows.fits(tables.records, kernels={kernel: ""})
             wanted = wanted.join(tables.records, of.record == record.number).where(*of_kernel)
@@ -223,13 +203,9 @@ class Reader:
                 return champions[0]
         return None
 
-    def is_chosen(self, champion: Champion) -> bool:
-        """True if it answers because of a pin, a rollback or a freeze: nothing published comes before it."""
-        return champion.id in self.rulings.now().chosen
-
     def is_behind(self, champion: Champion) -> bool:
         """True if the library was seen to be faster than a champion, and nobody pinned it."""
-        return champion.id in self.rulings.now().behind
+        return champion.id in self.ruling().behind
 
     def crowned(self, device: DeviceInfo | str | None = None) -> set[tuple[ProblemKey, str]]:
         """Returns the problems and regimes that have a champion on a device, or on any, in one query."""
@@ -237,7 +213,7 @@ class Reader:
         wanted = (
             sa.select(*tables.problems.c, of.regime)
             .join(tables.champions, of.problem == tables.problems.c.number)
-            .where(rows.reigns(), of.id.not_in(self.rulings.now().barred))
+            .where(rows.reigns(), of.id.not_in(self.ruling().barred))
             .distinct()
         )
         if device is not None:
@@ -262,7 +238,7 @@ class Reader:
         """
         of = tables.champions.c
         named = rows.fits(tables.champions, operation=operation, device=device, regime=regime)
-        barred = [] if history else [of.id.not_in(self.rulings.now().barred)]
+        barred = [] if history else [of.id.not_in(self.ruling().barred)]
         when = of.crowned_at if history else rows.rank_in_time(of.crowned_at)
         wanted = sa.select(of.data).where(*named, rows.reigns(), *barred).order_by(when, of.id)
         champions = sorted(self.read(wanted), key=lambda champion: champion.place)

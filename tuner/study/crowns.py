@@ -133,7 +133,7 @@ def reigns(
         fits = champion.id in ids or all(wanted in ("", fact) for wanted, fact in facts)
         if fits and problem in (None, place.problem):
             by_place.setdefault(place, []).append(champion)
-    log = sorted(store.rulings.log(), key=lambda entry: (rank_in_time(entry.made_at), entry.id))
+    log = sorted(store.crown_log(), key=lambda entry: (rank_in_time(entry.made_at), entry.id))
     return [
         Reign(
             place,

@@ -93,7 +93,7 @@ def test_what_was_stored_is_read_as_it_was_written(
         champion = store.champion(record.problem, "GPU-1", "cold")
         assert len(store.records()) == 34
         assert len(list(listing.stream(store, Retraction))) == (schema >= "0003")
-        log, sentinels, events = store.rulings.log(), stored.sentinels(store), stored.events(store)
+        log, sentinels, events = store.crown_log(), stored.sentinels(store), stored.events(store)
     assert record.problem == ProblemKey("gemm", (("m", 64), ("n", 64), ("k", 64)), "float32", "nn")
     assert record.device == DeviceInfo(
         "NVIDIA H200", "cuda", uuid="GPU-1", architecture="sm_90", driver="580.1", sm_count=132

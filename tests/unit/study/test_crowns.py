@@ -134,12 +134,12 @@ def test_the_log_travels_with_the_records(store: Store, tmp_path: Path) -> None:
     exchange.export(store, tmp_path / "all.jsonl")
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
         exchange.take(other, tmp_path / "all.jsonl")
-        assert other.rulings.log() == store.rulings.log()
+        assert other.crown_log() == store.crown_log()
         assert tile_of(other) == 32
         again = exchange.take(other, tmp_path / "all.jsonl")
         assert again.records == again.champions == 0
     copied = [each for each in readable(ledger_file(tmp_path / "other.db")) if isinstance(each, Crown)]
-    assert sorted(each.id for each in copied) == [each.id for each in store.rulings.log()]
+    assert sorted(each.id for each in copied) == [each.id for each in store.crown_log()]
 
 
 def test_the_command_line_says_who_and_why(tmp_path: Path) -> None:
