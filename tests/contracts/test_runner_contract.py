@@ -13,9 +13,8 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, write_device
 
 from tuner.devices.detect import find
-from tuner.fleet.clusters import ClusterRequest, connected
-from tuner.fleet.orders import identity_of
-from tuner.fleet.runner import Admission, ClaimLedger, ClusterRunner
+from tuner.fleet.clusters import connected
+from tuner.fleet.runner import ClaimLedger, ClusterRunner
 from tuner.night.night import LocalRunner
 from tuner.night.plan import read_plan
 from tuner.night.work import Assignment, Done, Place, Runner, kernels_of
@@ -37,7 +36,7 @@ def made(
     (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [100, 2000000000]\n')
     found, plan = find(spec), read_plan(folder / "plan.toml")
     item = plan.items[0]
-    work = Assignment("0", item, kernels_of(item, "cuda"), 0, (30.0,), "", 120.0, 2.0, None, 1, "random")
+    work = Assignment("0", item, kernels_of(item, "cuda"), 0, (30.0,), 120.0, 2.0, None, 1, "random")
     work = replace(work, item=replace(item, trials=20))
     with ExitStack() as stack:
         store = stack.enter_context(Store.open(f"sqlite:///{folder}/studies.db"))
@@ -46,12 +45,9 @@ def made(
             stack.callback(here.stop, "the test is over")
             yield here, work, store
             return
-        cluster = stack.enter_context(connected(ClusterRequest("local", (found,), folder=folder / "workers")))
-        runner = ClusterRunner(
-            cluster.client,
-            ClaimLedger(store, f"sqlite:///{folder}/studies.db"),
-            Admission(identity_of([str(item.file)])),
-        )
+        client = stack.enter_context(connected("local", (found,), folder=folder / "workers"))
+        ledger = ClaimLedger(store, f"sqlite:///{folder}/studies.db")
+        runner = ClusterRunner(client, ledger, [str(item.file)])
         stack.callback(runner.stop, "the test is over")
         yield runner, work, store
 
@@ -87,7 +83,7 @@ def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, A
     assert (part.trials, part.why) == (20, "all trials are done")
     assert first.trials["total"] == 20
     assert first.spent_s > 0
-    assert first.finished is None
+    assert not first.is_last
     # Its trials are over, so more of them need a study that is opened anew.
     more = replace(work, item=replace(work.item, trials=None), turn=7, library=first.library)
     second = ran(runner, more)
@@ -96,11 +92,10 @@ def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, A
     assert second.trials["total"] == LEGAL
     third = ran(runner, replace(more, turn=8, parts=(), why="done"))
     assert third.opening_s is None, "the study was open"
-    assert third.finished is not None
-    assert third.finished.champion is not None
-    assert third.finished.champion.record.config == BEST
+    assert third.champion is not None
+    assert third.champion.record.config == BEST
     (champion,) = store.champions()
-    assert champion.id == third.finished.champion.id
+    assert champion.id == third.champion.id
     trials = store.records(role=Role.TRIAL)
     assert len({tuple(each.config.items()) for each in trials}) == len(trials) == LEGAL
     assert {each.device.uuid for each in store.records()} == {free(runner).info.uuid}

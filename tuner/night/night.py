@@ -15,7 +15,7 @@ from tuner.lookup.demand import most_wanted
 from tuner.model.survey import refit_if_possible, run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
 from tuner.night.plan import Plan, PlanItem, SurveyItem, budget_s
-from tuner.night.work import Assignment, Done, Finished, Part, Place
+from tuner.night.work import Assignment, Done, Part, Place
 from tuner.results.objectives import limit_for
 from tuner.results.record import Wanted
 from tuner.store import Store
@@ -72,7 +72,10 @@ class Stage:
                     break
             if not work.parts:
                 result = study.finals()
-                done.finished = Finished(result.champion, result.progress.reasons, result.front)
+                done.champion, done.front = result.champion, result.front
+                if result.champion is None:
+                    reasons = (f"{name}: {reason}" for name, reason in result.progress.reasons.items())
+                    done.failed = f"nothing measured: {'; '.join(reasons) or result.stopped}"
         except (InputError, NothingFound) as error:
             done.failed = str(error)
         finally:

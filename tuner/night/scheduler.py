@@ -19,6 +19,7 @@ from tuner.errors import InputError
 from tuner.night.claims import patiently
 from tuner.night.plan import Plan, PlanItem, asks_for
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
+from tuner.results.record import ProblemKey
 from tuner.search import Budget
 from tuner.store import Store
 from tuner.study.progress import finals_share_s
@@ -32,8 +33,8 @@ TOO_LATE = "the deadline came first"
 MOST_LOST = 3
 #: Seconds after which places that have come or gone are looked for.
 POLL_S = 0.5
-#: A step of the night: a problem, the parts of its slice (none for finals), and why its finals are due.
-_Step = tuple[NightItem, tuple[float, ...], str]
+#: A step of the night: a problem, and the parts of its slice; none for finals.
+_Step = tuple[NightItem, tuple[float, ...]]
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Night:
     warned: Callable[[str], None] = lambda text: None
     clock: Callable[[], float] = time.monotonic
     lanes: dict[str, Lane] = field(default_factory=dict, init=False)
+    _ended: list[NightItem] = field(default_factory=list, init=False)
 
     def run(self, runner: Runner, before: Callable[[], None] = lambda: None) -> Iterator[NightItem]:
         """Hands out work until nothing is left, and yields each problem's result as soon as it is known.
@@ -90,13 +92,12 @@ class Night:
                         runner.start(place, work)
                 for lane in self.lanes.values():
                     lane.expire()
-                    yield from lane.results()
-                if all(lane.over for lane in self.lanes.values()):
+                yield from self._results()
+                if not self.left:
                     break
                 for place, work, done in runner.wait(POLL_S):
-                    lane = self._lane_of(place, runner)
-                    lane.take(place, work, done)
-                    yield from lane.results()
+                    self._lane_of(place, runner).take(place, work, done)
+                    yield from self._results()
             yield from self._without_device(TOO_LATE if self.left_s() <= 0 else "")
         finally:
             for place, work, done in runner.stop("the night was stopped"):
@@ -115,8 +116,13 @@ class Night:
 
     def unfinished(self, why: str) -> list[NightItem]:
         """Returns the remaining results if the night was ended from outside."""
-        begun = [problem for lane in self.lanes.values() for problem in lane.unfinished(why)]
-        return [*begun, *self._without_device(why)]
+        for lane in self.lanes.values():
+            lane.leave(why)
+        return [*self._results(), *self._without_device(why)]
+
+    def end(self, problem: NightItem) -> None:
+        """A problem has its result."""
+        self._ended.append(problem)
 
     def left_s(self) -> float:
         """Seconds left; infinite without an end."""
@@ -125,11 +131,16 @@ class Night:
     @property
     def left(self) -> int:
         """Number of problems that have no result yet."""
-        return sum(lane.left for lane in list(self.lanes.values()))
+        return sum(len(lane.unfinished) for lane in list(self.lanes.values()))
 
     def wants(self, device: DeviceInfo) -> bool:
         """True if some problem asks for a device."""
         return any(asks_for(item.devices, device) for item in self.plan.items)
+
+    def _results(self) -> list[NightItem]:
+        """The results that became known since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def _without_device(self, why: str) -> Iterator[NightItem]:
         """Problems for which no place came."""
@@ -160,6 +171,7 @@ class Lane:
 
     Attributes:
         device: A device of the model.
+        unfinished: Name -> problem, of those without a result.
     """
 
     def __init__(self, night: Night, place: Place, places: Callable[[], int] = lambda: 1) -> None:
@@ -175,26 +187,24 @@ class Lane:
         self._standing = Standing(night.store, place.info, place.versions)
         # A plan may have many thousand problems, and no step may look at each of them.
         self._problems: dict[str, NightItem] = {}
-        self._unfinished: dict[str, NightItem] = {}
+        self.unfinished: dict[str, NightItem] = {}
         self._open_at: dict[str, NightItem] = {}
-        self._ended: list[NightItem] = []
 
     def enlist(self, number: int, item: PlanItem) -> NightItem:
         """Adds a problem of the plan; its state is not ``waiting`` if there is nothing to do for it.
 
         Looking up finished work takes milliseconds, and a plan may have many thousand problems.
         """
-        name = f"{number}: {item.problem}"
-        problem = NightItem(item, name=name, limit_s=math.inf if item.seconds is None else item.seconds)
+        problem = NightItem(item, name=f"{number}: {item.problem}")
         if self._night.left_s() <= 0:
             problem.ended("not reached", TOO_LATE)
         else:
             self._look_up(problem)
-        self._problems[name] = problem
+        self._problems[problem.name] = problem
         if problem.state == "waiting":
-            self._unfinished[name] = problem
+            self.unfinished[problem.name] = problem
         else:
-            self._ended.append(problem)
+            self._night.end(problem)
         return problem
 
     def _look_up(self, problem: NightItem) -> None:
@@ -215,57 +225,41 @@ class Lane:
 
     def begin(self) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
-        uses = self._standing.uses
-        ranks = {
-            name: (not problem.stale, -uses(problem.item) if problem.stale else 0.0)
-            for name, problem in self._unfinished.items()
-        }
-        self._budget = Budget(sorted(ranks, key=lambda name: ranks[name]))
-        self._slices = Slices(self._night.left_s, self._unfinished.values(), self._places)
-        count, holds = len(ranks), self._slices.holds
+
+        def rank(problem: NightItem) -> tuple[bool, float]:
+            key = ProblemKey.of(problem.item.problem)
+            return not problem.stale, -self._standing.savings.get(key, 0.0) if problem.stale else 0.0
+
+        problems = sorted(self.unfinished.values(), key=rank)
+        self._budget = Budget(problem.name for problem in problems)
+        self._slices = Slices(self._night.left_s, problems, self._places)
+        count, left_s, holds = len(problems), max(self._night.left_s(), 0.0), self._slices.holds
         if holds < count:
             self._night.warned(
-                f"{count} problems are to be tuned, and {max(self._night.left_s(), 0.0):.0f} s hold about "
-                f"{holds} of them: each needs to open the device, {LEAST_SLICE_S:.0f} s at least and its "
-                f"finals. Others are reported as not reached; give more time, or a shorter plan"
+                f"{count} problems are to be tuned, and {left_s:.0f} s hold about {holds:.0f} of them: each "
+                f"needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others are "
+                f"reported as not reached; give more time, or a shorter plan"
             )
-
-    @property
-    def over(self) -> bool:
-        """True if nothing is left to do, and all results were taken."""
-        return not (self._unfinished or self._ended)
-
-    @property
-    def left(self) -> int:
-        """Number of problems that have no result yet."""
-        return len(self._unfinished)
-
-    def results(self) -> list[NightItem]:
-        """Returns the results that became known since the last call."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def unfinished(self, why: str) -> list[NightItem]:
-        """Returns the remaining results if the night was ended from outside."""
-        for problem in self._unfinished.values():
-            problem.left(why)
-        return [*self.results(), *self._unfinished.values()]
 
     def next(self, place: Place) -> Assignment | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
         here = self._open_at.get(place.name)
-        step = self._due(here) or self._slice(here) or self._time_is_up(here)
+        step = self._finals(here, due=True) or self._slice(here) or self._finals(here, due=False)
         if step is None:
             self._leave_all()
             return None
         return self._work(place, *step)
 
-    def _due(self, here: NightItem | None) -> _Step | None:
-        """Finals whose search has ended: of the problem open here, or of one whose place was lost."""
-        if here is not None and here.due:
-            return here, (), here.due
-        due = (problem for problem in self._slices.begun.values() if problem.due and problem.idle)
-        return next(((problem, (), problem.due) for problem in due), None)
+    def _finals(self, here: NightItem | None, due: bool) -> _Step | None:
+        """Finals of the problem open here, or of one that was begun and is open nowhere.
+
+        Args:
+            here: The problem that is open on the place, if one is.
+            due: True for one whose search has ended; False for any, as there is no time to go on.
+        """
+        idle = (problem for problem in self._slices.begun.values() if problem.idle)
+        able = itertools.chain([here] if here else [], idle)
+        return next(((problem, ()) for problem in able if problem.due or not due), None)
 
     def _slice(self, here: NightItem | None) -> _Step | None:
         """A slice of the most valuable problem; if there is time for all, the open one continues."""
@@ -274,34 +268,33 @@ class Lane:
             return None
         problem, seconds = chosen
         # The first slice has two halves: only the second shows what a problem gains.
-        return problem, (seconds,) if problem.slices else (seconds / 2, seconds / 2), ""
+        return problem, (seconds,) if problem.slices else (seconds / 2, seconds / 2)
 
     def _candidates(self, here: NightItem | None) -> Iterator[NightItem]:
         if here is not None and not here.due and not self._slices.contended:
             yield here
         for name in itertools.chain(self._budget.waiting, self._budget.running):
-            problem = self._unfinished[name]
+            problem = self.unfinished[name]
             # What is open on another free place, that place goes on with, or gives up.
             if not problem.due and (problem.idle or problem is here):
                 yield problem
 
-    def _time_is_up(self, here: NightItem | None) -> _Step | None:
-        """Finals of a begun problem for which there is no time to go on."""
-        problem = here or next((begun for begun in self._slices.begun.values() if begun.idle), None)
-        return None if problem is None else (problem, (), TIME_IS_UP)
-
     def _leave_all(self) -> None:
         """Leaves all, unless some place is at work or holds a study open: the remaining time only shrinks."""
         if all(problem.idle for problem in self._slices.begun.values()):
-            for problem in list(self._unfinished.values()):
-                self._end(problem.left(TOO_LATE))
+            self.leave(TOO_LATE)
+
+    def leave(self, why: str) -> None:
+        """Ends all problems that have no result yet."""
+        for problem in list(self.unfinished.values()):
+            self._end(problem, "searched" if problem.begun else "not reached", why)
 
     def expire(self) -> None:
         """Ends what no place is left to end, once the time is up."""
         if self._night.left_s() <= 0 and not self._places():
             self._leave_all()
 
-    def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...], why: str) -> Assignment:
+    def _work(self, place: Place, problem: NightItem, parts: tuple[float, ...]) -> Assignment:
         night, left_s, turn = self._night, self._night.left_s(), problem.turn
         if not problem.begun:
             self._slices.begin(problem)
@@ -311,7 +304,7 @@ class Lane:
         problem.place, problem.at_work, problem.turn = place.name, True, turn + 1
         seconds = min(problem.rest_s, left_s)
         return Assignment(
-            problem.name, problem.item, problem.kernels, turn, parts, why,
+            problem.name, problem.item, problem.kernels, turn, parts,
             seconds=None if math.isinf(seconds) else max(seconds, 1.0),
             finals_s=min(problem.finals_s, max(left_s, 1.0)), library=problem.libraries.get(place.info.uuid),
             seed=night.seed, sampler=night.plan.defaults.sampler,
@@ -327,13 +320,10 @@ class Lane:
         """Counts what was done for a problem on a place, which is free then; the study may be open."""
         problem = self._problems[work.name]
         problem.at_work = False
-        if done.opening_s is not None:
-            self._slices.opened(problem, done.opening_s)
         if done.library is not None:
             problem.libraries.setdefault(place.info.uuid, done.library)
-        if not done.lost:
-            planned_s = sum(part.seconds for part in done.parts) if done.parts else problem.finals_s
-            self._slices.worked(done.spent_s - (done.opening_s or 0.0) - planned_s)
+        planned_s = sum(part.seconds for part in done.parts) if done.parts else problem.finals_s
+        self._slices.worked(done.opening_s, None if done.lost else done.spent_s - planned_s)
         problem.trials = done.trials or problem.trials
         problem.worked(place, len(done.parts), done.spent_s)
         return problem
@@ -341,13 +331,16 @@ class Lane:
     def take(self, place: Place, work: Assignment, done: Done) -> None:
         """Takes what came of the work of a place."""
         problem = self.count(place, work, done)
-        if done.lost or done.failed or done.finished is not None:
+        if done.lost or done.is_last:
             self.close(place)
         if done.lost:
             if not done.cut:
                 self._lost(problem, done.lost)
-        elif done.failed or done.finished is not None:
-            self._finish(problem, done)
+        elif done.failed:
+            self._end(problem, "failed", done.failed)
+        elif done.champion is not None:
+            self._end(problem, "tuned", problem.due or TIME_IS_UP)
+            problem.after, problem.front = done.champion, done.front
         else:
             problem.lost = 0
             self._report(problem, done)
@@ -363,29 +356,15 @@ class Lane:
     def _lost(self, problem: NightItem, why: str) -> None:
         """Hands the work out again, unless too many places were lost on it."""
         problem.lost += 1
-        if problem.lost >= MOST_LOST and problem.name in self._unfinished:
-            all_lost = f"{problem.lost} places in a row were lost on it, the last: {why}"
-            self._end(problem.ended("failed", all_lost))
+        if problem.lost >= MOST_LOST:
+            self._end(problem, "failed", f"{problem.lost} places in a row were lost on it, the last: {why}")
 
-    def _finish(self, problem: NightItem, done: Done) -> None:
-        """A problem has failed, or had its finals."""
-        finished, why = done.finished, problem.due or TIME_IS_UP
-        if finished is not None and finished.champion is not None:
-            problem.ended("tuned", why)
-            problem.after, problem.front = finished.champion, finished.front
-        elif finished is not None:
-            failures = "; ".join(f"{name}: {reason}" for name, reason in finished.reasons.items())
-            problem.ended("failed", f"nothing measured: {failures or why}")
-        else:
-            problem.ended("failed", done.failed)
-        self._end(problem)
-
-    def _end(self, problem: NightItem) -> None:
-        """A problem has its result."""
-        if self._unfinished.pop(problem.name, None) is not None:
+    def _end(self, problem: NightItem, state: str, why: str) -> None:
+        """A problem has its result, unless it had one before."""
+        if self.unfinished.pop(problem.name, None) is not None:
             self._budget.stop(problem.name)
             self._slices.leave(problem)
-            self._ended.append(problem)
+            self._night.end(problem.ended(state, why))
 
 
 # --- slices --------------------------------------------
@@ -433,7 +412,7 @@ class Slices:
         #: Limit in seconds -> number of problems with it that were not begun.
         self._waiting = Counter(problem.limit_s for problem in problems)
         self._openings_s, self._beyonds_s = deque[float](maxlen=LATEST), deque[float](maxlen=LATEST)
-        self._usual_opening_s, self._usual_beyond_s = OPENING_S, 0.0
+        self._opening_s, self._beyond_s = OPENING_S, 0.0
 
     @property
     def contended(self) -> bool:
@@ -442,36 +421,32 @@ class Slices:
         return allowed_s + sum(problem.rest_s for problem in self.begun.values()) > CONTENDED * self._all_s()
 
     @property
-    def holds(self) -> int:
-        """Returns for how many of the problems not begun there is time: opening, a slice and finals."""
-        free_s, holds = self._all_s(), 0
-        for limit_s, count in sorted(self._waiting.items()):
-            finals_s = finals_share_s(None if math.isinf(limit_s) else limit_s / SLICES)
-            least_s = self._usual_opening_s + min(LEAST_SLICE_S, limit_s) + finals_s
-            taken = count if math.isinf(free_s) else min(count, int(free_s / least_s))
-            holds, free_s = holds + taken, free_s - taken * least_s
-        return holds
+    def holds(self) -> float:
+        """For about how many problems there is time: opening, a least slice and finals."""
+        return self._all_s() // (self._opening_s + LEAST_SLICE_S + finals_share_s(LEAST_SLICE_S))
 
     @property
     def spare(self) -> bool:
         """True if there is time for more of a problem after a first slice for all that were not begun."""
-        opening_s = self._usual_opening_s
         first_s = sum(
-            count * (opening_s + self._wanted_s(limit_s, opening_s) + self._finals_s(limit_s))
+            count * (self._opening_s + self._wanted_s(limit_s) + self._finals_s(limit_s))
             for limit_s, count in self._waiting.items()
         )
         return self._room_s() - first_s / self._count >= LEAST_SLICE_S
 
-    def opened(self, problem: NightItem, seconds: float) -> None:
-        """Records how long opening the device for a problem took."""
-        problem.opening_s = max(seconds, problem.opening_s)
-        self._openings_s.append(seconds)
-        self._usual_opening_s = statistics.median(self._openings_s)
+    def worked(self, opening_s: float | None, more_s: float | None) -> None:
+        """Records how long a piece of work took.
 
-    def worked(self, beyond_s: float) -> None:
-        """Records how many seconds a piece of work took beyond its opening and what it was given."""
-        self._beyonds_s.append(max(beyond_s, 0.0))
-        self._usual_beyond_s = statistics.median(self._beyonds_s)
+        Args:
+            opening_s: Seconds of opening its study; None if it was open.
+            more_s: Seconds of all of it beyond those that it was given; None if it was lost.
+        """
+        if opening_s is not None:
+            self._openings_s.append(opening_s)
+            self._opening_s = statistics.median(self._openings_s)
+        if more_s is not None:
+            self._beyonds_s.append(max(more_s - (opening_s or 0.0), 0.0))
+            self._beyond_s = statistics.median(self._beyonds_s)
 
     def begin(self, problem: NightItem) -> None:
         """Reserves time for the finals of a problem."""
@@ -509,12 +484,11 @@ class Slices:
 
         If the device is not open, opening it comes first.
         """
-        opening_s = self._opening_s(problem)
-        room_s -= 0.0 if is_open else opening_s
-        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self._usual_beyond_s
+        room_s -= 0.0 if is_open else self._opening_s
+        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self._beyond_s
         if room_s < min(LEAST_SLICE_S, problem.rest_s):
             return 0.0
-        wanted_s = self._wanted_s(problem.limit_s, opening_s)
+        wanted_s = self._wanted_s(problem.limit_s)
         if problem.rest_s - problem.finals_s - wanted_s < LEAST_SLICE_S:
             # The rest would be too short for a slice of its own.
             wanted_s = problem.rest_s
@@ -535,22 +509,18 @@ class Slices:
         their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
         """
         kept_s = [
-            problem.finals_s + self._usual_beyond_s + (0.0 if problem.place else self._opening_s(problem))
+            problem.finals_s + self._beyond_s + (0.0 if problem.place else self._opening_s)
             for problem in self.begun.values()
         ]
         share = 1 / self._count
         return self.left_s() - sum(kept_s) * share - max(kept_s, default=0.0) * (1 - share)
 
-    def _opening_s(self, problem: NightItem) -> float:
-        """Returns its earlier duration for this problem, or else the usual one."""
-        return problem.opening_s or self._usual_opening_s
-
     def _fair_s(self, limit_s: float) -> float:
         problems = max(self._waiting.total() + len(self.begun), 1)
         return min(limit_s, self.left_s(), self._all_s() / problems)
 
-    def _wanted_s(self, limit_s: float, opening_s: float) -> float:
-        least_s = max(LEAST_SLICE_S, OPENINGS * opening_s)
+    def _wanted_s(self, limit_s: float) -> float:
+        least_s = max(LEAST_SLICE_S, OPENINGS * self._opening_s)
         return min(max(self._fair_s(limit_s) / SLICES, least_s), max(MOST_SLICE_S, least_s))
 
     def _finals_s(self, limit_s: float) -> float:

@@ -15,11 +15,11 @@ from tuner.devices.detect import DetectedDevice
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError
 from tuner.night.plan import PlanItem
-from tuner.night.stored import Player, Sentinel, joined_of
+from tuner.night.stored import Player, Sentinel, joined_of, savings
 from tuner.results.measurement import OTHERS_GPU, Measurement
 from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
-from tuner.store import Store, watched
+from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
 from tuner.study.session import check_fits
 from tuner.workers.bench import CompiledConfig, Turns
@@ -213,11 +213,6 @@ def choose(
     able.sort(key=lambda problem: -uses.get(ProblemKey.of(problem.problem), 0.0))
     left += [f"{problem.problem}: {most} others are used more" for problem in able[most:]]
     return able[:most], left
-
-
-def savings(store: Store, device: DeviceInfo) -> dict[ProblemKey, float]:
-    """Seconds that programs would have saved with a champion of a problem, as far as counted."""
-    return {wanted.problem: wanted.saves_s for wanted in watched.demand(store, device=device.name)}
 
 
 def watched_of(candidate: PlanItem, reign: Reign, target: str) -> Watched | None:

@@ -13,7 +13,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results import codec
 from tuner.results.record import Id, ProblemKey, checked_id, new_id, utc_now
 from tuner.results.sentinel import BOUND, CHAMPION, Shift, shift
-from tuner.store import rows, tables
+from tuner.store import rows, tables, watched
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -219,3 +219,8 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
     with store.reading() as connection:
         latest = connection.execute(wanted.order_by(of.at.desc(), of.number.desc()).limit(limit)).all()
     return [NightEvent(*row) for row in reversed(latest) if row.data is not None]
+
+
+def savings(store: Reader, device: DeviceInfo) -> dict[ProblemKey, float]:
+    """Seconds that programs would have saved with a champion of a problem, as far as counted."""
+    return {wanted.problem: wanted.saves_s for wanted in watched.demand(store, device=device.name)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
@@ -13,10 +14,11 @@ from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.night.plan import PlanItem
+from tuner.night.stored import savings
 from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
 from tuner.results.record import Champion, ProblemKey, Record, Role
-from tuner.store import Store, watched
+from tuner.store import Store
 from tuner.study.requests import StudyRequest
 from tuner.study.session import study_name
 
@@ -47,7 +49,6 @@ class Assignment:
         turn: How often the problem was worked on before. A study that is still open goes on only with the next
             turn; otherwise it lacks what was measured elsewhere.
         parts: Seconds of each part of the slice; empty for finals.
-        why: For finals, why the search ended.
         seconds: Seconds of the study from its opening on; None without a limit.
         finals_s: Seconds of these kept for the finals.
         library: The library's measurement on this board, from when the problem was first opened there.
@@ -60,21 +61,18 @@ class Assignment:
     kernels: tuple[Kernel, ...]
     turn: int
     parts: tuple[float, ...]
-    why: str
     seconds: float | None
     finals_s: float
     library: Measurement | None
     seed: int
     sampler: str
 
-    def request(self, found: tuple[DetectedDevice, ...]) -> StudyRequest:
+    def request(self, devices: tuple[DetectedDevice, ...]) -> StudyRequest:
         """What the study is asked on some devices."""
         item = self.item
         return StudyRequest(
-            problem=item.problem, kernels=self.kernels, found=found, regime=item.regime, seconds=self.seconds,
-            trials=item.trials, seed=self.seed, sampler=self.sampler,
-            objectives=item.objectives, error_limit=item.error_limit, finals_s=self.finals_s,
-            library=self.library, drop=not item.kernels,
+            item.problem, self.kernels, devices, item.regime, self.seconds, item.trials, self.seed,
+            self.sampler, item.objectives, item.error_limit, not item.kernels, self.finals_s, self.library,
         )  # fmt: skip
 
 
@@ -95,21 +93,6 @@ class Part:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The result of finals.
-
-    Attributes:
-        champion: The champion; None if nothing was measured.
-        reasons: Failed outcome -> the first reason for it.
-        front: The Pareto front, if there are several objectives.
-    """
-
-    champion: Champion | None
-    reasons: Mapping[str, str]
-    front: Front | None = None
-
-
 @dataclass
 class Done:
     """What came of a piece of work.
@@ -121,8 +104,9 @@ class Done:
         trials: Counts as in `tuner.study.progress.Progress.totals`; empty if the study was not opened.
         tried: How many of these trials this piece of work made.
         spent_s: Seconds of all of it.
-        finished: The result of the finals.
-        failed: A reason why the problem cannot be tuned; empty if it can.
+        champion: The champion of the finals, if they were held.
+        front: Their Pareto front, if there are several objectives.
+        failed: A reason why the problem cannot be tuned, or has no champion; empty if there is none.
         lost: Why the work did not come to its end, through no fault of the problem.
         cut: True if it was ended on purpose, so that nothing is to blame.
     """
@@ -133,10 +117,16 @@ class Done:
     trials: Mapping[str, int] = field(default_factory=dict)
     tried: int = 0
     spent_s: float = 0.0
-    finished: Finished | None = None
+    champion: Champion | None = None
+    front: Front | None = None
     failed: str = ""
     lost: str = ""
     cut: bool = False
+
+    @property
+    def is_last(self) -> bool:
+        """True if nothing is left to do for the problem."""
+        return self.champion is not None or bool(self.failed)
 
 
 class Runner(Protocol):
@@ -178,7 +168,6 @@ class NightItem:
 
     Attributes:
         item: The plan's item.
-        limit_s: Seconds that the plan allows it; infinite without a limit.
         state: ``waiting``; in the end ``tuned``, ``done before`` or ``failed``; without finals, for lack of
             time or because the night was interrupted, ``searched``, whose trials count, or ``not reached``.
         before: The champion before this night.
@@ -191,11 +180,8 @@ class NightItem:
         stale: What had changed since the champion before; empty if nothing had.
         name: Unique in the night.
         kernels: The competing kernels.
-        spent_s: Seconds so far.
-        slices: Slices so far.
         begun: True from the first slice on.
         finals_s: Seconds kept for its finals; known once it has begun.
-        opening_s: Seconds that opening the device for it took; 0 before that.
         libraries: Board -> the library's measurement from when the problem was first opened there.
         turn: How often it was worked on.
         place: Name of the place where its study is open; empty if it is not.
@@ -215,12 +201,8 @@ class NightItem:
     stale: str = ""
     name: str = ""
     kernels: tuple[Kernel, ...] = ()
-    limit_s: float = math.inf
-    spent_s: float = 0.0
-    slices: int = 0
     begun: bool = False
     finals_s: float = 0.0
-    opening_s: float = 0.0
     libraries: dict[str, Measurement] = field(default_factory=dict)
     turn: int = 0
     place: str = ""
@@ -229,9 +211,24 @@ class NightItem:
     lost: int = 0
 
     @property
+    def limit_s(self) -> float:
+        """Seconds that the plan allows it; infinite without a limit."""
+        return math.inf if self.item.seconds is None else self.item.seconds
+
+    @property
     def rest_s(self) -> float:
         """Seconds that the plan still allows."""
         return max(self.limit_s - self.spent_s, 0.0)
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds so far."""
+        return float(sum(there["seconds"] for there in self.places.values()))
+
+    @property
+    def slices(self) -> int:
+        """Slices so far."""
+        return sum(there["slices"] for there in self.places.values())
 
     @property
     def idle(self) -> bool:
@@ -240,8 +237,6 @@ class NightItem:
 
     def worked(self, place: Place, slices: int, seconds: float) -> None:
         """Counts time that was spent on it."""
-        self.slices += slices
-        self.spent_s += seconds
         there = self.places.setdefault(place.name, {"board": place.info.uuid, "slices": 0, "seconds": 0.0})
         there["slices"] += slices
         there["seconds"] += seconds
@@ -250,10 +245,6 @@ class NightItem:
         """Gives it a result in which the champion before still reigns; returns it."""
         self.state, self.why, self.after = state, why, self.before
         return self
-
-    def left(self, why: str) -> NightItem:
-        """Ends it without finals."""
-        return self.ended("searched" if self.begun else "not reached", why)
 
     @property
     def improvement(self) -> float | None:
@@ -338,7 +329,6 @@ class Standing:
         self._store, self._device = store, device
         self._versions = versions or {"compiler": installed_compiler(device.kind)}
         self._crowned = store.crowned(device)
-        self._uses: dict[ProblemKey, float] | None = None
 
     def champion(self, item: PlanItem) -> Champion | None:
         """Returns the reigning champion of a problem."""
@@ -352,10 +342,6 @@ class Standing:
         if champion is None or not _accurate(champion, item) or self._store.is_behind(champion):
             return False
         name = study_of(item, self._device, kernels)
-        held = champion.record.study == name and not self._is_outdated(champion.record, item)
-        if held and not champion.doubts:
-            return True
-        # The champion may come from a later study of other kernels or objectives.
         finals = self._store.records(problem=ProblemKey.of(item.problem), device=self._device, role=Role.FINAL)
         mine = [record for record in finals if record.study == name and not self._is_outdated(record, item)]
         runs = {record.session for record in mine}
@@ -369,12 +355,10 @@ class Standing:
         behind = "the library was seen to be faster" if self._store.is_behind(champion) else ""
         return why if stale else behind
 
-    def uses(self, item: PlanItem) -> float:
-        """Seconds that programs would have saved with a champion of this problem, as far as counted."""
-        if self._uses is None:
-            counted = watched.demand(self._store, device=self._device.name)
-            self._uses = {wanted.problem: wanted.saves_s for wanted in counted}
-        return self._uses.get(ProblemKey.of(item.problem), 0.0)
+    @cached_property
+    def savings(self) -> dict[ProblemKey, float]:
+        """See `tuner.night.stored.savings`."""
+        return savings(self._store, self._device)
 
     def _is_outdated(self, record: Record, item: PlanItem) -> bool:
         """True if kernel, compiler, driver or library of a record here are known to have changed."""

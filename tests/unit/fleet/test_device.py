@@ -19,7 +19,7 @@ from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.errors import LockedByAnother
 from tuner.fleet import device_plugin
-from tuner.fleet.orders import Database, Greeting, Order, identity_of
+from tuner.fleet.orders import Database, Greeting, Order
 from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.store import Store
 
@@ -59,7 +59,7 @@ class Bench:
         self, claim: int = 1, turn: int = 0, parts: tuple[float, ...] = (10.0,), study: str = ""
     ) -> Order:
         """A slice, or finals."""
-        work = Assignment("0", self.item, (), turn, parts, "", 60.0, 1.0, None, 1, "random")
+        work = Assignment("0", self.item, (), turn, parts, 60.0, 1.0, None, 1, "random")
         return Order.of(work, "night", claim, study or self.study, self.database)
 
     def run(self, *tasks: Callable[[], Any], beside: Callable[[], Any] = lambda: None) -> list[Any]:
@@ -108,7 +108,7 @@ def test_slices_of_an_open_study_then_its_finals(bench: Bench) -> None:
     assert third.done.opening_s is not None, "others have worked on it since"
     assert (third.done.trials["total"], third.done.tried) == (6, 2)
     assert finals.done.tried == 0
-    assert finals.done.finished is not None
+    assert finals.done.champion is not None
 
 
 def test_work_is_stopped_in_an_orderly_way(bench: Bench) -> None:
@@ -183,7 +183,7 @@ def test_a_device_that_another_process_holds_is_told(bench: Bench) -> None:
     with ExitStack() as stack:
         stack.enter_context(device_lock(find(bench.device.spec).info, "tune gemm"))
         stack.enter_context(pytest.raises(LockedByAnother, match="one process at a time times on a device"))
-        bench.run(lambda: bench.device.greet(Greeting(identity_of(), bench.database)))
+        bench.run(lambda: bench.device.greet(Greeting((), bench.database)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.fake_device import TOY, write_device
@@ -19,7 +18,7 @@ from tuner.fleet.orders import WorkAnswer
 from tuner.fleet.runner import ClaimLedger
 from tuner.night.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
 from tuner.night.plan import read_plan
-from tuner.night.work import Assignment, Done, Finished, Place, kernels_of
+from tuner.night.work import Assignment, Done, Place, kernels_of
 from tuner.results.record import Champion
 from tuner.store import Store
 
@@ -43,7 +42,7 @@ def work(here: Path) -> Assignment:
         shutil.copy(TOY.with_name(name), here)
     (here / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = 100\n')
     (item,) = read_plan(here / "plan.toml").items
-    return Assignment("0", item, kernels_of(item, "cuda"), 0, (10.0,), "", 60.0, 1.0, None, 1, "random")
+    return Assignment("0", item, kernels_of(item, "cuda"), 0, (10.0,), 60.0, 1.0, None, 1, "random")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_claim_ends_as_its_work_did(
 ) -> None:
     ledger = ClaimLedger(store, URL)
     order = ledger.order(place, work)
-    assert ledger.accept(WorkAnswer(order.claim, done)) is done
+    assert ledger.accept(WorkAnswer(order.claim, done))
     (claim,) = Claims(store).of(ledger.night)
     assert (claim.state, claim.trials) == (state, done.trials.get("total", 0))
 
@@ -76,8 +75,7 @@ def test_a_worker_that_comes_back_crowns_no_champion(
     store.crown(champion)
     assert store.champions() == []
     assert len(store.records()) == 1, "its records count"
-    finished: Any = Finished(champion, {})
-    assert ledger.accept(WorkAnswer(late.claim, Done(finished=finished))) is None
+    assert not ledger.accept(WorkAnswer(late.claim, Done(champion=champion)))
     store.claim = ledger.order(place, replace(work, parts=(), turn=1)).claim
     store.crown(champion)
     assert len(store.champions()) == 1
@@ -89,14 +87,14 @@ def test_claims_of_a_coordinator_that_died_are_ended_by_the_next(
     died = ClaimLedger(store, URL)
     died.order(place, work)
     following = ClaimLedger(store, URL)
-    assert [(each.state, each.why) for each in Claims(store).of(died.night)] == [
+    assert [(claim.state, claim.why) for claim in Claims(store).of(died.night)] == [
         (LOST, "its coordinator is gone")
     ]
     following.order(place, work)
     died.close()
-    assert [each.state for each in Claims(store).of(following.night)] == [RUNNING], "a night ends its own"
+    assert [claim.state for claim in Claims(store).of(following.night)] == [RUNNING], "a night ends its own"
     following.close()
-    assert [each.state for each in Claims(store).of(following.night)] == [LOST]
+    assert [claim.state for claim in Claims(store).of(following.night)] == [LOST]
 
 
 def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends(
