@@ -356,13 +356,19 @@ def stats(db: str, as_json: bool) -> None:
     """Count records by operation and device."""
     with Store.open(db, read_only=True) as store:
         tallies, surveyed = listing.tallies(store), listing.survey_tallies(store)
-        keys = listing.tallies_json(store)
-    counts = ("problems", "trials", "failed", "finals", "champions", "taken back")
-    rows = [(*tally[:7], tally.retracted, f"{tally.first[:10]} to {tally.last[:10]}") for tally in tallies]
-    show(as_json, keys, "", ("operation", "device", *counts, "measured"), rows)
+    names = ("operation", "device", "problems", "trials", "failed", "finals", "champions")
+
+    def rows(tallied: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+        return [
+            (*(tally[name] for name in names), f"{tally['first'][:10]} to {tally['last'][:10]}")
+            for tally in tallied
+        ]
+
+    columns = (*names, "taken back", "measured")
+    show(as_json, [*tallies, *surveyed], "", columns, rows(tallies, *names, "retracted"))
     if surveyed and not as_json:
-        parts = [(*tally[:4], f"{tally.first[:10]} to {tally.last[:10]}") for tally in surveyed]
-        table("surveys", ("operation", "device", "regime", "timings", "measured"), parts)
+        named = ("operation", "device", "regime", "timings")
+        table("surveys", (*named, "measured"), rows(surveyed, *named))
 
 
 @records.command()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import itertools
 import math
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
 
 from tuner.declare.catalogue import kernels_json
 from tuner.errors import InputError, NothingFound
@@ -25,14 +21,12 @@ from tuner.results.codec import storable
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, Record, Retraction, Role
 from tuner.results.survey import Kept
-from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text, view_of
-from tuner.service.responses import Reads, Sends, answered, service_of
+from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text
+from tuner.service.responses import Present, Reads, Sends, Serves
 from tuner.service.snapshots import OpenSnapshot
-from tuner.service.state import Service
 from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
 from tuner.store.listing import Selection
-from tuner.store.reading import Reader
 from tuner.study.crowns import champions_page, history_of
 
 #: Refused lines whose reasons are told.
@@ -41,8 +35,6 @@ REASONS = 100
 MOST_PACKED, MOST_BYTES, LEAST_UNPACKED, MOST_PACKED_TIMES = 2 << 30, 8 << 30, 16 << 20, 100
 #: Characters of a name, and of any other text, such as a compiler's messages.
 LONGEST_NAME, LONGEST_TEXT = 200, 100_000
-#: Seconds between two looks whether a sender is still there.
-LOOK_EVERY_S = 1.0
 #: What is counted of the lines that a program sends.
 COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
@@ -59,85 +51,88 @@ Selected = Annotated[Selection, Depends(_selection)]
 
 
 @router.get("/kernels", summary="Kernels with their parameters and constraints")
-async def kernels(request: Request, caller: Reads, operation: Text = "", target: Text = "") -> Response:
+def kernels(caller: Reads, operation: Text = "", target: Text = "") -> dict[str, Any]:
     """As `tuner kernels --json`."""
-    return await answered(request, lambda _: {"kernels": kernels_json(builtin_now(), operation, target)})
+    return {"kernels": kernels_json(builtin_now(), operation, target)}
 
 
 @router.get("/operations", summary="Operations: dims, dtypes, layouts")
-async def operations(request: Request, caller: Reads) -> Response:
+def operations(caller: Reads) -> dict[str, Any]:
     """What can be asked about."""
     names = ("name", "dims", "dtypes", "layouts")
     declared = builtin_now().operations.values()
-    described = [{name: getattr(operation, name) for name in names} for operation in declared]
-    return await answered(request, lambda _: {"operations": described})
+    return {"operations": [{name: getattr(operation, name) for name in names} for operation in declared]}
 
 
 @router.get("/devices", summary="Devices of the records, and of this node")
-async def devices(request: Request, caller: Reads) -> Response:
+def devices(service: Serves, view: Present, caller: Reads) -> dict[str, Any]:
     """`here` are those that jobs may use, as `tuner devices --json` tells them."""
-    here = [named[0].to_json() for named in service_of(request).pool.devices.values()]
-    return await answered(
-        request, lambda view: {"devices": [info.to_json() for info in view.snapshot.devices()], "here": here}
-    )
+    here = [device.to_json() for device in service.pool.devices.values()]
+    return {"devices": [info.to_json() for info in view.snapshot.devices()], "here": here}
 
 
 @router.get("/problems", summary="Problems that were measured")
-async def problems(
-    request: Request, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> Response:
+def problems(
+    view: Present, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> dict[str, Any]:
     """A page; `next` is the `after` of the next one, null after the last."""
-    return await answered(request, lambda view: problems_page(view.store, wanted, after, limit))
+    device = wanted.device.casefold()
+    fitting = [
+        measured.to_json()
+        for measured in listing.problems(view.store)
+        if wanted.has(measured.problem) and wanted.regime in ("", measured.regime)
+        if device in ("", measured.device.name.casefold(), measured.device.uuid.casefold())
+    ]
+    more = after + limit if len(fitting) > after + limit else None
+    return {"problems": fitting[after : after + limit], "count": len(fitting), "next": more}
 
 
 @router.get("/champions", summary="The present champions")
-async def champions(
-    request: Request, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> Response:
+def champions(
+    view: Present, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> dict[str, Any]:
     """A page; `next` is the `after` of the next one, null after the last."""
-    return await answered(request, lambda view: champions_page(view.store, wanted, after, limit))
+    return champions_page(view.store, wanted, after, limit)
 
 
 @router.get("/champions/history", summary="The champions that a problem has had")
-async def history(request: Request, caller: Reads, question: AsQuery) -> Response:
+def history(service: Serves, caller: Reads, asked: AsQuery) -> dict[str, Any]:
     """Oldest first, the present one last, each with what it was compared with."""
-    view, asked = await view_of(request, question.snapshot), question.read()
-
-    def champions(view: OpenSnapshot) -> dict[str, Any]:
-        answered_question = view.answer(asked).question
-        assert answered_question is not None, "an answer has its question"
-        return history_of(view.store, asked.problem, answered_question.device, asked.regime)
-
-    return await answered(request, champions, view)
+    view, question = service.cache.view(asked.snapshot), asked.read()
+    device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
+    return history_of(view.store, question.problem, device, question.regime)
 
 
 @router.get("/records", summary="Records, the latest first")
-async def records(
-    request: Request, caller: Reads, wanted: Selected, role: Role | None = None,
-    outcome: Outcome | None = None, before: After = 0, limit: Limit = 50,
-) -> Response:  # fmt: skip
+def records(
+    view: Present, caller: Reads, wanted: Selected, role: Role | None = None, outcome: Outcome | None = None,
+    before: After = 0, limit: Limit = 50,
+) -> dict[str, Any]:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
     only = [chosen.value for chosen in (role, outcome) if chosen is not None]
-    return await answered(request, lambda view: _records_page(view.store, wanted, only, before, limit))
+    latest = listing.latest(view.store, wanted, limit + 1, before=before, only=only)
+    gone = retracting.retracted(view.store, [record.id for _, record in latest])
+    page = [listing.record_json(record, gone.get(record.id)) for _, record in latest[:limit]]
+    return {"records": page, "next": latest[limit - 1][0] if len(latest) > limit else None}
 
 
 @router.get("/records/{record_id}", summary="Everything stored about a record")
-async def record(request: Request, caller: Reads, record_id: str) -> Response:
+def record(view: Present, caller: Reads, record_id: str) -> dict[str, Any]:
     """As `tuner records show --json`, of published results, too; a record that was taken back is marked."""
-    return await answered(request, lambda view: listing.record_json(*known_record(view, record_id)))
+    return listing.record_json(*known_record(view, record_id))
 
 
 @router.get("/stats", summary="Counts of records by operation and device")
-async def stats(request: Request, caller: Reads) -> Response:
+def stats(view: Present, caller: Reads) -> dict[str, Any]:
     """As `tuner records stats --json`."""
-    return await answered(request, lambda view: {"tallies": listing.tallies_json(view.store)})
+    return {"tallies": [*listing.tallies(view.store), *listing.survey_tallies(view.store)]}
 
 
 @router.get("/wanted", summary="Problems that were asked and have no exact answer")
-async def wanted(request: Request, caller: Reads, operation: Text = "", limit: Limit = 100) -> Response:
+def wanted(service: Serves, caller: Reads, operation: Text = "", limit: Limit = 100) -> dict[str, Any]:
     """Those first by which tuning is expected to save the most time."""
-    store = service_of(request).store
-    return await answered(request, lambda _: wanted_json(store, operation, limit))
+    demand = watched.demand(service.store, operation=operation)
+    return {"wanted": [problem.to_json() for problem in demand[:limit]]}
 
 
 _LINES = {
@@ -152,7 +147,7 @@ _LINES = {
     openapi_extra={"requestBody": _LINES},
     max_body_size=MOST_PACKED,
 )
-async def take(request: Request, caller: Sends) -> Response:
+async def take(request: Request, service: Serves, caller: Sends) -> dict[str, Any]:
     """Stores the lines that are new; the same lines can be sent any number of times.
 
     Lines that are no records are refused one by one, with the reason; the others are stored.
@@ -161,41 +156,12 @@ async def take(request: Request, caller: Sends) -> Response:
         async for piece in request.stream():
             await file.write(piece)
         await file.flush()
-        storing = asyncio.create_task(_take(service_of(request), Path(str(file.name))))
-        leaving = asyncio.create_task(_until_gone(request))
-        try:
-            await asyncio.wait((storing, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not storing.done():
-                raise HTTPException(499, "the sender is gone; what was stored stays")
-            return JSONResponse(storing.result())
-        finally:
-            storing.cancel()
-            leaving.cancel()
+        path = Path(str(file.name))
+        return await anyio.to_thread.run_sync(take_file, service.store, path, limiter=service.taking)
 
 
-async def _take(service: Service, path: Path) -> dict[str, Any]:
-    """Stores a file in a thread, which ends soon if this is cancelled: sender or server are gone."""
-    is_over = threading.Event()
-    work = functools.partial(take_file, service.store, path, is_over.is_set)
-    try:
-        async with service.taking:
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=service.working)
-    finally:
-        is_over.set()
-
-
-async def _until_gone(request: Request) -> None:
-    while not await request.is_disconnected():
-        await asyncio.sleep(LOOK_EVERY_S)
-
-
-def take_file(store: Store, path: Path, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+def take_file(store: Store, path: Path) -> dict[str, Any]:
     """Stores what is new of a file of records, in batches: what was stored stays if a later line is damaged.
-
-    Args:
-        store: The store.
-        path: The file.
-        is_over: Tells after each batch whether nobody waits for the answer any more.
 
     Returns:
         ``lines``, counts of new ``records``, ``champions``, ``retractions`` and ``surveys``, and of what was
@@ -208,7 +174,7 @@ def take_file(store: Store, path: Path, is_over: Callable[[], bool] = lambda: Fa
     most_bytes = min(MOST_BYTES, LEAST_UNPACKED + MOST_PACKED_TIMES * path.stat().st_size)
     file, counts, reasons = LinesFile(path, most_bytes=most_bytes), Counter[str](), list[dict[str, Any]]()
     lines = file.contents()
-    while not is_over() and (batch := list(itertools.islice(lines, BATCH))):
+    while (batch := list(itertools.islice(lines, BATCH))):
         batch = batch[:-1] if file.damage else batch
         flaws = {number: item if isinstance(item, str) else flaw_of(item) for number, item in batch}
         counts.update(asdict(taken(store, [line for line in batch if not flaws[line[0]]])))
@@ -272,31 +238,3 @@ def known_record(view: OpenSnapshot, record_id: str) -> tuple[Record, Retraction
                 if record is not None and record.id == record_id:
                     return record, None
         raise
-
-
-def _records_page(
-    store: Reader, wanted: Selection, only: Sequence[str], before: int, limit: int
-) -> dict[str, Any]:
-    """A page of records, newest first, and where the next page begins; see `tuner.store.listing.latest`."""
-    found = listing.latest(store, wanted, limit + 1, before=before, only=only)
-    gone = retracting.retracted(store, [record.id for _, record in found])
-    page = [listing.record_json(record, gone.get(record.id)) for _, record in found[:limit]]
-    return {"records": page, "next": found[limit - 1][0] if len(found) > limit else None}
-
-
-def problems_page(store: Reader, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
-    """A page of problems that were measured, with counts of their trials."""
-
-    def fits(measured: listing.MeasuredProblem) -> bool:
-        device = wanted.device.casefold()
-        names = "", measured.device.name.casefold(), measured.device.uuid.casefold()
-        return wanted.has(measured.problem) and wanted.regime in ("", measured.regime) and device in names
-
-    found = [measured.to_json() for measured in listing.problems(store) if fits(measured)]
-    more = after + limit if len(found) > after + limit else None
-    return {"problems": found[after : after + limit], "count": len(found), "next": more}
-
-
-def wanted_json(store: Reader, operation: str = "", limit: int = 100) -> dict[str, Any]:
-    """What was asked and has no exact answer."""
-    return {"wanted": [problem.to_json() for problem in watched.demand(store, operation=operation)[:limit]]}

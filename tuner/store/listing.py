@@ -164,116 +164,63 @@ def trials(
 # --- counts --------------------------------------------
 
 
-class RecordTally(NamedTuple):
-    """Counts for one operation on one device.
+def tallies(store: Reader) -> list[dict[str, Any]]:
+    """Counts of records and champions by operation and device, and when the first and the last was measured.
 
-    Attributes:
-        operation: Name.
-        device: Name.
-        problems: Number of different problems.
-        trials: Records of trials.
-        failed: Trials whose outcome is neither MEASURED nor PRUNED.
-        finals: Records of finals and of the library.
-        champions: Champions ever crowned and not retracted.
-        first: Time of the first measurement; ISO 8601, UTC.
-        last: Time of the last measurement.
-        retracted: Retracted records; no other count includes them.
+    Records that were taken back are in ``retracted`` alone, and in the times. A trial whose outcome is neither
+    MEASURED nor PRUNED is ``failed``; ``finals`` are records of finals and of the library.
     """
-
-    operation: str
-    device: str
-    problems: int
-    trials: int
-    failed: int
-    finals: int
-    champions: int
-    first: str
-    last: str
-    retracted: int = 0
-
-
-def tallies(store: Reader) -> list[RecordTally]:
-    """Counts records and champions, by operation and device."""
-    of, problem, device = tables.records, tables.problems.c, tables.devices.c
-    stands = rows.stands()
-    is_trial = sa.and_(of.c.role == Role.TRIAL.value, stands)
-    is_other = sa.and_(of.c.role != Role.TRIAL.value, stands)
-    failed = sa.and_(is_trial, of.c.outcome.in_([outcome.value for outcome in Outcome if outcome.failed]))
-
-    def grouped(table: sa.Table, *columns: sa.ColumnElement[Any]) -> Any:
-        return (
-            sa.select(problem.operation, device.name, *columns)
-            .select_from(table)
-            .join(tables.problems, table.c.problem == problem.number)
-            .join(tables.devices, table.c.device == device.number)
-            .group_by(problem.operation, device.name)
-            .order_by(problem.operation, device.name)
-        )
-
-    counted = grouped(
-        of, sa.func.count(of.c.problem.distinct()), *map(_sum, (is_trial, failed, is_other)),
-        sa.func.min(of.c.measured_at), sa.func.max(of.c.measured_at), _sum(sa.not_(stands)),
+    of, stands = tables.records.c, rows.stands()
+    is_trial = of.role == Role.TRIAL.value
+    failed = of.outcome.in_([outcome.value for outcome in Outcome if outcome.failed])
+    counted = _by_operation_and_device(
+        tables.records,
+        problems=sa.func.count(of.problem.distinct()), trials=_sum(is_trial, stands),
+        failed=_sum(is_trial, stands, failed), finals=_sum(~is_trial, stands),
+        first=sa.func.min(of.measured_at), last=sa.func.max(of.measured_at), retracted=_sum(~stands),
     )  # fmt: skip
+    crowned = _by_operation_and_device(tables.champions, champions=_sum(rows.reigns()))
     with store.reading() as connection:
-        crowned = {
-            (operation, name): count
-            for operation, name, count in connection.execute(grouped(tables.champions, _sum(rows.reigns())))
-        }
+        champions = {(row.operation, row.device): row.champions for row in connection.execute(crowned)}
         return [
-            RecordTally(*(*row[:6], crowned.get((row[0], row[1]), 0), *row[6:]))
+            {**row._mapping, "champions": champions.get((row.operation, row.device), 0)}
             for row in connection.execute(counted)
         ]
 
 
-def _sum(condition: Any) -> Any:
-    return sa.func.sum(sa.case((condition, 1), else_=0))
+def _by_operation_and_device(table: sa.Table, **columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    place = tables.problems.c.operation, tables.devices.c.name.label("device")
+    return (
+        sa.select(*place, *(column.label(name) for name, column in columns.items()))
+        .join_from(table, tables.problems)
+        .join(tables.devices, table.c.device == tables.devices.c.number)
+        .group_by(*place)
+        .order_by(*place)
+    )
 
 
-class SurveyTally(NamedTuple):
-    """How much was surveyed of one operation on one device in one regime.
-
-    Attributes:
-        operation: Name.
-        device: Name.
-        regime: How time was taken.
-        timings: How many, failures among them.
-        stored_bytes: What they take in the database.
-        first: When the first part was stored; ISO 8601, UTC.
-        last: When the last was.
-    """
-
-    operation: str
-    device: str
-    regime: str
-    timings: int
-    stored_bytes: int
-    first: str
-    last: str
+def _sum(*conditions: Any) -> Any:
+    return sa.func.sum(sa.case((sa.and_(*conditions), 1), else_=0))
 
 
-def survey_tallies(store: Reader) -> list[SurveyTally]:
-    """How much was surveyed and not taken back, by operation, device and regime."""
-    of, name = tables.surveys.c, tables.devices.c.name
-    stored_bytes = sa.func.sum(sa.func.length(of.data, type_=sa.Integer))
+def survey_tallies(store: Reader) -> list[dict[str, Any]]:
+    """How much was surveyed and not taken back, by operation, device and regime; failures count as timings."""
+    of = tables.surveys.c
+    place = of.operation, tables.devices.c.name.label("device"), of.regime
+    counts = {
+        "timings": sa.func.sum(of.timings), "first": sa.func.min(of.measured_at),
+        "last": sa.func.max(of.measured_at),
+        "stored_bytes": sa.func.sum(sa.func.length(of.data, type_=sa.Integer)),
+    }  # fmt: skip
     wanted = (
-        sa.select(
-            of.operation, name, of.regime, sa.func.sum(of.timings), stored_bytes, sa.func.min(of.measured_at),
-            sa.func.max(of.measured_at),
-        )
-        .join(tables.devices, of.device == tables.devices.c.number)
+        sa.select(*place, *(column.label(name) for name, column in counts.items()))
+        .join_from(tables.surveys, tables.devices)
         .where(rows.stands(tables.surveys))
-        .group_by(of.operation, name, of.regime)
-        .order_by(of.operation, name, of.regime)
-    )  # fmt: skip
+        .group_by(*place)
+        .order_by(*place)
+    )
     with store.reading() as connection:
-        return [SurveyTally(*row) for row in connection.execute(wanted)]
-
-
-def tallies_json(store: Reader) -> list[dict[str, Any]]:
-    """Counts of records by operation and device, then those of surveys."""
-    return [
-        *(tally._asdict() for tally in tallies(store)), *(tally._asdict() for tally in survey_tallies(store)),
-    ]  # fmt: skip
+        return [dict(row._mapping) for row in connection.execute(wanted)]
 
 
 class MeasuredProblem(NamedTuple):

@@ -1,6 +1,6 @@
 """The SELECTs of lookups: the fastest times of every problem of an operation, found by index.
 
-They do not read full records: a row has what ranking needs, and its record's number in this database.
+They do not read full records: a row has what ranking needs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Outcomes whose times count. Pruned configs were timed, too, and are slow.
 TIMED = (Outcome.MEASURED.value, Outcome.PRUNED.value)
-#: Columns that a row of the matrix is of.
-PAIR = "problem", "device"
 
 
 class ConfigTime(NamedTuple):
@@ -34,7 +32,6 @@ class ConfigTime(NamedTuple):
         config: The config as JSON text; equal configs of one kernel have equal texts.
         role: Why it was measured: a value of `Role`.
         time_s: Median in seconds.
-        number: The record's number in this database.
         measured_at: ISO 8601, UTC.
     """
 
@@ -45,7 +42,6 @@ class ConfigTime(NamedTuple):
     config: str
     role: str
     time_s: float
-    number: int
     measured_at: str
 
 
@@ -102,45 +98,38 @@ def fastest(store: Reader, query: Subject, rows_at_most: int) -> list[list[Confi
     with store.reading() as connection:
         names, numbers = _Names(connection, query), connection.execute(pairs).all()
         some = (
-            sa.select(of.kernel, of.config, of.role, of.time_s, of.number, of.measured_at)
-            .where(of.problem == sa.bindparam("problem"), of.device == sa.bindparam("device"))
+            sa.select(of.kernel, of.config, of.role, of.time_s, of.measured_at)
+            .where(of.problem == sa.bindparam("of_problem"), of.device == sa.bindparam("on_device"))
             .where(*timed, of.outcome.in_(TIMED))
             .order_by(of.time_s)
             .limit(max(8, rows_at_most // max(1, len(numbers))))
         )
         return [
-            [names.row(*pair, *row) for row in connection.execute(some, dict(zip(PAIR, pair, strict=True)))]
-            for pair in numbers
+            [
+                names.row(problem, device, *row)
+                for row in connection.execute(some, {"of_problem": problem, "on_device": device})
+            ]
+            for problem, device in numbers
         ]
 
 
 def crowned(store: Reader, query: Subject) -> list[Crowned]:
     """Returns the champion that answers for every problem of an operation on every device of a kind."""
-    barred = store.ruling().barred
-    champion, record = tables.champions.c, tables.records
-    later = tables.champions.alias("later")
-    last = (
-        sa.select(sa.func.max(rows.rank_in_time(later.c.crowned_at)))
-        .where(*(later.c[name] == champion[name] for name in (*PAIR, "regime")))
-        .where(rows.reigns(later), later.c.id.not_in(barred))
-        .correlate(tables.champions)
-        .scalar_subquery()
-    )
+    champion, record = tables.champions.c, tables.records.c
+    of_record = record.kernel, record.config, record.role, record.time_s, record.measured_at
     wanted = (
-        sa.select(
-            champion.problem, champion.device, record.c.kernel, record.c.config, record.c.role, record.c.time_s,
-            record.c.number, record.c.measured_at, champion.speedup, champion.crowned_at,
-        )
-        .join(record, champion.record == record.c.number)
+        sa.select(champion.problem, champion.device, *of_record, champion.speedup, champion.crowned_at)
+        .join(tables.records, champion.record == record.number)
         .join(tables.problems, champion.problem == tables.problems.c.number)
         .join(tables.devices, champion.device == tables.devices.c.number)
-        .where(*_these(query), champion.regime == query.regime, record.c.time_s.is_not(None))
-        .where(rows.rank_in_time(champion.crowned_at) == last, rows.reigns(), champion.id.not_in(barred))
-        .order_by(champion.crowned_at, champion.id)
-    )  # fmt: skip
+        .where(*_these(query), champion.regime == query.regime, record.time_s.is_not(None))
+        .where(rows.reigns(), champion.id.not_in(store.ruling().barred))
+        .order_by(rows.rank_in_time(champion.crowned_at), champion.id)
+    )
     with store.reading() as connection:
         names = _Names(connection, query)
-        return [Crowned(names.row(*row[:8]), row.speedup, row.crowned_at) for row in connection.execute(wanted)]
+        last = {(row.problem, row.device): row for row in connection.execute(wanted)}
+        return [Crowned(names.row(*row[:7]), row.speedup, row.crowned_at) for row in last.values()]
 
 
 def _these(query: Subject) -> tuple[Any, ...]:
