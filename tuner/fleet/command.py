@@ -14,17 +14,19 @@ import click
 
 from tuner.cli.formatting import duration
 from tuner.declare.hardware import DeviceInfo
-from tuner.fleet.job_progress import telling_job
 from tuner.night.plan import Plan
+from tuner.study import job_files
+from tuner.study.progress import Progress, job_note
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tuner.fleet.clusters import Certificates, Cluster
     from tuner.night.command import NightResult, Printer
 
 
 F = TypeVar("F", bound=Callable[..., object])
+#: Workers that the page of a job names.
+MOST_WORKERS = 64
 
 
 def tls_options(command: F) -> F:
@@ -34,14 +36,9 @@ def tls_options(command: F) -> F:
         ("--tls-cert", "Certificate of this process, PEM."),
         ("--tls-ca", "Certificate of the authority, PEM."),
     ):
-        command = click.option(name, type=click.Path(path_type=Path), help=text)(command)
+        file = click.Path(path_type=Path, exists=True, dir_okay=False)
+        command = click.option(name, type=file, help=text)(command)
     return command
-
-
-def _certificates(options: Mapping[str, Any]) -> Certificates:
-    from tuner.fleet.clusters import Certificates
-
-    return Certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
 
 
 @click.command()
@@ -51,9 +48,17 @@ def _certificates(options: Mapping[str, Any]) -> Certificates:
 )
 @click.option("--name", default="", help="Name of the worker; default: the machine and the device.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For its own records and caches.")
-@click.option("--idle-exit", type=float, metavar="S", help="End after so many seconds without work.")
-@click.option("--lifetime", type=float, metavar="S", help="End after so many seconds; a slice ends orderly.")
-@click.option("--stall", type=float, default=240.0, metavar="S", help="Limit without progress.  [default: 240]")
+@click.option(
+    "--idle-exit", "idle_exit_s", type=float, default=math.inf, metavar="S",
+    help="End after so many seconds without work.",
+)  # fmt: skip
+@click.option(
+    "--lifetime", "lifetime_s", type=float, default=math.inf, metavar="S",
+    help="End after so many seconds; a slice ends orderly.",
+)  # fmt: skip
+@click.option(
+    "--stall", "stall_s", type=float, default=240.0, metavar="S", help="Limit without progress.  [default: 240]"
+)
 @click.option("--interface", default="", metavar="NAME", help="Network interface, e.g. eth0 or ib0.")
 @click.option(
     "--db", envvar="TUNER_DB", default="", metavar="URL",
@@ -61,42 +66,29 @@ def _certificates(options: Mapping[str, Any]) -> Certificates:
 )  # fmt: skip
 @tls_options
 def worker(
-    scheduler: str, devices: str, name: str, folder: Path | None, idle_exit: float | None,
-    lifetime: float | None, stall: float, interface: str, db: str, **tls: Any,
-) -> None:  # fmt: skip
+    devices: str, db: str, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None, **options: Any
+) -> None:
     """Work for a fleet: one process for each device, which takes slices of nights.
 
     The worker runs what the scheduler's clients send, as Dask does: connect it to a scheduler that you trust,
     and let nobody else reach that scheduler.
     """
     from tuner.devices.detect import find_each
-    from tuner.fleet.clusters import check_installed, quiet
+    from tuner.fleet.clusters import check_installed, security
 
     check_installed()
-    quiet()
-    security = _certificates(tls).security("worker")
+    tls = security("worker", (tls_ca, tls_cert, tls_key))
     from tuner.fleet.worker import WorkerOptions, serve
 
     url = "" if db.startswith("sqlite") else db
-    serve(
-        find_each(devices),
-        WorkerOptions(scheduler, folder, name, url, idle_exit, lifetime, stall, security, interface),
-    )
+    serve(find_each(devices), WorkerOptions(url=url, security=tls, **options))
 
 
 def print_job(cluster: str) -> None:
-    """Prints the script of a batch system's jobs.
+    """Prints the script of a batch system's jobs; see `tuner.fleet.clusters.job_script`."""
+    from tuner.fleet.clusters import job_script
 
-    Raises:
-        InputError: The cluster is no batch system, or the site's settings are wrong.
-    """
-    from tuner.errors import InputError
-    from tuner.fleet.clusters import QUEUES, job_script
-
-    kind, _, path = cluster.partition(":")
-    if kind not in QUEUES:
-        raise InputError(f"--job-script takes --cluster slurm:FILE.toml or pbs:FILE.toml, got {cluster!r}")
-    click.echo(job_script(kind, Path(path)))
+    click.echo(job_script(cluster))
 
 
 def run_fleet(
@@ -117,10 +109,9 @@ def run_fleet(
         EnvironmentTrouble: The cluster or the database cannot be used.
         LockedByAnother: Another coordinator works with the database.
     """
-    from tuner.fleet.clusters import ClusterRequest, check_installed, connected, local_devices, quiet
+    from tuner.fleet.clusters import check_installed, connected, local_devices
 
     check_installed()
-    quiet()
     from tuner.fleet.runner import of_models, runner_of
     from tuner.night.claims import Claims
     from tuner.night.command import conducted
@@ -137,17 +128,16 @@ def run_fleet(
     device, is_local = options["device"], options["cluster"] == "local"
     devices = local_devices(device or plan.device) if is_local else ()
     plan = plan if is_local else _on_devices(plan, tuple(filter(None, device.split(","))))
-    request = ClusterRequest(options["cluster"], devices, _certificates(options))
+    tls = [options[name] for name in ("tls_ca", "tls_cert", "tls_key")]
     with (
         Store.open(db) as store, database_lock(db, DeviceInfo("a fleet", "fleet", uuid="fleet"), "a fleet"),
-        Claims(store).coordinating() as hold, connected(request) as cluster,
+        Claims(store).coordinating() as hold, connected(options["cluster"], devices, tls) as client,
     ):  # fmt: skip
-        on_server = db.startswith("postgresql")
-        night = Night(
-            plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn,
-        )  # fmt: skip
+        night = Night(plan, store, seed, deadline_s, options["again"], printer.slice, printer.warn)
         watch = NightWatch(store, (), plan, printer.say, why_none="no worker came")
-        runner = runner_of(night, cluster.client, absolute_url(db), hold, anywhere=on_server)
+        on_server = db.startswith("postgresql")
+        runner = runner_of(night, client, absolute_url(db), hold, anywhere=on_server)
+        runner.looked = lambda: job_files.tell("fleet", lambda: job_of_fleet(snapshot()))
 
         def begin() -> None:
             """Has each worker time the sentinels of its board, before any slice."""
@@ -157,9 +147,11 @@ def run_fleet(
         def snapshot() -> dict[str, Any]:
             return runner.snapshot(night.left_s(), night.left)
 
-        with _shown(snapshot, cluster, printer.quiet), telling_job(snapshot):
+        printer.say(f"scheduler {client.scheduler.address}")
+        with _shown(snapshot, printer.quiet):
             result = conducted(night, runner, watch, printer, begin)
         result.snapshot = snapshot()
+        job_files.tell("the night is over", lambda: job_of_fleet(result.snapshot))
     return result
 
 
@@ -172,22 +164,38 @@ def _on_devices(plan: Plan, names: tuple[str, ...]) -> Plan:
 
 
 @contextlib.contextmanager
-def _shown(snapshot: Callable[[], dict[str, Any]], cluster: Cluster, quiet: bool) -> Iterator[None]:
-    """Shows all workers on a terminal, as long as the block runs."""
+def _shown(snapshot: Callable[[], dict[str, Any]], quiet: bool) -> Iterator[None]:
+    """Shows all workers on a terminal while the block runs; elsewhere at its end."""
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(stderr=True)
-    if not quiet:
-        pages = f"; Dask's pages: {cluster.dashboard}" if cluster.dashboard else ""
-        click.echo(f"scheduler {cluster.address}{pages}", err=True)
-    if quiet or not console.is_terminal:
+    console = Console(stderr=True, quiet=quiet)
+    if console.is_terminal and not quiet:
+        with Live(console=console, get_renderable=lambda: workers_table(snapshot()), refresh_per_second=2):
+            yield
+    else:
         yield
-        if not quiet:
-            console.print(workers_table(snapshot()))
-        return
-    with Live(console=console, get_renderable=lambda: workers_table(snapshot()), refresh_per_second=2):
-        yield
+        console.print(workers_table(snapshot()))
+
+
+def job_of_fleet(night: Mapping[str, Any]) -> dict[str, Any]:
+    """What the server that started a night as a job is told of its progress.
+
+    Args:
+        night: As for `workers_table`.
+    """
+    workers = night["workers"]
+    timed = [worker for worker in workers if worker["best_s"]]
+    best: dict[str, Any] = min(timed, key=lambda worker: float(worker["best_s"]), default={})
+    at_work = sum(worker["state"] == "works" for worker in workers)
+    progress = Progress(
+        f"{at_work} of {len(workers)} workers at work", sum(worker["trials"] for worker in workers),
+        best_s=best.get("best_s"), best=best.get("best", ""), baseline_s=best.get("baseline_s"),
+        left_s=night["left_s"], elapsed_s=night["elapsed_s"],
+    )  # fmt: skip
+    names = ("trials_per_minute", "slices", "problems_left")
+    fleet = {name: night[name] for name in names} | {"workers": workers[:MOST_WORKERS]}
+    return job_note("", progress) | {"fleet": fleet}
 
 
 def workers_table(snapshot: dict[str, Any]) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,56 +26,36 @@ from tuner.version import __version__
 SOURCES = (".py", ".cu", ".cuh", ".h", ".hpp", ".toml")
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The code on a machine.
-
-    Attributes:
-        version: Version of tile-tuner.
-        code: Hash of its modules.
-        kernels: Hash of the built-in kernels.
-        files: Path of a user's file -> hash of the sources beside it that bear its name, or are shared there.
-    """
-
-    version: str
-    code: str
-    kernels: str
-    files: tuple[tuple[str, str], ...] = ()
-
-
-def identity_of(files: Iterable[str] = ()) -> Identity:
-    """Reads the identity of this machine.
+def identity_of(files: Iterable[str] = ()) -> dict[str, str]:
+    """What this machine measures with: name -> version or hash, which is empty for a file that is not there.
 
     Args:
-        files: Absolute paths of users' kernel files.
+        files: Absolute paths of users' kernel files. Sources beside one that bear its name, or are shared
+            there, are part of it.
     """
-    package = Path(__file__).resolve().parents[1]
-    code = [path for path in package.rglob("*.py") if "kernels" not in path.relative_to(package).parts[:1]]
-    kernels = kernels_folder()
-    own = tuple((file, _hash(Path(file).parent, _beside(Path(file)))) for file in sorted(set(files)))
+    package, kernels = Path(__file__).resolve().parents[1], kernels_folder()
+    code = (path for path in package.rglob("*.py") if "kernels" not in path.relative_to(package).parts[:1])
     sources = (path for path in kernels.rglob("*") if path.suffix in SOURCES)
-    return Identity(__version__, _hash(package, code), _hash(kernels, sources), own)
+    return {
+        "tile-tuner": __version__, "code of tile-tuner": _hash(package, code),
+        "built-in kernels": _hash(kernels, sources),
+        **{f"kernel file {file}": _hash(Path(file).parent, _beside(Path(file))) for file in sorted(files)},
+    }  # fmt: skip
 
 
-def difference(ours: Identity, theirs: Identity) -> str:
+def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     """Says in words how another machine differs; empty if it does not.
 
     Args:
-        ours: The coordinator's.
+        ours: The coordinator's `identity_of`.
         theirs: The worker's.
     """
-    if ours.version != theirs.version:
-        return f"it has tile-tuner {theirs.version}, the coordinator {ours.version}; install the same version"
-    if ours.code != theirs.code:
-        return "its code of tile-tuner is another, of the same version; use the same checkout or wheel"
-    if ours.kernels != theirs.kernels:
-        return "its built-in kernels are others; use the same checkout or wheel"
-    there = dict(theirs.files)
-    for file, digest in ours.files:
-        if not there.get(file):
-            return f"it has no kernel file {file}; put the same one at the same path"
-        if there[file] != digest:
-            return f"its kernel file {file}, or a source beside it, is another; put the same one there"
+    for name, own in ours.items():
+        if theirs.get(name) != own:
+            return (
+                f"its {name} must be the coordinator's, {own}, got {theirs.get(name) or 'none'}; use the same "
+                f"checkout or wheel, and the same kernel files at the same paths"
+            )
     return ""
 
 
@@ -150,11 +130,11 @@ class Greeting:
     """A coordinator's first words to a worker.
 
     Attributes:
-        identity: The coordinator's code, kernels and files.
+        files: Users' kernel files of the night, whose hashes it wants to know.
         database: Where records go.
     """
 
-    identity: Identity
+    files: Sequence[str]
     database: Database
 
 
@@ -167,14 +147,14 @@ class WorkerReport:
         versions: Versions of compiler, driver and libraries there.
         complaints: What is wrong with its device or machine; empty if it is well.
         host: Name of its machine.
-        identity: Its code, kernels and files.
+        identity: Its code, kernels and files; see `identity_of`.
     """
 
     info: DeviceInfo
     versions: Mapping[str, str]
     complaints: tuple[str, ...] = ()
     host: str = ""
-    identity: Identity = Identity("", "", "")
+    identity: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,10 +238,8 @@ class WorkAnswer:
         claim: The order's claim.
         done: What came of it.
         trouble: Why the worker's device or machine is not to be used further; empty if it is well.
-        seconds: Seconds that the worker was busy with it.
     """
 
     claim: int
     done: Done
     trouble: str = ""
-    seconds: float = 0.0

@@ -90,8 +90,8 @@ class ClaimLedger:
         claim = patiently(lambda: self._claims.take(self.night, study, what, place.name, info.name, info.uuid))
         return orders.Order.of(work, self.night, claim, study, self.database)
 
-    def accept(self, answer: orders.WorkAnswer) -> Done | None:
-        """Ends the claim of an answer; None if it was lost before, so that only its records count.
+    def accept(self, answer: orders.WorkAnswer) -> bool:
+        """Ends the claim of an answer; False if it was lost before, so that only its records count.
 
         Raises:
             StoreTrouble: The database stays away.
@@ -100,12 +100,11 @@ class ClaimLedger:
         state, why = FAILED if done.failed or done.lost else DONE, done.lost or done.failed
         if done.lost and done.cut:
             state = STOPPED
-        ended = patiently(lambda: self._claims.end(answer.claim, state, why, done.trials.get("total")))
-        return done if ended else None
+        return patiently(lambda: self._claims.end(answer.claim, state, why, done.trials.get("total")))
 
-    def lost(self, claim: int, why: str) -> None:
+    def lost(self, claim: int, why: str, state: str = LOST) -> None:
         """Declares the worker of a claim dead: its records will count, its champion will not."""
-        patiently(lambda: self._claims.end(claim, LOST, why))
+        patiently(lambda: self._claims.end(claim, state, why))
 
     def close(self) -> None:
         """Ends the claims that are left of this night."""
@@ -120,7 +119,6 @@ class State(enum.StrEnum):
     WORKS = "works"
     TIMES = "times sentinels"
     REFUSED = "refused"
-    SILENT = "silent"
     GONE = "gone"
 
 
@@ -132,7 +130,7 @@ class Member:
         name: Its name.
         address: Dask's address.
         state: What it does.
-        why: Why it was refused, or is silent or gone.
+        why: Why it was refused, or is gone.
         place: Where slices run; None before it was greeted.
         host: Name of its machine.
         work: Its present work.
@@ -141,7 +139,6 @@ class Member:
         progress: What it last told of its progress.
         heard_s: `time.monotonic` when it was last heard to get further, or began.
         since_s: `time.monotonic` when its state began.
-        busy_s: Seconds that it worked, as it said itself.
         slices: Pieces of work that it brought to an end.
         trials: Trials that it tried in this night, so far as it told.
         trials_before: The same when its present work began.
@@ -159,7 +156,6 @@ class Member:
     progress: dict[str, Any] = field(default_factory=dict)
     heard_s: float = field(default_factory=time.monotonic)
     since_s: float = field(default_factory=time.monotonic)
-    busy_s: float = 0.0
     slices: int = 0
     trials: int = 0
     trials_before: int = 0
@@ -179,9 +175,9 @@ class Member:
         return {
             "name": self.name, "host": self.host, "device": info.name if info else "",
             "board": info.uuid if info else "", "state": self.state.value, "why": self.why, "doing": self.doing,
-            "slices": self.slices, "busy_s": self.busy_s, "trials": self.trials,
-            "trials_per_minute": self.trials / minutes, "best_s": progress.get("best_s"),
-            "best": progress.get("best", ""), "baseline_s": progress.get("baseline_s"),
+            "slices": self.slices, "trials": self.trials, "trials_per_minute": self.trials / minutes,
+            "best_s": progress.get("best_s"), "best": progress.get("best", ""),
+            "baseline_s": progress.get("baseline_s"),
         }  # fmt: skip
 
     @property
@@ -194,37 +190,6 @@ class Member:
         return f"{self.work.item.problem}: {stage}{what}"
 
 
-@dataclass(frozen=True)
-class Admission:
-    """Which workers may take part.
-
-    Attributes:
-        identity: The coordinator's code, kernels and files.
-        wanted: Says of a device whether the plan asks for it.
-        same_host: Name of the coordinator's machine if no other may take part; else empty.
-        silent_s: Seconds without progress after which a worker counts as lost.
-        recheck_s: Seconds after which a refused worker is looked at again.
-    """
-
-    identity: orders.Identity
-    wanted: Callable[[DeviceInfo], bool] = lambda info: True
-    same_host: str = ""
-    silent_s: float = SILENT_S
-    recheck_s: float = RECHECK_S
-
-    def why_not(self, report: orders.WorkerReport) -> str:
-        """Why a worker may not take part; empty if it may."""
-        if self.same_host and report.host != self.same_host:
-            return (
-                f"a SQLite file is written by one machine alone, {self.same_host}, and this is "
-                f"{report.host}; give --db postgresql://..., into which all machines can write"
-            )
-        unlike = orders.difference(self.identity, report.identity)
-        if unlike or report.complaints:
-            return unlike or "; ".join(report.complaints)
-        return "" if self.wanted(report.info) else f"the plan does not ask for {report.info.name}"
-
-
 class ClusterRunner:
     """A `Runner` on the workers of a cluster.
 
@@ -232,10 +197,16 @@ class ClusterRunner:
         ledger: The night's claims.
         members: All workers that there ever were, by name.
         timed: Worker -> its latest sentinels, a list for each pass, or why it has none.
+        looked: Called twice a second, after a look at the workers.
+        silent_s: Seconds without progress after which a worker counts as lost.
+        recheck_s: Seconds after which a refused worker is looked at again.
     """
 
+    silent_s, recheck_s = SILENT_S, RECHECK_S
+
     def __init__(
-        self, client: Any, ledger: ClaimLedger, admission: Admission,
+        self, client: Any, ledger: ClaimLedger, files: Collection[str] = (), same_host: str = "",
+        wanted: Callable[[DeviceInfo], bool] = lambda info: True,
         warned: Callable[[str], None] = lambda text: None,
     ) -> None:  # fmt: skip
         """Begins to look for workers.
@@ -243,12 +214,16 @@ class ClusterRunner:
         Args:
             client: Dask's client.
             ledger: The night's claims.
-            admission: Which workers may take part.
+            files: Users' kernel files of the night.
+            same_host: Name of the coordinator's machine if no other may take part; else empty.
+            wanted: Says of a device whether the plan asks for it.
             warned: Is told of workers that were lost.
         """
         self.ledger, self.members = ledger, dict[str, Member]()
         self.timed: dict[str, Timed] = {}
-        self._client, self._admission, self._warned = client, admission, warned
+        self.looked: Callable[[], None] = lambda: None
+        self._client, self._wanted, self._warned = client, wanted, warned
+        self._files, self._same_host, self._identity = tuple(files), same_host, orders.identity_of(files)
         self._ended: queue.SimpleQueue[tuple[Member, Any]] = queue.SimpleQueue()
         self._results: list[tuple[Place, Assignment, Done]] = []
         self._gone: list[Place] = []
@@ -299,19 +274,20 @@ class ClusterRunner:
         Raises:
             EnvironmentTrouble: All workers are refused, or the scheduler is gone.
         """
-        usable_s = time.monotonic()
-        while not self.free() and left_s() > 0:
-            self.wait(LOOK_S)
-            members = list(self.members.values())
-            if not members or any(member.state is not State.REFUSED for member in members):
-                usable_s = time.monotonic()
-            if time.monotonic() > usable_s + REFUSED_S:
+        free_s = usable_s = time.monotonic()
+        while left_s() > 0:
+            members, now_s = list(self.members.values()), time.monotonic()
+            if not self.free():
+                free_s = now_s
+            elif not self.members_in(State.CHECKED) or now_s > free_s + GREET_WITHIN_S:
+                break
+            if not members or len(self.members_in(State.REFUSED)) < len(members):
+                usable_s = now_s
+            elif now_s > usable_s + REFUSED_S:
                 reasons = "; ".join(f"{member.name}: {member.why}" for member in members)
                 raise EnvironmentTrouble(
                     f"a night needs a worker that can take part, all are refused: {reasons}"
                 )
-        until_s = time.monotonic() + min(GREET_WITHIN_S, left_s())
-        while self.members_in(State.CHECKED) and time.monotonic() < until_s:
             self.wait(LOOK_S)
         self._slices_from_s = time.monotonic()
 
@@ -336,7 +312,7 @@ class ClusterRunner:
 
     def _greet(self, member: Member) -> None:
         member.becomes(State.CHECKED)
-        self._submit(member, "greet", orders.Greeting(self._admission.identity, self.ledger.database))
+        self._submit(member, "greet", orders.Greeting(self._files, self.ledger.database))
 
     def _submit(self, member: Member, what: str, message: Any) -> None:
         if self._client.status != "running":
@@ -363,9 +339,9 @@ class ClusterRunner:
                 self._take_result(*self._ended.get_nowait())
         self._look()
         for member in self.members_in(State.WORKS):
-            if time.monotonic() - member.heard_s > self._admission.silent_s:
-                why = f"it told of no progress for {self._admission.silent_s:.0f} s"
-                self._lose(member, State.SILENT, why)
+            if time.monotonic() - member.heard_s > self.silent_s:
+                # Its task is cancelled: if it returns, its plugin ends the work, and it is greeted anew.
+                self._lose(member, f"it told of no progress for {self.silent_s:.0f} s")
         results, self._results = self._results, []
         return results
 
@@ -379,14 +355,14 @@ class ClusterRunner:
         workers = self._workers()
         for member in self.members.values():
             if workers.get(member.name) != member.address and member.state is not State.GONE:
-                self._vanished(member)
+                self._lose(member, member.progress.get("lost", "it vanished"))
         for name, address in workers.items():
             member = self.members.setdefault(name, Member(name, address, State.GONE))
             waits_s = time.monotonic() - member.since_s
-            is_due = member.state is State.REFUSED and waits_s > self._admission.recheck_s
-            if member.state is State.GONE or is_due:
+            if member.state is State.GONE or (member.state is State.REFUSED and waits_s > self.recheck_s):
                 member.address = address
                 self._greet(member)
+        self.looked()
 
     def _workers(self) -> dict[str, str]:
         """Addresses of Dask's workers by name.
@@ -418,22 +394,27 @@ class ClusterRunner:
                 self._take_sentinels(member, result)
             case State.WORKS:
                 self._take_answer(member, result)
-            case State.SILENT:
-                # It was given up: what it brings is stored, and it is looked at anew.
-                if isinstance(result, orders.WorkAnswer):
-                    self.ledger.accept(result)
-                self._greet(member)
 
     def _admit(self, member: Member, result: Any) -> None:
         """Takes a worker in, or refuses it with the reason."""
         why = _reason_of(result)
         if isinstance(result, orders.WorkerReport):
-            member.host, why = result.host, self._admission.why_not(result)
+            member.host, why = result.host, self._why_not(result)
         if why:
             member.becomes(State.REFUSED, why)
             return
         member.place = member.place or Place(member.name, result.info, result.versions)
         member.becomes(State.FREE)
+
+    def _why_not(self, report: orders.WorkerReport) -> str:
+        """Why a worker may not take part; empty if it may."""
+        if self._same_host and report.host != self._same_host:
+            return (
+                f"a SQLite file is written by one machine alone, {self._same_host}, and this is "
+                f"{report.host}; give --db postgresql://..., into which all machines can write"
+            )
+        trouble = orders.difference(self._identity, report.identity) or "; ".join(report.complaints)
+        return trouble or ("" if self._wanted(report.info) else f"the plan does not ask for {report.info.name}")
 
     def _take_sentinels(self, member: Member, result: Any) -> None:
         """A worker has timed sentinels, or could not: then it is looked at anew."""
@@ -442,22 +423,20 @@ class ClusterRunner:
             member.becomes(State.FREE)
             return
         self.timed[member.name] = DeviceTrouble(f"{member.name} timed no sentinels: {_reason_of(result)}")
-        self._lose(member, State.GONE, _reason_of(result))
+        self._lose(member, _reason_of(result))
 
     def _take_answer(self, member: Member, result: Any) -> None:
         work, place = member.work, member.place
         assert work is not None and place is not None
         if not isinstance(result, orders.WorkAnswer):
-            self._lose(member, State.GONE, _reason_of(result))
+            self._lose(member, _reason_of(result))
             return
         member.work = None
-        member.busy_s += result.seconds
         member.slices += 1
         # A piece of work may be done before it told of its progress twice.
         member.trials = max(member.trials, member.trials_before + result.done.tried)
-        done = self.ledger.accept(result)
-        lost = Done(lost="its claim was lost", cut=True, spent_s=result.seconds)
-        self._results.append((place, work, done or lost))
+        fenced = Done(lost="its claim was lost", cut=True, spent_s=result.done.spent_s)
+        self._results.append((place, work, result.done if self.ledger.accept(result) else fenced))
         if result.done.lost and not result.done.cut:
             self._warned(f"worker {member.name} was lost: {result.done.lost}")
         if result.trouble:
@@ -465,33 +444,27 @@ class ClusterRunner:
             self._gone.append(place)
         elif result.done.lost:
             # The next look greets it.
-            self._lose(member, State.GONE, result.done.lost)
+            self._lose(member, result.done.lost)
         else:
             member.becomes(State.FREE)
 
-    def _vanished(self, member: Member) -> None:
-        future, member.future = member.future, None
-        if member.state in (State.WORKS, State.TIMES, State.CHECKED):
+    def _lose(self, member: Member, why: str) -> None:
+        """Takes a worker's place away, and hands its work out again. The next look greets it if it is there."""
+        work, place, future = member.work, member.place, member.future
+        member.work = member.future = None
+        if future is not None and not future.done():
             with contextlib.suppress(Exception):
                 future.cancel()
-        self._lose(member, State.GONE, member.progress.get("lost", "it vanished"))
-
-    def _lose(self, member: Member, state: State, why: str) -> None:
-        """Takes a worker's place away, and hands its work out again."""
-        work, place, member.work = member.work, member.place, None
         if place is not None:
             self._gone.append(place)
         if work is not None and place is not None:
-            seconds = time.monotonic() - member.since_s
-            member.busy_s += seconds
             cut = bool(member.progress.get("cut"))
-            if cut:
-                self.ledger.accept(orders.WorkAnswer(member.claim, Done(lost=why, cut=True)))
-            else:
-                self.ledger.lost(member.claim, why)
+            self.ledger.lost(member.claim, why, STOPPED if cut else LOST)
+            if not cut:
                 self._warned(f"worker {member.name} was lost: {why}")
-            self._results.append((place, work, Done(lost=why, cut=cut, spent_s=seconds)))
-        member.becomes(state, why)
+            spent_s = time.monotonic() - member.since_s
+            self._results.append((place, work, Done(lost=why, cut=cut, spent_s=spent_s)))
+        member.becomes(State.GONE, why)
 
     def stop(self, why: str) -> list[tuple[Place, Assignment, Done]]:
         """See the protocol; what is not ended within some seconds counts as lost."""
@@ -535,15 +508,14 @@ class ClusterRunner:
             "night": self.ledger.night, "left_s": None if left_s == float("inf") else max(left_s, 0.0),
             "elapsed_s": now_s - self._begun_s, "slices_s": now_s - self._slices_from_s,
             "problems_left": problems_left, "slices": self.ledger.slices,
-            "trials_per_minute": sum(member.trials for member in members) / minutes,
+            "trials_per_minute": round(sum(member.trials for member in members) / minutes, 1),
             "workers": [member.to_json(minutes) for member in members],
         }  # fmt: skip
 
 
 def runner_of(
-    night: Night, client: Any, url: str, hold: Callable[[], None] = lambda: None, *, anywhere: bool = False,
-    **patience_s: float,
-) -> ClusterRunner:  # fmt: skip
+    night: Night, client: Any, url: str, hold: Callable[[], None] = lambda: None, *, anywhere: bool = False
+) -> ClusterRunner:
     """Begins a night on a cluster.
 
     Args:
@@ -552,55 +524,40 @@ def runner_of(
         url: The database's URL, as workers reach it.
         hold: Makes sure that this is still the only coordinator; raises `LockedByAnother` if not.
         anywhere: True if workers on other machines may take part.
-        patience_s: ``silent_s`` and ``recheck_s`` of `Admission`.
     """
     files = {str(item.file) for item in night.plan.items if item.file is not None}
-    host = "" if anywhere else socket.gethostname()
-    admission = Admission(orders.identity_of(files), night.wants, host, **patience_s)
-    return ClusterRunner(client, ClaimLedger(night.store, url, hold), admission, night.warned)
+    host, ledger = "" if anywhere else socket.gethostname(), ClaimLedger(night.store, url, hold)
+    return ClusterRunner(client, ledger, files, host, night.wants, night.warned)
 
 
 def _reason_of(result: Any) -> str:
     """What went wrong, in words: an error of ours, or Dask's."""
-    if isinstance(result, TunerError) or not isinstance(result, BaseException):
-        return str(result)
-    names = {kind.__name__ for kind in type(result).__mro__}
-    is_loss = names & {"CancelledError", "KilledWorker", "CommClosedError", "TimeoutError"}
-    return f"its worker vanished ({type(result).__name__})" if is_loss else f"{result!r}"
+    ours = isinstance(result, TunerError) or not isinstance(result, BaseException)
+    return str(result) if ours else f"its task ended with {result!r}"
 
 
+@dataclass(frozen=True)
 class Workers:
-    """Boards of one model whose workers are free at a night's start; they time sentinels."""
+    """Boards of one model whose workers are free at a night's start; see `tuner.night.sentinels.Boards`.
 
-    def __init__(self, runner: ClusterRunner, places: Sequence[Place]) -> None:
-        """Times nothing yet.
+    Attributes:
+        runner: Its workers have been greeted.
+        info: The model: the first of them.
+        names: Names of the workers.
+    """
 
-        Args:
-            runner: Its workers have been greeted.
-            places: The workers' boards, of one model.
-        """
-        self._runner, self._places = runner, {place.name: place for place in places}
-
-    @property
-    def info(self) -> DeviceInfo:
-        """See `tuner.night.sentinels.Boards`."""
-        return next(iter(self._places.values())).info
-
-    @property
-    def names(self) -> Collection[str]:
-        """See `tuner.night.sentinels.Boards`."""
-        return self._places.keys()
+    runner: ClusterRunner
+    info: DeviceInfo
+    names: Collection[str]
 
     def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
-        """See `tuner.night.sentinels.Boards`; all boards at once, and each by its own worker."""
-        runner, limit_s = self._runner, 0.0
+        """See the protocol; all boards at once, and each by its own worker."""
+        runner, problems = self.runner, max(map(len, wanted.values()), default=0)
+        limit_s = SLACK * sum(
+            one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s for one in passes
+        )
         for place in [place for place in runner.free() if place.name in wanted]:
-            problems = wanted[place.name]
-            order = orders.SentinelOrder.of(
-                problems, passes, sum(_limit_s(one, len(problems)) for one in passes)
-            )
-            limit_s = max(limit_s, order.limit_s)
-            runner.time_sentinels(place, order)
+            runner.time_sentinels(place, orders.SentinelOrder.of(wanted[place.name], passes, limit_s))
         # A worker ends what takes longer, so that this is for one that says nothing.
         until_s = time.monotonic() + START_LIMIT_S + limit_s
         while runner.members_in(State.TIMES, State.CHECKED) and time.monotonic() < until_s:
@@ -616,8 +573,4 @@ def of_models(runner: ClusterRunner) -> list[Workers]:
     models: dict[str, list[Place]] = {}
     for place in runner.free():
         models.setdefault(place.info.name, []).append(place)
-    return [Workers(runner, places) for places in models.values()]
-
-
-def _limit_s(one: Pass, problems: int) -> float:
-    return SLACK * (one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s)
+    return [Workers(runner, places[0].info, [place.name for place in places]) for places in models.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -38,8 +39,8 @@ class WorkerOptions:
         folder: For their own files and caches; by default in the user's cache folder.
         name: Their name; by default that of the machine, and the device.
         url: How this machine reaches the database; empty to take the coordinator's word.
-        idle_exit_s: A worker ends after so many seconds without work; None to stay.
-        lifetime_s: They end after so many seconds; None to stay.
+        idle_exit_s: A worker ends after so many seconds without work.
+        lifetime_s: They end after so many seconds.
         stall_s: Seconds without progress after which a search has stalled.
         security: Dask's settings for TLS; None without it.
         interface: Network interface; empty for the default one.
@@ -50,8 +51,8 @@ class WorkerOptions:
     folder: Path | None = None
     name: str = ""
     url: str = ""
-    idle_exit_s: float | None = None
-    lifetime_s: float | None = None
+    idle_exit_s: float = math.inf
+    lifetime_s: float = math.inf
     stall_s: float = STALL_S
     security: Any = None
     interface: str = ""
@@ -90,18 +91,12 @@ def _nanny(
     info = device.info
     folder = (options.folder or cache_root() / "workers").absolute() / _plain(info.uuid or info.name)
     folder.mkdir(parents=True, exist_ok=True)
-    ends_at = None if options.lifetime_s is None else time.time() + options.lifetime_s
+    ends_at = time.time() + options.lifetime_s
     plugin = options.plugin(device.spec, options.url, options.stall_s, options.idle_exit_s, ends_at, cores)
-    # What a device is called as a resource of Dask; one piece of work takes all of it.
-    resources = {
-        f"device:{info.name}": 1,
-        f"board:{info.uuid or info.name}": 1,
-        "memory_bytes": info.memory_bytes,
-    }
     # Compilers of several workers do not wait for each other's files. A study's processes hold the memory,
     # and limit it themselves: Dask need not.
     return {
-        "nthreads": 1, "name": name, "resources": resources, "plugins": (plugin,),
+        "nthreads": 1, "name": name, "resources": {f"board:{info.uuid or info.name}": 1}, "plugins": (plugin,),
         "local_directory": str(folder / "dask"), "memory_limit": 0, "death_timeout": SCHEDULER_WITHIN_S,
         "silence_logs": logging.CRITICAL, "security": options.security, "dashboard_address": "127.0.0.1:0",
         "interface": options.interface or None, "env": {"TUNER_CACHE": str(folder / "cache")},
@@ -129,32 +124,27 @@ async def _serve_all(devices: Sequence[DetectedDevice], options: WorkerOptions) 
 
 async def _serve(options: WorkerOptions, arguments: dict[str, Any], told_to_end: asyncio.Event) -> None:
     """Keeps a nanny, and starts another when its scheduler returns."""
-    begun_s = away_since_s = time.monotonic()
-    first = True
+    nanny: Any = None
+    away_since_s, end_s = math.inf, time.monotonic() + options.lifetime_s
     while not told_to_end.is_set():
         try:
-            nanny: Any = await DeviceNanny(options.scheduler, **arguments)
+            nanny = await DeviceNanny(options.scheduler, **arguments)
         except (OSError, TimeoutError, RuntimeError) as error:
-            if first:
+            if nanny is None:
                 raise EnvironmentTrouble(
                     f"a worker needs a scheduler, none answers at {options.scheduler} ({error}); start one "
                     f"with `dask scheduler`, or check address, port and certificates"
                 ) from error
-            if _is_over(options.idle_exit_s, away_since_s) or _is_over(options.lifetime_s, begun_s):
+            if time.monotonic() > min(end_s, away_since_s + options.idle_exit_s):
                 return
             await _any_of(told_to_end.wait(), timeout_s=RETRY_S)
             continue
-        first = False
         await _any_of(nanny.finished(), told_to_end.wait())
         if told_to_end.is_set():
             await _end(nanny)
         if nanny.reason in (TOLD_TO_END, LIFETIME_OVER, WAS_IDLE):
             return
         away_since_s = time.monotonic()
-
-
-def _is_over(limit_s: float | None, since_s: float) -> bool:
-    return limit_s is not None and time.monotonic() - since_s > limit_s
 
 
 async def _any_of(*ends: Any, timeout_s: float | None = None) -> None:

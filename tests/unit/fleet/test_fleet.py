@@ -120,7 +120,7 @@ def _ctrl_c(folder: Path) -> None:
 
 def test_the_view_and_the_report_show_each_worker_what_it_does_and_the_time_left() -> None:
     node1 = {"name": "node1", "device": "NVIDIA H200", "board": "GPU-1", "state": "works", "why": "",
-             "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "busy_s": 97.0, "trials": 480,
+             "doing": "gemm 64 x 64 x 64 float32 nn: searching", "slices": 5, "trials": 480,
              "trials_per_minute": 288.0, "best_s": 1.5e-3}  # fmt: skip
     node2 = {**node1, "name": "node2", "why": "its clocks are low", "doing": "refused: its clocks are low"}
     snapshot = {"left_s": 3725.2, "elapsed_s": 100.0, "problems_left": 7, "slices": 12,
@@ -140,7 +140,7 @@ def test_the_view_and_the_report_show_each_worker_what_it_does_and_the_time_left
     [
         (["--cluster", "everywhere"], 2, "a cluster is local, tcp://HOST:8786"),
         (["--cluster", "tcp://127.0.0.1:9"], 3, "no scheduler answers"),
-        (["--cluster", "tls://127.0.0.1:9", "--tls-ca", "ca.pem"], 2, "add --tls-cert, --tls-key"),
+        (["--cluster", "tls://127.0.0.1:9", "--tls-ca", "plan.toml"], 2, "--tls-cert and --tls-key together"),
         (["--cluster", "slurm:"], 2, "names a site's settings"),
     ],
 )
