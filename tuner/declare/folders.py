@@ -1,7 +1,8 @@
-"""Locates the project's own files: inside an installed package, or beside it in a checkout."""
+"""Locates the project's own files, inside an installed package or beside it in a checkout; and writes files."""
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -25,3 +26,18 @@ def configs_folder() -> Path:
 def in_checkout() -> bool:
     """False if the package is installed with its results inside, which users must not write."""
     return not (_PACKAGE / "configs").is_dir() and (_PACKAGE.parent / "configs").is_dir()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all, whoever else writes it, in a folder that is made if it is missing.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{uuid.uuid4().hex}.part")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

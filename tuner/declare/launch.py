@@ -51,10 +51,15 @@ def copy_rows_grid(rows: int, columns: int) -> tuple[int, int]:
     return -(-columns // COPY_THREADS), min(-(-rows // COPY_ROWS), COPY_BLOCKS_DOWN)
 
 
-#: Bytes of the swizzled unit; 0 for none (``CUtensorMapSwizzle``).
-SWIZZLES = (0, 32, 64, 128)
-#: Bytes that a miss may bring into L2 (``CUtensorMapL2promotion``).
-PROMOTIONS = (128, 256)
+#: ``CUtensorMapDataType`` by our dtypes: its name behind the prefix, and its number.
+MAP_TYPES = {
+    "uint8": ("UINT8", 0), "int32": ("INT32", 3), "int64": ("INT64", 5), "float16": ("FLOAT16", 6),
+    "float32": ("FLOAT32", 7), "float64": ("FLOAT64", 8), "bfloat16": ("BFLOAT16", 9),
+}  # fmt: skip
+#: ``CUtensorMapSwizzle`` likewise, by bytes of the swizzled unit; 0 for none.
+SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
+#: ``CUtensorMapL2promotion`` by bytes that a miss brings into L2.
+PROMOTIONS = {128: 2, 256: 3}
 #: Elements of a box along one dimension (``cuTensorMapEncodeTiled``).
 MOST_ELEMENTS = 256
 #: Rows of a mapped tensor begin at multiples of this, as the tensor itself does.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.folders import write_whole
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
@@ -153,22 +151,13 @@ def write_file(folder: Path, name: str, data: bytes) -> Path:
     Raises:
         InputError: The folder cannot be written.
     """
-    path, temporary = folder / name, ""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        write_whole(folder / name, data)
     except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         raise InputError(
             f"an export needs a folder that can be written, got {folder} ({error}); choose another"
         ) from error
-    return path
+    return folder / name
 
 
 def _source(exported: Exported) -> dict[str, str | bytes]:

@@ -13,7 +13,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
-from tuner.export.symbolic import Assumption, evaluate, in_python, key_of, traced, value_of
+from tuner.export.symbolic import Assumption, Expression, evaluate, in_python, traced, value_of
 
 #: What a tensor may well be called and C++ keeps for itself, or the exported source uses.
 _WORDS_OF_C = {
@@ -133,20 +133,15 @@ class Interface:
         sources: dict[str, tuple[str, int]] = {}
         for argument in self.inputs:
             for axis, size in enumerate(argument.given):
-                if getattr(size, "operator", "") == "dim":
-                    sources.setdefault(size.operands[0], (argument.name, axis))
+                if isinstance(size, Expression) and size.text.isidentifier():
+                    sources.setdefault(size.text, (argument.name, axis))
         return sources
 
     @property
     def fixed(self) -> dict[str, int]:
         """Dims that must have one value."""
-        conditions = [assumption.condition for assumption in self.assumptions]
-        return {
-            condition.operands[0].operands[0]: condition.operands[1]
-            for condition in conditions
-            if condition.operator == "==" and key_of(condition.operands[0])[:1] == ("dim",)
-            and not hasattr(condition.operands[1], "operator")
-        }  # fmt: skip
+        sides = [assumption.condition.text.partition(" == ") for assumption in self.assumptions]
+        return {dim: int(size) for dim, _, size in sides if dim.isidentifier() and size.isdecimal()}
 
     def rules(self, written: Callable[[Any], str], also: str) -> list[tuple[str, str]]:
         """The assumptions as (condition, sentence), those of one sentence joined.
@@ -218,9 +213,8 @@ def _arguments(
     padded = {padding.tensor: padding.shape for padding in (launch.padded if launch else ())}
     arguments = []
     for tensor, plain in zip(stored, plainly, strict=True):
-        keys = [key_of(size) for size in tensor.shape]
-        others = [key_of(size) for size in plain.shape]
-        transposed = not tensor.output and len(keys) == 2 and keys != others and keys == others[::-1]
+        shape, others = (list(map(in_python, array.shape)) for array in (tensor, plain))
+        transposed = not tensor.output and len(shape) == 2 and shape != others and shape == others[::-1]
         arguments.append(Argument(tensor, transposed, padded.get(tensor.name, ())))
     return tuple(arguments)
 
@@ -238,28 +232,12 @@ def _work(problem: Problem) -> tuple[Any, Any]:
     return flops, terms
 
 
-#: What belongs to a run beside one launch, for readers of the JSON.
-_ABOUT = {
-    "rules": "expressions in the dims; ceil_div(a, b) is the smallest whole number not below a / b; "
-    "arrays are dense and row-major, at multiples of 16 bytes",
-    "padded": "the kernel takes these arrays as larger copies, with zeros beyond their own elements",
-    "pieces": "a launch for each piece of the array: it is copied to the constant array first, and a "
-    "last argument, a 32-bit int, says how many elements come before it",
-    "steps": "a run is these launches, in order; arguments are names of arrays, of scalars and of the "
-    "workspace's regions (name: first byte), empty for a null pointer; counter, where it is named, is "
-    "a 32-bit word of the caller's in which runs of the plain kernel are counted, or null; one that is "
-    "early may start while the one before it ends "
-    "(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION), or after it",
-    "maps": "tensor maps (cuTensorMapEncodeTiled) that steps are given by name: a dense tensor, the box that a "
-    "copy takes, sizes in the order of the tensor, the swizzle in bytes, and the promotion in L2, which is "
-    "128 where rows begin amid lines of 128 bytes",
-    "workspace": "memory of the kernel's own, its last argument: a pointer to so many bytes, of which the "
-    "first zeroed_bytes are zeros before each launch",
-}
-
-
-#: Fields of a launch that are sizes, written as expressions.
-_SIZES = {"grid", "block", "shared_bytes", "shape", "box", "bytes", "zeroed_bytes", "regions"}
+#: For readers of the JSON.
+_ABOUT = (
+    "a run as tuner.Launch describes it (docs/api.md); sizes are numbers, or expressions in the dims, in which "
+    "ceil_div(a, b) is the smallest whole number not below a / b; arrays are dense and row-major, at multiples "
+    "of 16 bytes"
+)
 
 
 def launch_json(face: Interface, tuned: Launch, architecture: str) -> dict[str, Any]:
@@ -270,49 +248,35 @@ def launch_json(face: Interface, tuned: Launch, architecture: str) -> dict[str, 
         tuned: The launch for the tuned problem.
         architecture: That the binary is for.
     """
-    launch = _written(face.launch)
-    workspace = launch["workspace"] or {}
-    regions = dict(workspace.pop("regions", ()))
-    parts = {
-        "padded": {padding["tensor"]: padding["shape"] for padding in launch["padded"]},
-        "pieces": launch["pieces"],
-        "steps": launch["steps"]
-        and {"counter": launch["counter"], "regions": regions, "launches": launch["steps"]},
-        "maps": {tensor_map.pop("name"): tensor_map for tensor_map in launch["maps"]},
-        "workspace": workspace,
-    }
     arrays = [
         {
             "name": array.name, "kind": "pointer", "dtype": array.tensor.dtype, "written": array.tensor.output,
-            "shape": _written(array.tensor.shape, True),
+            "shape": _written(array.tensor.shape),
         }
         for array in face.arguments
     ]  # fmt: skip
     scalars = [
         {
             "name": scalar.name, "kind": "value", "dtype": scalar.dtype,
-            "value": None if scalar.given else in_python(scalar.value),
+            "value": None if scalar.given else _written(scalar.value),
         }
         for scalar in face.scalars
     ]  # fmt: skip
+    must_hold = [assumption.condition.text for assumption in face.assumptions]
     return {
         "entry": face.entry,
         "architecture": architecture,
-        "rules": {
-            "about": _ABOUT["rules"],
-            **{name: launch[name] for name in ("grid", "block", "shared_bytes")},
-            **{name: {"about": _ABOUT[name], **part} for name, part in parts.items() if part},
-            "must_hold": [in_python(assumption.condition) for assumption in face.assumptions],
-        },
+        "rules": {"about": _ABOUT, **_written(face.launch), "must_hold": must_hold},
         "launch": asdict(tuned),
         "arguments": [*arrays, *scalars],
     }
 
 
-def _written(part: Any, is_size: bool = False) -> Any:
-    """A part of a launch as plain data, its sizes as expressions in Python's notation."""
+def _written(part: Any) -> Any:
+    """A part of a launch as plain data, what follows from the dims as text."""
+    if isinstance(part, Expression):
+        return part.text
     if is_dataclass(part):
-        return {field.name: _written(getattr(part, field.name), field.name in _SIZES) for field in fields(part)}
-    if isinstance(part, tuple):
-        return [_written(element, is_size) for element in part]
-    return in_python(part) if is_size and not isinstance(part, str) else value_of(part)
+        values = {field.name: _written(getattr(part, field.name)) for field in fields(part)}
+        return {name: value for name, value in values.items() if value not in ([], None, "")}
+    return list(map(_written, part)) if isinstance(part, tuple) else part

@@ -8,23 +8,27 @@ kept as an assumption. An export checks its assumptions, so that it is right or 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tuner.declare.launch import ceil_div
 from tuner.declare.problem import Problem
 
-_COMPUTE: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-    "ceil": lambda left, right: -(-left // right), "<": operator.lt, "<=": operator.le, "==": operator.eq,
-    "!=": operator.ne, "&": operator.and_, "|": operator.or_, "neg": operator.neg, "not": operator.not_,
+#: How tightly an operator binds, in C as in Python, and what it computes. Conditions joined differently are put
+#: in parentheses, as compilers ask.
+_OPERATORS: Mapping[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "or": (1, operator.or_), "and": (1, operator.and_), "==": (2, operator.eq), "!=": (2, operator.ne),
+    "<": (2, operator.lt), "<=": (2, operator.le), "+": (3, operator.add), "-": (3, operator.sub),
+    "*": (4, operator.mul), "//": (4, operator.floordiv), "%": (4, operator.mod),
 }  # fmt: skip
-#: not a < b is b <= a, and not a == b is a != b.
-_OPPOSITES = {"<": "<=", "<=": "<", "==": "!=", "!=": "=="}
-_IN_C = {"//": "/", "&": "&&", "|": "||", "not": "!"}
-_IN_PYTHON = {"&": "and", "|": "or", "not": "not "}
+#: Operators from here on may be chained without parentheses: ``a - b - c``.
+_CHAINS, _NEGATIVE, _ATOM = 3, 5, 6
+#: Of each condition the operator that says the opposite. Sides change places where it is one of an order.
+_OPPOSITES = {"<": "<=", "<=": "<", "==": "!=", "!=": "==", "and": "or", "or": "and"}
 
 
 @dataclass
@@ -41,10 +45,11 @@ class Trace:
 
     def assume(self, condition: Expression, holds: bool) -> None:
         """Keeps what the traced shape answered; the same answer is kept once."""
-        kept = condition if holds else _node("not", condition)
-        if kept.operator == "<=" and _is_plain(kept.operands[0], 1) and _positive(kept.operands[1]):
+        kept = condition if holds else ~condition
+        left, sign, right = kept.parts
+        if sign == "<=" and isinstance(left, int) and left <= least_of(right):
             return
-        if all(key_of(kept) != key_of(other.condition) for other in self.assumptions):
+        if all(kept.text != other.condition.text for other in self.assumptions):
             self.assumptions.append(Assumption(kept, self.rule))
 
 
@@ -56,32 +61,45 @@ class Assumption:
     sentence: str = ""
 
 
+@dataclass(eq=False, slots=True)
 class Expression:
-    """A dim, or what is computed from dims: an operator, its operands and its value for the traced shape."""
+    """A dim, or what is computed from dims.
 
-    __slots__ = ("operands", "operator", "trace", "value")
+    Attributes:
+        trace: Keeps what is assumed.
+        text: In Python, on dims that are whole numbers and with ``ceil_div`` at hand.
+        value: For the traced shape.
+        least: The least that it may be.
+        binds: How tightly its operator binds.
+        parts: Its left side, operator and right side; of a negative number a minus and the number.
+    """
 
-    def __init__(self, trace: Trace, operator: str, operands: tuple[Any, ...], value: Any) -> None:
-        self.trace = trace
-        self.operator = operator
-        self.operands = operands
-        self.value = value
+    trace: Trace
+    text: str
+    value: Any
+    least: float = -math.inf
+    binds: int = _ATOM
+    parts: tuple[Any, ...] = ()
 
     if TYPE_CHECKING:  # operators are added below
 
         def __getattr__(self, name: str) -> Any: ...
 
-    __eq__: Any = lambda self, other: _node("==", self, other)
-    __ne__: Any = lambda self, other: _node("!=", self, other)
-
     def __neg__(self) -> Any:
-        return self.operands[0] if self.operator == "neg" else _node("neg", self)
+        if self.binds == _NEGATIVE:
+            return self.parts[1]
+        return Expression(
+            self.trace, f"-{_inside(self, _ATOM)}", -self.value, binds=_NEGATIVE, parts=("-", self)
+        )
 
     def __pos__(self) -> Any:
         return self
 
     def __invert__(self) -> Any:
-        return _node("not", self)
+        left, sign, right = self.parts
+        if sign in ("and", "or"):
+            left, right = ~left, ~right
+        return _node(_OPPOSITES[sign], *((right, left) if sign in ("<", "<=") else (left, right)))
 
     def __bool__(self) -> bool:
         condition = self if isinstance(self.value, bool) else _node("!=", self, 0)
@@ -113,31 +131,25 @@ class Expression:
         return format(self.plain(), form)
 
 
-def _computed(compute: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    return compute(_plain(left), _plain(right))
-
-
-def _plain(value: Any) -> Any:
-    return value.plain() if isinstance(value, Expression) else value
-
-
 def _add_operators() -> None:
     """Gives `Expression` the operators of two operands.
 
     Some are followed; the others compute with the value itself, at the price of an assumption.
     """
     followed: dict[str, Callable[[Any, Any], Any]] = {
-        "add": lambda a, b: a if _is_plain(b, 0) else b if _is_plain(a, 0) else _node("+", a, b),
-        "sub": lambda a, b: _node("-", a, b),
-        "mul": lambda a, b: a if _is_plain(b, 1) else b if _is_plain(a, 1) else _node("*", a, b),
-        "floordiv": lambda a, b: _divide("//", a, b),
-        "mod": lambda a, b: _divide("%", a, b),
-        "and": lambda a, b: _joined("&", a, b),
-        "or": lambda a, b: _joined("|", a, b),
-        "lt": lambda a, b: _node("<", a, b),
-        "le": lambda a, b: _node("<=", a, b),
-        "gt": lambda a, b: _node("<", b, a),
-        "ge": lambda a, b: _node("<=", b, a),
+        "add": _sum,
+        "sub": partial(_node, "-"),
+        "mul": _product,
+        "floordiv": _divided,
+        "mod": partial(_divided, sign="%"),
+        "and": partial(_joined, "and"),
+        "or": partial(_joined, "or"),
+        "lt": partial(_node, "<"),
+        "le": partial(_node, "<="),
+        "gt": lambda left, right: _node("<", right, left),
+        "ge": lambda left, right: _node("<=", right, left),
+        "eq": partial(_node, "=="),
+        "ne": partial(_node, "!="),
     }
     for name in ("truediv", "pow", "lshift", "rshift"):
         followed[name] = partial(_computed, getattr(operator, name))
@@ -146,135 +158,94 @@ def _add_operators() -> None:
         setattr(Expression, f"__r{name}__", lambda a, b, write=write: write(b, a))
 
 
-_add_operators()
+def _node(sign: str, left: Any, right: Any, least: float = -math.inf) -> Expression:
+    binds, compute = _OPERATORS[sign]
+    inner = _inside(left, binds if binds >= _CHAINS else binds + 1), sign, _inside(right, binds + 1)
+    trace = left.trace if isinstance(left, Expression) else right.trace
+    value = compute(value_of(left), value_of(right))
+    return Expression(trace, " ".join(inner), value, least, binds, (left, sign, right))
 
 
-def _node(operator: str, *operands: Any) -> Expression:
-    trace = next(operand.trace for operand in operands if isinstance(operand, Expression))
-    if operator == "not" and operands[0].operator in _OPPOSITES:
-        left, right = operands[0].operands
-        ordered = (right, left) if operands[0].operator in ("<", "<=") else (left, right)
-        return Expression(trace, _OPPOSITES[operands[0].operator], ordered, not operands[0].value)
-    return Expression(trace, operator, operands, _COMPUTE[operator](*map(value_of, operands)))
+def _sum(left: Any, right: Any) -> Any:
+    if _is_plain(left, 0) or _is_plain(right, 0):
+        return right if _is_plain(left, 0) else left
+    return _node("+", left, right, least_of(left) + least_of(right))
+
+
+def _product(left: Any, right: Any) -> Any:
+    if _is_plain(left, 1) or _is_plain(right, 1):
+        return right if _is_plain(left, 1) else left
+    least = least_of(left), least_of(right)
+    return _node("*", left, right, math.prod(least) if min(least) >= 0 else -math.inf)
+
+
+def _divided(left: Any, right: Any, sign: str = "//") -> Any:
+    """Division as C does it as well: of what is not negative. ``-x // y`` is minus the ceiling of x / y."""
+    if sign == "//" and isinstance(left, Expression) and left.binds == _NEGATIVE and least_of(right) >= 1:
+        return -_ceiling(left.parts[1], right)
+    if least_of(left) >= 0 and least_of(right) >= 1:
+        return _node(sign, left, right, 0)
+    return _computed(_OPERATORS[sign][1], left, right)
+
+
+def _ceiling(left: Expression, right: Any) -> Expression:
+    text = f"ceil_div({left.text}, {in_python(right)})"
+    least = 1 if left.least >= 1 else 0 if left.least >= 0 else -math.inf
+    return Expression(left.trace, text, ceil_div(left.value, value_of(right)), least)
+
+
+def _joined(sign: str, left: Any, right: Any) -> Any:
+    """Conditions joined; with a plain truth value it is that, or the expression alone."""
+    if isinstance(left, Expression) and isinstance(right, Expression):
+        return _node(sign, left, right)
+    condition, known = (left, bool(right)) if isinstance(left, Expression) else (right, bool(left))
+    return condition if known == (sign == "and") else known
+
+
+def _computed(compute: Callable[[Any, Any], Any], *operands: Any) -> Any:
+    return compute(*(part.plain() if isinstance(part, Expression) else part for part in operands))
 
 
 def _is_plain(value: Any, number: int) -> bool:
     return isinstance(value, (int, float)) and value == number
 
 
-def _divide(operator: str, left: Any, right: Any) -> Any:
-    """Division as C does it as well: of what is not negative. ``-x // y`` is minus the ceiling of x / y."""
-    if operator == "//" and isinstance(left, Expression) and left.operator == "neg" and _positive(right):
-        return -_node("ceil", left.operands[0], right)
-    if _not_negative(left) and _positive(right):
-        return _node(operator, left, right)
-    return _computed(_COMPUTE[operator], left, right)
+def _inside(part: Any, binds: int) -> str:
+    return f"({part.text})" if isinstance(part, Expression) and part.binds < binds else in_python(part)
 
 
-def _not_negative(value: Any) -> bool:
-    if not isinstance(value, Expression):
-        return isinstance(value, int) and value >= 0
-    return value.operator in ("dim", "+", "*", "//", "%", "ceil") and all(
-        _not_negative(operand) for operand in value.operands if value.operator != "dim"
-    )
+_add_operators()
 
 
-def _positive(value: Any) -> bool:
-    if not isinstance(value, Expression):
-        return isinstance(value, int) and value > 0
-    if value.operator in ("*", "ceil"):
-        return all(_positive(operand) for operand in value.operands)
-    if value.operator == "+":
-        return _not_negative(value) and any(_positive(operand) for operand in value.operands)
-    return value.operator == "dim"
+def least_of(part: Any) -> float:
+    """The least that a whole number may be; minus infinity for what need not be one."""
+    if isinstance(part, Expression):
+        return part.least
+    return part if isinstance(part, int) else -math.inf
 
 
-def _joined(operator: str, left: Any, other: Any) -> Any:
-    """``&`` or ``|``; with a plain truth value it is that, or the expression alone."""
-    if not isinstance(left, Expression):
-        left, other = other, left
-    if isinstance(other, Expression):
-        return _node(operator, left, other)
-    return left if bool(other) == (operator == "&") else bool(other)
-
-
-def value_of(each: Any) -> Any:
+def value_of(part: Any) -> Any:
     """The value for the traced shape."""
-    return each.value if isinstance(each, Expression) else each
+    return part.value if isinstance(part, Expression) else part
 
 
-def key_of(each: Any) -> Any:
-    """Equal for expressions that are written alike."""
-    if not isinstance(each, Expression):
-        return each
-    return (each.operator, *(key_of(operand) for operand in each.operands))
-
-
-def evaluate(each: Any, dims: Mapping[str, int]) -> Any:
+def evaluate(part: Any, dims: Mapping[str, int]) -> Any:
     """The value for another shape."""
-    if not isinstance(each, Expression):
-        return each
-    if each.operator == "dim":
-        return dims[each.operands[0]]
-    return _COMPUTE[each.operator](*(evaluate(operand, dims) for operand in each.operands))
+    return eval(part.text, {"ceil_div": ceil_div}, {**dims}) if isinstance(part, Expression) else part
 
 
-def in_c(each: Any) -> str:
-    """Written in C, on dims of type long long and with ``ceil_div`` at hand."""
-    return _written(each, _IN_C)[0]
-
-
-def in_python(each: Any) -> str:
+def in_python(part: Any) -> str:
     """Written in Python, on dims that are whole numbers and with ``ceil_div`` at hand."""
-    return _written(each, _IN_PYTHON)[0]
+    return part.text if isinstance(part, Expression) else repr(int(part) if isinstance(part, bool) else part)
 
 
-#: How tightly operators bind, in C as in Python; ``not`` is written as a call.
-_BINDS = {"|": 1, "&": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6, "neg": 7}
-_ATOM = 8
+def in_c(part: Any) -> str:
+    """Written in C, on dims of type long long and with ``ceil_div`` at hand."""
+    return in_python(part).replace(" // ", " / ").replace(" and ", " && ").replace(" or ", " || ")
 
 
-def _written(each: Any, spelt: Mapping[str, str]) -> tuple[str, int]:
-    """The text, and how tightly it binds."""
-    if not isinstance(each, Expression):
-        return repr(int(each) if isinstance(each, bool) else each), _ATOM
-    operator, operands = each.operator, each.operands
-    if operator == "dim":
-        return str(operands[0]), _ATOM
-    texts = [_written(operand, spelt) for operand in operands]
-    if operator == "ceil":
-        return f"ceil_div({texts[0][0]}, {texts[1][0]})", _ATOM
-    if operator == "not":
-        return f"({spelt['not']}({texts[0][0]}))", _ATOM
-    binds = _BINDS[operator]
-    if operator == "neg":
-        return f"-{_inside(texts[0], binds + 1)}", binds
-    chains = operator in ("|", "&", "+", "-", "*", "//", "%")
-    left = _inside(texts[0], binds if chains else binds + 1)
-    # Conditions joined differently are put in parentheses for the reader, as compilers ask.
-    left = f"({texts[0][0]})" if operator == "|" and texts[0][1] == _BINDS["&"] else left
-    right = _inside(texts[1], _BINDS["&"] + 1 if operator == "|" else binds + 1)
-    return f"{left} {spelt.get(operator, operator)} {right}", binds
-
-
-def _inside(text: tuple[str, int], binds: int) -> str:
-    return text[0] if text[1] >= binds else f"({text[0]})"
-
-
-class TracedProblem(Problem):
-    """A problem whose dims are expressions."""
-
-    def __getattr__(self, name: str) -> Any:
-        for dim, value in self.__dict__.get("shape", ()):
-            if dim == name:
-                return value
-        raise AttributeError(name)
-
-
-def traced(problem: Problem) -> tuple[TracedProblem, Trace]:
+def traced(problem: Problem) -> tuple[Problem, Trace]:
     """The problem with its dims as expressions, and the trace of what is done with it."""
     trace = Trace()
-    shape: Any = tuple((name, Expression(trace, "dim", (name,), value)) for name, value in problem.shape)
-    return TracedProblem(
-        problem.operation, shape, problem.dtype, problem.layout, problem.precision, problem.epilogue
-    ), trace
+    shape: Any = tuple((name, Expression(trace, name, value, 1)) for name, value in problem.shape)
+    return replace(problem, shape=shape), trace

@@ -8,18 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tuner.declare.launch import UNASKED_SHARED_BYTES
+from tuner.declare.launch import MAP_TYPES, PROMOTIONS, SWIZZLES, UNASKED_SHARED_BYTES
 from tuner.export.symbolic import in_c, in_python
-
-#: ``CUtensorMapDataType`` by our dtypes: its name behind the prefix, and its number.
-DATA_TYPES = {
-    "uint8": ("UINT8", 0), "int32": ("INT32", 3), "int64": ("INT64", 5), "float16": ("FLOAT16", 6),
-    "float32": ("FLOAT32", 7), "float64": ("FLOAT64", 8), "bfloat16": ("BFLOAT16", 9),
-}  # fmt: skip
-#: ``CUtensorMapSwizzle`` likewise, by bytes.
-SWIZZLES = {0: ("NONE", 0), 32: ("32B", 1), 64: ("64B", 2), 128: ("128B", 3)}
-#: ``CUtensorMapL2promotion`` by bytes.
-PROMOTIONS = {128: 2, 256: 3}
 
 
 def must_be_asked(shared_bytes: Any) -> bool:
@@ -43,5 +33,5 @@ def filled(template: Path, filters: Mapping[str, Callable[[Any], Any]], **values
         autoescape=False,
     )  # fmt: skip
     environment.filters |= {"c": in_c, "py": in_python, "repr": repr, "must_be_asked": must_be_asked, **filters}
-    environment.globals |= {"data_types": DATA_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
+    environment.globals |= {"data_types": MAP_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
     return environment.get_template(template.name).render(values)

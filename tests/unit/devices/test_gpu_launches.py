@@ -364,7 +364,7 @@ HALF = GEMM.problem({"m": 200, "n": 64, "k": 72}, "bfloat16")
 
 
 def template(wanted: TensorMap, tensor: Tensor) -> native.MapTemplate:
-    return native.MapTemplate.of(wanted, tensor, native.TensorAddress(0))
+    return native.MapTemplate(wanted, tensor, native.TensorAddress(0))
 
 
 def test_a_map_describes_the_tensor_from_its_contiguous_dim_on_and_is_encoded_with_each_call() -> None:
@@ -391,9 +391,9 @@ def test_a_run_is_given_its_maps_by_name_and_those_of_padded_tensors_have_their_
         1, 256, 512, 1024
     )
     ((_, _, _, (made, *rest), _, _),) = board.launched
-    assert (made.address, made.shape) == (native.TensorAddress(0), (72, 200))
+    assert (made.address, made.tensor.shape) == (native.TensorAddress(0), (200, 72))
     assert rest == [1024, 1, 0]
     rendered = Rendered("", "gemm", "cuda", replace(MAPPED, padded=(Padded("a", (200, 80)),)))
     launching.PreparedRun(rendered, board.module(), HALF, scalars)(1, 256, 512, 1024)
     (larger, *_) = board.launched[-1][3]
-    assert (larger.shape, larger.pitches_bytes) == ((80, 200), (160,))
+    assert (larger.tensor.shape, larger.pitches_bytes) == ((200, 80), (160,))

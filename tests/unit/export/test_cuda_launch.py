@@ -72,16 +72,17 @@ def test_nvcc_compiles_it_without_a_warning(case: tuple, tmp_path: Path) -> None
 
 
 def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:
-    rules = json.loads(export(*padded(), "binary", tmp_path)[1].read_text())["rules"]
+    rules, in_parts, own = (
+        json.loads(export(*case, "binary", tmp_path)[1].read_text())["rules"]
+        for case in (padded(), in_pieces(), with_workspace())
+    )
+    assert rules["padded"][0] == {"tensor": "a", "shape": ["ceil_div(m, 1)", "ceil_div(k, 32) * 32"]}
+    assert in_parts["pieces"] == {"symbol": "piece", "tensor": "x", "elements": 256}
+    assert "padded" not in in_parts
     names = {"m": 67, "n": 45, "k": 33, "ceil_div": lambda x, y: -(-x // y)}
-    assert [eval(size, names) for size in rules["padded"]["a"]] == [67, 64]
-    rules = json.loads(export(*in_pieces(), "binary", tmp_path)[1].read_text())["rules"]
-    assert (rules["pieces"]["symbol"], rules["pieces"]["elements"]) == ("piece", 256)
-    assert "padded" not in rules
-    rules = json.loads(export(*with_workspace(), "binary", tmp_path)[1].read_text())["rules"]
     counters = 256  # of 2 x 1 tiles
-    assert eval(rules["workspace"]["zeroed_bytes"], names) == counters
-    assert eval(rules["workspace"]["bytes"], names) == counters + 2 * 4 * 64 * 64 * 4
+    assert eval(own["workspace"]["zeroed_bytes"], names) == counters
+    assert eval(own["workspace"]["bytes"], names) == counters + 2 * 4 * 64 * 64 * 4
 
 
 def test_a_module_pads_its_arrays(tmp_path: Path, cupy: Any) -> None:

@@ -68,10 +68,10 @@ def test_the_binary_comes_with_how_to_launch_it(tmp_path: Path) -> None:
     dims = {"m": 1024, "n": 2048, "k": 512}
     names = {**dims, "ceil_div": lambda a, b: -(-a // b)}
     rules = told["rules"]
-    assert [eval(rule, names) for rule in rules["grid"]] == told["launch"]["grid"]
-    assert [eval(rule, names) for rule in rules["block"]] == told["launch"]["block"]
-    assert eval(rules["shared_bytes"], names) == told["launch"]["shared_bytes"]
-    assert all(eval(rule, names) for rule in rules["must_hold"])
+    assert [eval(str(rule), names) for rule in rules["grid"]] == told["launch"]["grid"]
+    assert [eval(str(rule), names) for rule in rules["block"]] == told["launch"]["block"]
+    assert eval(str(rules["shared_bytes"]), names) == told["launch"]["shared_bytes"]
+    assert all(eval(str(rule), names) for rule in rules["must_hold"])
     assert [each["name"] for each in told["arguments"]] == ["a", "b", "c", "m", "n", "k"]
     assert [each["shape"] for each in told["arguments"][:3]] == [["m", "k"], ["n", "k"], ["m", "n"]]
     assert [each["value"] for each in told["arguments"][3:]] == ["m", "n", "k"]

@@ -89,13 +89,10 @@ def test_an_exported_main_launches_early_what_is_early(tmp_path: Path) -> None:
 
 
 def test_the_binary_tells_the_launches(tmp_path: Path) -> None:
-    rules = json.loads(export(*CASE, "binary", tmp_path)[1].read_text())["rules"]["steps"]
-    assert rules["regions"] == {"flags": "0", "doubles": "256"}
-    assert [each["entry"] for each in rules["launches"]] == ["doubled", "added"]
-    assert rules["launches"][1]["arguments"] == ["x", "doubles", "y", "", "n"]
-    assert [each["early"] for each in rules["launches"]] == [False, False]
-    rules = json.loads(export(*EARLY_CASE, "binary", tmp_path)[1].read_text())["rules"]["steps"]
-    assert [each["early"] for each in rules["launches"]] == [False, True]
+    rules = json.loads(export(*EARLY_CASE, "binary", tmp_path)[1].read_text())["rules"]
+    assert rules["workspace"]["regions"] == [["flags", 0], ["doubles", 256]]
+    assert [(step["entry"], step["early"]) for step in rules["steps"]] == [("doubled", False), ("added", True)]
+    assert rules["steps"][1]["arguments"] == ["x", "doubles", "y", "", "n"]
 
 
 class Driver:

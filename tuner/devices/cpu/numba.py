@@ -12,10 +12,8 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +22,7 @@ import numpy
 from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 
+from tuner.declare.folders import write_whole
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
 from tuner.devices.cpu.kind import cpu_flags, vectors_in_use
@@ -94,11 +93,6 @@ COMPILER = f"Numba {numba.__version__}"
 COMPILE_DIM = 64
 
 
-def cache_folder() -> Path:
-    """Returns the folder of rendered CPU kernels and their machine code."""
-    return cache_root() / "numba"
-
-
 def load_module(rendered: Rendered, in_parts: bool = False) -> Callable[..., Any]:
     """Imports a rendered CPU kernel.
 
@@ -145,8 +139,10 @@ def _compile_failed(error: Exception) -> CompileFailed:
 def _imported(kind: str, digest: str, text: str) -> ModuleType:
     """Imports a module of this text: a part once, a kernel every time, because parts replace its functions."""
     name = f"tuner_{kind}_{digest}"
+    path = cache_root() / "numba" / f"{kind[0]}{digest}.py"
     try:
-        path = _written(f"{kind[0]}{digest}.py", text)
+        if not path.exists():
+            write_whole(path, text.encode())
     except OSError as error:
         raise cache_trouble(error) from error
     known = sys.modules.get(name)
@@ -166,19 +162,6 @@ def _imported(kind: str, digest: str, text: str) -> ModuleType:
         del sys.modules[name]
         raise _compile_failed(error) from error
     return module
-
-
-def _written(name: str, text: str) -> Path:
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    if not path.exists():
-        # Another process may write the same file: rename is atomic, and both texts are equal.
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    return path
 
 
 def small_problem(problem: Problem) -> Problem:

@@ -174,9 +174,9 @@ class PreparedRun:
             place, larger = self._places[wanted.tensor], self._larger.get(wanted.tensor)
             tensor = problem.tensors[place.tensor]
             named[wanted.name] = (
-                MapTemplate.of(wanted, tensor, place)
+                MapTemplate(wanted, tensor, place)
                 if larger is None
-                else MapTemplate.of(wanted, replace(tensor, shape=larger.shape), larger.data.ptr)
+                else MapTemplate(wanted, replace(tensor, shape=larger.shape), larger.data.ptr)
             )
         return named
 
