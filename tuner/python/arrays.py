@@ -59,17 +59,21 @@ class Operand:
         """Its transposed view."""
         return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
 
-    def flat(self, axes: int) -> Operand | None:
-        """The same elements with all axes but the last `axes` as one; None where they are no single axis."""
-        kept = self.ndim - axes
-        if kept <= 1:
+    def rows(self, kept: int) -> tuple[int, ...]:
+        """Its shape with all axes but the last `kept` as one."""
+        lead = self.ndim - kept
+        return self.shape if lead <= 1 else (math.prod(self.shape[:lead]), *self.shape[lead:])
+
+    def flat(self, kept: int) -> Operand | None:
+        """The same elements with all axes but the last `kept` as one; None where they are no single axis."""
+        axes = self.ndim - kept
+        if axes <= 1:
             return self
-        lead = [pair for pair in zip(self.shape[:kept], self.strides[:kept], strict=True) if pair[0] != 1]
+        lead = [pair for pair in zip(self.shape[:axes], self.strides[:axes], strict=True) if pair[0] != 1]
         if any(step != size * inner for (_, step), (size, inner) in pairwise(lead)) and 0 not in self.shape:
             return None
-        step = lead[-1][1] if lead else self.itemsize * math.prod(self.shape[kept:])
-        size = math.prod(self.shape[:kept])
-        return replace(self, shape=(size, *self.shape[kept:]), strides=(step, *self.strides[kept:]))
+        step = lead[-1][1] if lead else self.itemsize * math.prod(self.shape[axes:])
+        return replace(self, shape=self.rows(kept), strides=(step, *self.strides[axes:]))
 
     @property
     def is_row_major(self) -> bool:

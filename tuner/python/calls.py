@@ -19,7 +19,7 @@ from tuner.declare.launch import Packing
 from tuner.lookup.demand import DEMAND
 from tuner.python import decisions, misses
 from tuner.python.arrays import NUMPY, Family
-from tuner.python.decisions import LOCK, Decision, is_miss
+from tuner.python.decisions import LOCK, Decision
 from tuner.python.misses import CHOSEN, EPOCH, MEASURE, CallPolicy, chosen, expire
 from tuner.python.requests import CallRequest, PackedForm, Placed
 from tuner.python.running import ReadyKernel, Runs
@@ -226,12 +226,12 @@ def prepared_call(
         request: What is asked for.
         array: One of the call's.
     """
-    decision = _decision_or_none(request)
-    if decision is not None and is_miss(request, decision):
+    decision = decisions.decision_for(request)
+    if decision is not None and decision.is_miss:
         consult(request, array)  # which may wait, and so is not done under the lock
-        decision = _decision_or_none(request)
+        decision = decisions.decision_for(request)
     with LOCK:
-        if decision is not None and is_miss(request, decision):
+        if decision is not None and decision.is_miss:
             call = Miss(request, decision).call()
         else:
             call = prepared_by(request, decision)
@@ -252,24 +252,11 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
             return kernel_call(request, decision)
         return library_call(request, decision)
     except Exception as error:
-        _warn_left(request, error)
+        decisions.warn_once(
+            f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
+            f"{type(error).__name__}: {error}"
+        )
         return library_call(request, None)
-
-
-def _decision_or_none(request: CallRequest) -> Decision | None:
-    """What is decided; None where there is no problem for a kernel, or where the lookup failed."""
-    try:
-        return decisions.decision_for(request)
-    except Exception as error:
-        _warn_left(request, error)
-        return None
-
-
-def _warn_left(request: CallRequest, error: Exception) -> None:
-    decisions.warn_once(
-        f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
-        f"{type(error).__name__}: {error}"
-    )
 
 
 class Miss:
@@ -282,8 +269,7 @@ class Miss:
         self._runs: dict[CallPolicy | None, Prepared] = {}
         self._epoch = [EPOCH[0]]
         self._last: Prepared | None = None
-        assert request.problem is not None, "a miss is of a problem"
-        self._tally = DEMAND.count(decisions.problem_of(request.problem), decision.device, decision.answer)
+        self._tally = DEMAND.count(decision.problem, decision.device, decision.answer)
 
     def _decided(self, array: Any) -> Prepared:
         """What runs now; during the capture of a graph, when nothing may be loaded, what ran before."""
@@ -294,10 +280,9 @@ class Miss:
             self._runs.clear()
         consult(self._request, array)
         with LOCK:
-            decision = _decision_or_none(self._request)
+            decision = decisions.decision_for(self._request)
             self._last = self._runs[CHOSEN.get()] = prepared_by(self._request, decision)
-        if not is_miss(self._request, decision):
-            self._tally.closed = True
+        self._tally.closed = decision is None or not decision.is_miss
         return self._last
 
     def call(self) -> Prepared:
@@ -337,10 +322,3 @@ def decide_anew(problem: ProblemKey, device: str) -> None:
     """Has the next calls of a problem decided anew: it was measured."""
     decisions.forget_one(problem, device)
     expire()
-
-
-def forget_all() -> None:
-    """Forgets what was decided, so that new records count, and lets what was measured be asked for again."""
-    decisions.forget()
-    expire()
-    misses.PROCESS.forget()

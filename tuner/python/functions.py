@@ -8,19 +8,17 @@ nothing is compiled twice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+from collections.abc import Hashable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError, UnknownName
 from tuner.python import arrays as families
-from tuner.python import requests
+from tuner.python import decisions, misses, requests
 from tuner.python.arrays import KEY_OF, Family, as_array, family_of
-from tuner.python.calls import Prepared, forget_all, packed_form, prepared_call
-from tuner.python.decisions import LOCK, REREADING, warn_once
-from tuner.python.misses import chosen
+from tuner.python.calls import Prepared, packed_form, prepared_call
+from tuner.python.decisions import LOCK, warn_once
 from tuner.python.requests import PRECISION, PackedForm
 from tuner.python.running import key_of
 
@@ -90,7 +88,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
             return b.product(a, out, precision)
         kept = _matmul[requests.precision_of(precision)]
         arrays = {"a": as_array(a), "b": as_array(b)}
-        return _first(partial(matmul, precision=precision), "matmul", arrays, out, kept, precision)
+        return _first("matmul", arrays, out, kept, precision)
     return call(a, b, out)
 
 
@@ -115,7 +113,7 @@ def gemv(a: Any, x: Any, out: Any = None) -> Any:
         else:
             call = _gemv[KEY_OF[type(a)](a), KEY_OF[type(x)](x), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
-        return _first(gemv, "gemv", {"a": as_array(a), "x": as_array(x)}, out, _gemv)
+        return _first("gemv", {"a": as_array(a), "x": as_array(x)}, out, _gemv)
     return call(a, x, out)
 
 
@@ -139,7 +137,7 @@ def transpose(a: Any, out: Any = None) -> Any:
         else:
             call = _transpose[KEY_OF[type(a)](a), KEY_OF[type(out)](out)]
     except (KeyError, AttributeError, TypeError, RuntimeError):
-        return _first(transpose, "transpose", {"a": as_array(a)}, out, _transpose)
+        return _first("transpose", {"a": as_array(a)}, out, _transpose)
     return call(a, out)
 
 
@@ -148,25 +146,21 @@ def clear_caches() -> None:
     with LOCK:
         for prepared in (*_matmul.values(), _gemv, _transpose, _finished):
             prepared.clear()
-        forget_all()
+        decisions.forget()
+        misses.expire()
+        misses.PROCESS.forget()
 
 
-REREADING.forget = clear_caches
+decisions.REREADING.forget = clear_caches
 
 
 def _first(
-    public: Callable[..., Any],
-    function: str,
-    arrays: Mapping[str, Any],
-    out: Any,
-    kept: dict[Hashable, Prepared],
-    precision: str = "",
+    function: str, arrays: Mapping[str, Any], out: Any, kept: dict[Hashable, Prepared], precision: str = "",
     **how: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """A call with arrays of a kind that was not met before, that is not remembered, or that has an epilogue.
 
     Args:
-        public: The function itself, for views of arrays of other libraries.
         function: Its name.
         arrays: What it is called with.
         out: As the caller gave it.
@@ -174,19 +168,21 @@ def _first(
         precision: The precision that the call itself says; empty where it says none.
         how: ``epilogue`` and ``factors``, or ``packed``, of `CallRequest`.
     """
-    chosen()  # or say that there is no such policy, before anything is prepared
+    misses.chosen()  # or say that there is no such policy, before anything is prepared
     family = families.common_family(function, arrays, out)
     if family is None:
-        given = () if out is None else (families.view(out),)
-        result = public(*map(families.view, arrays.values()), *given)
+        views = {name: families.view(array) for name, array in arrays.items()}
+        result = _first(function, views, None if out is None else families.view(out), kept, precision, **how)
         return families.given_back(result, arrays["a"]) if out is None else out
-    keys = key_of([*arrays.values(), *(() if out is None else (out,))])
+    given = dict(arrays) if out is None else {**arrays, "out": out}
+    keys = key_of(given.values())
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
     if "epilogue" in how and keys is not None:
         key = how["epilogue"], *how["factors"].values(), family.name, requests.precision_of(precision), keys
     call = kept.get(key) if key is not None else None
     if call is None:
-        request = requests.request_of(function, family, arrays, out, precision, **how)
+        operands = {name: family.operand(array) for name, array in given.items()}
+        request = requests.request_for(function, operands, precision, family=family, **how)
         call = prepared_call(kept, key, request, arrays["a"])
     return call(*arrays.values(), out)
 
@@ -200,23 +196,11 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
     a, b = as_array(a), as_array(b)
-    if family_of(a) is None and families.is_array(a):
-        views: Any = {
-            name: families.view(given) if families.is_array(given) else given for name, given in finish.items()
-        }
-        result = matmul(
-            families.view(a),
-            families.view(b),
-            None if out is None else families.view(out),
-            precision=precision,
-            **views,
-        )
-        return families.given_back(result, a) if out is None else out
     epilogue, more, factors = _read(finish, a, b)
     if not epilogue:
         return matmul(a, b, out, precision=precision)
-    how: dict[str, Any] = {"epilogue": epilogue, "factors": factors}
-    return _first(matmul, "matmul", {"a": a, "b": b, **more}, out, _finished, precision, **how)
+    arrays = {"a": a, "b": b, **more}
+    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=factors)
 
 
 def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dict[str, float]]:
@@ -244,10 +228,9 @@ def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:
     if bias is None:
         return None, ""
     shape, (m, n) = tuple(bias.shape), (tuple(a.shape)[-2:-1], tuple(b.shape)[-1:])
-    if shape in (n, (1, *n)):
-        return bias.reshape(-1), "bias-col"
-    if shape == (*m, 1):
-        return bias.reshape(-1), "bias-row"
+    if shape in (n, (1, *n), (*m, 1)):
+        vector = bias if shape == n else bias.reshape(-1)
+        return vector, "bias-row" if shape == (*m, 1) and shape != (1, *n) else "bias-col"
     raise ValueError(
         "matmul: bias has an element for each column, shape (N,), or for each row, shape (M, 1); "
         f"got shape {shape} for a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)}"
@@ -289,7 +272,7 @@ class Packed:
         if call is not None:
             return call(a, self._array, out)
         arrays = {"a": a, "b": self._array}
-        return _first(matmul, "matmul", arrays, out, self._calls, EMULATED, packed=self._form)
+        return _first("matmul", arrays, out, self._calls, EMULATED, packed=self._form)
 
 
 def pack(b: Any, *, rows: int = 0) -> Packed:

@@ -19,7 +19,6 @@ from tuner.declare.language import source_language
 from tuner.declare.own import OwnKernel, Reference
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.shapes import KernelArgument, read_shapes, shapes_of
-from tuner.declare.space import Parameter
 from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
@@ -31,13 +30,12 @@ THREADS = "THREADS"
 CUDA_FILES = (".cu", ".cuh")
 #: How inputs are drawn for checks.
 INPUTS = ("drawn", "resampled", "given")
-#: Names of Kernel Tuner for the threads of a block, and for what divides the grid.
+#: Names of Kernel Tuner for the threads of a block.
 BLOCK_SIZES = ("block_size_x", "block_size_y", "block_size_z")
-GRID_DIVISORS = ("grid_div_x", "grid_div_y", "grid_div_z")
-#: What of a launch is said by expressions.
-LAUNCH = ("grid", "block", "shared_bytes")
-#: Python's and NumPy's kinds of numbers -> dtype of a scalar argument.
-_KINDS = {"i": "int64", "u": "int64", "b": "int64", "f": "float64"}
+#: Options that are expressions over parameters.
+LAUNCH = ("restrictions", "grid", "block", "shared_bytes", "grid_div_x", "grid_div_y", "grid_div_z")
+#: What an argument that is no array may be.
+NUMBERS = (bool, int, float, numpy.bool_, numpy.integer, numpy.floating)
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
@@ -48,14 +46,17 @@ class KernelCode:
         name: Name of the function.
         target: ``cuda`` or ``cpu``.
         takes: Names of its arguments, in order, parameters left out.
+        outputs: Names of the arrays that it writes.
         text: CUDA source; empty for a function.
         function: Python function; None for CUDA.
         parameters: The tunable choices.
+        defaults: Values of parameters to try first.
+        answers: Output -> its right numbers; empty where a function tells what is right.
         options: What `tuner.tune` takes of `OwnOptions`.
         free: Names of the whole numbers that are no sizes.
     """
 
-    def __init__(self, what: object, name: str, params: object, options: Mapping[str, Any]) -> None:
+    def __init__(self, what: Any, name: str, params: object, options: Mapping[str, Any]) -> None:
         """Reads the code, and whatever of the options needs no arguments.
 
         Raises:
@@ -63,21 +64,17 @@ class KernelCode:
             InputError: Parameters without values, or that nothing uses; an option that does not suit.
         """
         self.parameters, self.options = _parameters(params), options
-        self._defaults: dict[str, Any] = {}
         self._signature: dict[str, KernelArgument] = {}
+        self.defaults: dict[str, Any] = dict(options.get("defaults") or {})
         if isinstance(what, str | Path):
-            self.text, self.target, self.function = _cuda_text(what), "cuda", None
-            if not name:
-                raise InputError(
-                    'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
-                )
-            self.name, self._signature = (
-                name,
-                {each.name: each for each in own_source.taken_by(self.text, name)},
-            )
-            self.takes = tuple(self._signature)
+            written = self._read_cuda(what, name)
         else:
-            self._read_function(what, name)
+            written = self._read_function(what, name)
+        self.outputs = _texts(options.get("outputs"))
+        self.answers: dict[str, Any] = {}
+        if options.get("reference") is None and options.get("answer") is not None:
+            self._read_answer(options["answer"], written)
+        self.outputs = self.outputs or tuple(self.answers) or written
         self.free = _texts(options.get("numbers"))
         for number in self.free:
             if number not in self.takes:
@@ -85,29 +82,52 @@ class KernelCode:
                     f"numbers= names arguments ({', '.join(self.takes)}), got {number!r}; correct it"
                 )
         read_shapes(options.get("shapes") or {}, self.takes)
-        self._rules = _texts(options.get("restrictions"))
         self._check_used()
 
-    def _read_function(self, function: Any, name: str) -> None:
-        inner, _ = own_source.unwrapped(function)
-        if not callable(inner):
+    def _read_cuda(self, what: str | Path, name: str) -> tuple[str, ...]:
+        """Reads CUDA text or its file, and names the arrays that are not ``const``."""
+        if not name:
             raise InputError(
-                "what is tuned is a problem in words, a file, CUDA text or a function, got "
-                f"{type(function).__name__}"
+                'CUDA text goes with the name of its function, got none; tune(source, "name", ...)'
             )
-        self.text, self.target, self.function = "", "cpu", function
-        self.name = name or inner.__name__
+        self.name, self.target, self.text, self.function = name, "cuda", _cuda_text(what), None
+        self._signature = {argument.name: argument for argument in own_source.taken_by(self.text, name)}
+        self.takes = tuple(self._signature)
+        return tuple(argument.name for argument in self._signature.values() if argument.output)
+
+    def _read_function(self, function: Any, name: str) -> tuple[str, ...]:
+        """Reads a Python function, and names the arrays to whose elements it assigns."""
+        inner, _ = own_source.unwrapped(function)
+        self.name, self.target, self.text, self.function = name or inner.__name__, "cpu", "", function
         signature = inspect.signature(inner).parameters
         self.takes = tuple(argument for argument in signature if argument not in self.parameters)
-        for parameter, values in self.parameters.items():
-            if parameter in signature and signature[parameter].default in values:
-                self._defaults[parameter] = signature[parameter].default
+        usual = {name: signature[name].default for name in self.parameters if name in signature}
+        own = {name: value for name, value in usual.items() if value in self.parameters[name]}
+        self.defaults = own | self.defaults
+        written = set()
+        for node in ast.walk(own_source.definition(inner)):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                array: ast.expr = node
+                while isinstance(array, ast.Subscript):
+                    array = array.value
+                written.add(getattr(array, "id", ""))
+        return tuple(argument for argument in self.takes if argument in written)
+
+    def _read_answer(self, answer: Any, written: tuple[str, ...]) -> None:
+        """Right numbers by output: named, in the order of the arguments, or for the only output."""
+        if isinstance(answer, list | tuple) and len(answer) == len(self.takes):
+            answer = {name: array for name, array in zip(self.takes, answer, strict=True) if array is not None}
+        elif not isinstance(answer, Mapping):
+            outputs = self.outputs or written
+            if len(outputs) != 1:
+                raise InputError(f"answer= has an array for each of {', '.join(outputs)}; give them by name")
+            answer = {outputs[0]: answer}
+        self.answers = {name: on_host(array).astype("float64") for name, array in answer.items()}
 
     def _check_used(self) -> None:
         """Refuses parameters that nothing uses: each of their values would be tried in vain."""
-        source = self.text or self._module(self.name, {}).text
-        beside = (self.options.get(name) for name in ("restrictions", *LAUNCH, *GRID_DIVISORS))
-        words = set(re.findall(r"\w+", " ".join([source, *map(str, beside)])))
+        source = self.text or self._module(self.name).text
+        words = set(re.findall(r"\w+", " ".join([source, *(str(self.options.get(name)) for name in LAUNCH)])))
         for name in self.parameters:
             if name not in words | {THREADS, *BLOCK_SIZES}:
                 capitals = sorted(word for word in words if word.isupper())
@@ -116,11 +136,9 @@ class KernelCode:
                     f"{', '.join(capitals) or 'none'}; correct its name, or leave it out"
                 )
 
-    def bound(self, arguments: object) -> dict[str, Any]:
-        """Arguments by name, given in order, by name, or as one alone."""
-        if isinstance(arguments, Mapping):
-            return self.named(**arguments)
-        return self.named(*(arguments if isinstance(arguments, Sequence) else (arguments,)))
+    def bound(self, arguments: Any) -> dict[str, Any]:
+        """Arguments by name, given in order or by name."""
+        return self.named(**arguments) if isinstance(arguments, Mapping) else self.named(*arguments)
 
     def named(self, *arguments: Any, **by_name: Any) -> dict[str, Any]:
         """Arguments by name.
@@ -163,44 +181,25 @@ class KernelCode:
     def declaration(self, values: Mapping[str, Any], tie: bool = False) -> OwnKernel:
         """All that is declared for arguments like these; see `problem`."""
         given = [described(name, value, self._signature.get(name)) for name, value in values.items()]
-        outputs = self._outputs(list(values))
-        arrays = [argument.name for argument in given if argument.shape is not None]
-        for name in outputs:
-            if name not in arrays:
-                raise InputError(f"outputs= names arrays ({', '.join(arrays)}), got {name!r}; correct it")
-        if not outputs:
+        arrays = ", ".join(argument.name for argument in given if argument.shape is not None) or "none"
+        for name in self.outputs:
+            if name not in arrays.split(", "):
+                raise InputError(f"outputs= names arrays ({arrays}), got {name!r}; correct it")
+        if not self.outputs:
             raise InputError(
-                f"a kernel writes an array, and nothing tells which of {', '.join(arrays) or 'none'}; name it "
-                "by outputs="
+                f"a kernel writes an array, and nothing tells which of {arrays}; name it by outputs="
             )
-        given = [replace(argument, output=argument.name in outputs) for argument in given]
+        given = [replace(argument, output=argument.name in self.outputs) for argument in given]
         options, has_launch = self.options, source_language(self.target).has_launch
         own = OwnKernel(
             self.name, self.target, self._source(given), tuple(given),
-            shapes_of(given, options.get("shapes") or {}, self.free, tie), self.parameters, rules=self._rules,
-            terms=str(options.get("terms", 1)), flops=str(options.get("flops", 0)),
-            defaults={**self._defaults, **(options.get("defaults") or {})},
+            shapes_of(given, options.get("shapes") or {}, self.free, tie), self.parameters,
+            rules=_texts(options.get("restrictions")), terms=str(options.get("terms", 1)),
+            flops=str(options.get("flops", 0)), defaults=self.defaults,
             threads=THREADS if not has_launch and THREADS in self.parameters else "",
         )  # fmt: skip
-        own = self._with_reference(own, values)
+        own = self._checked(own, values)
         return replace(own, launch=self._launch(own.sizes.sizes)) if has_launch else own
-
-    def _outputs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Names of the arrays that the kernel writes."""
-        told = _texts(self.options.get("outputs")) or tuple(_answers(self.options.get("answer"), names, ()))
-        if told:
-            return told
-        if self.text:
-            return tuple(name for name, argument in self._signature.items() if argument.output)
-        # Arguments to whose elements a function assigns.
-        written = set()
-        for node in ast.walk(own_source.definition(own_source.unwrapped(self.function)[0])):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                array = node.value
-                while isinstance(array, ast.Subscript):
-                    array = array.value
-                written.add(getattr(array, "id", ""))
-        return tuple(name for name in self.takes if name in written)
 
     def _source(self, given: Sequence[KernelArgument]) -> str:
         """The source as a file of its own, whose function takes arrays before numbers."""
@@ -208,33 +207,21 @@ class KernelCode:
             return own_source.callable_from_c(self.text, self.name)
         order = [argument.name for argument in sorted(given, key=lambda argument: argument.shape is None)]
         plain = order == list(self.takes) and THREADS not in self.parameters
-        _, options = own_source.unwrapped(self.function)
-        module = self._module(self.name if plain else f"_{self.name}", options or {})
+        inner, numbas = own_source.unwrapped(self.function)
+        options = {"nogil": True, "parallel": "prange" in inner.__code__.co_names, **(numbas or {})}
+        decorator = own_source.njit(options)
+        if THREADS in self.parameters and options["parallel"]:
+            decorator = decorator.replace("parallel=True", f"parallel={THREADS} > 1")
+        module = self._module(self.name if plain else f"_{self.name}", decorator)
         module.lines.insert(0, "import numba")
         return module.text if plain else module.text + self._entry(order)
 
-    def _module(self, name: str, options: Mapping[str, Any], itself: bool = False) -> own_source.Module:
-        """The function without its parameters, under a name, with all that it uses.
-
-        Args:
-            name: Its name.
-            options: Numba's.
-            itself: True for what the kernel is held against: neither parallel nor cached.
-        """
+    def _module(self, name: str, decorator: str = "") -> own_source.Module:
+        """The function without its parameters, under a name and below a decorator, with all that it uses."""
         inner, _ = own_source.unwrapped(self.function)
         node = own_source.definition(inner)
-        arguments = (*node.args.posonlyargs, *node.args.args)
-        kept = [ast.arg(argument.arg) for argument in arguments if argument.arg not in self.parameters]
-        node.name, node.args, node.returns = name, ast.arguments([], kept, None, [], [], None, []), None
-        node.decorator_list = []
-        if itself:
-            decorator = own_source.njit(options).replace("cache=True", "cache=False")
-        else:
-            names = {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(node)}
-            options = {"nogil": True, "parallel": "prange" in names, **options}
-            decorator = own_source.njit(options)
-            if THREADS in self.parameters and options["parallel"]:
-                decorator = decorator.replace("parallel=True", f"parallel={THREADS} > 1")
+        node.name, node.decorator_list, node.returns = name, [], None
+        node.args = ast.arguments([], list(map(ast.arg, self.takes)), None, [], [], None, [])
         module = own_source.Module(frozenset(self.parameters))
         module.add_node(node, inner, decorator)
         return module
@@ -254,52 +241,46 @@ class KernelCode:
             lines.append(f"    {call}")
         return "\n".join([*lines, ""])
 
-    def _with_reference(self, own: OwnKernel, values: Mapping[str, Any]) -> OwnKernel:
+    def _checked(self, own: OwnKernel, values: Mapping[str, Any]) -> OwnKernel:
         """The declaration with what is right, the library, and the author's own numbers where needed."""
-        options = self.options
-        mode, reference, answer = (
-            options.get("inputs") or "drawn",
-            options.get("reference"),
-            options.get("answer"),
-        )
+        mode, reference = self.options.get("inputs") or "drawn", self.options.get("reference")
         if mode not in INPUTS:
             raise UnknownName("way to draw inputs", mode, INPUTS)
-        if reference is None and answer is None and self.function is None:
+        arrays = {f"answer:{name}": array for name, array in self.answers.items()}
+        if arrays:
+            mode = "given"
+        elif reference is not None or self.function is not None:
+            right = self._itself() if reference is None else _reference(own, reference, "its_reference")
+            own = replace(own, reference=right, library=self._library(own))
+        else:
             raise InputError(
                 "each config is compared with what is right, and nothing tells that; give reference=, a "
                 "function of NumPy arrays, or answer=, an array"
             )
-        if reference is None and answer is not None:
-            answers, mode = _answers(answer, list(values), own.outputs), "given"
-            own = replace(own, arrays={f"answer:{name}": array for name, array in answers.items()})
-        else:
-            right = self._itself() if reference is None else _reference(own, reference, "its_reference")
-            own = replace(own, reference=right, library=self._library(own))
         # All of the author's numbers are kept, or those that chance could not replace, such as indices.
-        kept = {
-            tensor.name: on_host(values[tensor.name])
-            for tensor in own.tensors
-            if not tensor.output and (mode != "drawn" or not tensor.dtype.startswith("float"))
-        }
-        return replace(own, inputs=mode, arrays={**own.arrays, **kept})
+        for tensor in own.tensors:
+            if not tensor.output and (mode != "drawn" or not tensor.dtype.startswith("float")):
+                arrays[tensor.name] = on_host(values[tensor.name])
+        return replace(own, inputs=mode, arrays=arrays)
 
     def _itself(self) -> Reference:
         """The function at its first config, in float64: what it computes must not depend on its parameters."""
-        defaults = {**self._defaults, **(self.options.get("defaults") or {})}
-        first = {name: defaults.get(name, values[0]) for name, values in self.parameters.items()}
-        _, options = own_source.unwrapped(self.function)
-        fast = {name: value for name, value in (options or {}).items() if name not in ("parallel", "fastmath")}
-        module = self._module("its_own_result", fast, itself=True)
+        first = {name: self.defaults.get(name, values[0]) for name, values in self.parameters.items()}
+        options = dict(own_source.unwrapped(self.function)[1] or {})
+        exact = {name: value for name, value in options.items() if name not in ("parallel", "fastmath")}
+        module = self._module("its_own_result", own_source.njit(exact).replace("cache=True", "cache=False"))
         lines = ["import numba", *(f"{name} = {value!r}" for name, value in first.items()), module.text]
         return Reference("\n".join(lines), "its_own_result", self.takes, writes=True)
 
     def _library(self, own: OwnKernel) -> Reference | None:
-        """What is timed beside the kernel; None for nothing."""
-        library, reference = self.options.get("library", "reference"), self.options.get("reference")
-        title = getattr(library, "__name__", "library")
-        if library == "reference" and reference is not None and kind_of(self.target).is_host:
-            library, title = reference, "NumPy" if own_source.unwrapped(reference)[1] is None else "reference"
-        return replace(_reference(own, library, "its_library"), title=title) if callable(library) else None
+        """What is timed beside the kernel: on a CPU the reference, unless something else is named."""
+        reference = self.options.get("reference")
+        library = self.options.get("library", reference if kind_of(self.target).is_host else None)
+        if library is None:
+            return None
+        plain = library is reference and own_source.unwrapped(library)[1] is None
+        usual = "reference" if library is reference else getattr(library, "__name__", "library")
+        return replace(_reference(own, library, "its_library"), title="NumPy" if plain else usual)
 
     def _launch(self, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         """Grid, block and shared memory as expressions; by Kernel Tuner's names where nothing else is said.
@@ -307,7 +288,8 @@ class KernelCode:
         Raises:
             InputError: Nothing tells the block or the grid.
         """
-        launch = {name: _texts(self.options[name]) for name in LAUNCH if self.options.get(name) is not None}
+        given = {name: _texts(self.options.get(name)) for name in ("grid", "block", "shared_bytes")}
+        launch = {name: texts for name, texts in given.items() if texts}
         block = launch.setdefault("block", tuple(name for name in BLOCK_SIZES if name in self.parameters))
         if not block:
             raise InputError(
@@ -320,20 +302,17 @@ class KernelCode:
             raise InputError(
                 'a launch has a grid, got neither grid= nor problem_size=; give e.g. grid="ceil_div(n, BLOCK)"'
             )
-        grid, by_size = [], {str(value): name for name, value in sizes.items()}
-        extents = _texts(self.options["problem_size"])
-        for extent, block_size, divisor in zip(extents, BLOCK_SIZES, GRID_DIVISORS, strict=False):
-            usual = block_size if block_size in self.parameters else None
-            divisors = _texts(self.options.get(divisor, usual))
+        names = {str(size): name for name, size in sizes.items() if list(sizes.values()).count(size) == 1}
+        grid = []
+        for extent, axis in zip(_texts(self.options["problem_size"]), "xyz", strict=False):
+            usual = [name for name in (f"block_size_{axis}",) if name in self.parameters]
+            divisors = _texts(self.options.get(f"grid_div_{axis}", usual))
             product = " * ".join(f"({text})" for text in divisors) or "1"
-            alone = list(sizes.values()).count(int(extent)) == 1 if extent.isdecimal() else False
-            grid.append(f"ceil_div({by_size[extent] if alone else extent}, {product})")
+            grid.append(f"ceil_div({names.get(extent, extent)}, {product})")
         return launch | {"grid": tuple(grid)}
 
 
 def _parameters(params: object) -> dict[str, tuple[Any, ...]]:
-    if isinstance(params, Sequence) and all(isinstance(choice, Parameter) for choice in params):
-        params = {choice.name: choice.values for choice in params}
     if not isinstance(params, Mapping) or not params:
         raise InputError(
             'a kernel is tuned by its parameters, got none; give e.g. params={"BLOCK": [64, 128, 256]}'
@@ -377,30 +356,29 @@ def described(name: str, value: Any, taken: KernelArgument | None = None) -> Ker
     Raises:
         InputError: It is neither, its dtype is not for kernels, or the source takes something else.
     """
-    number = isinstance(value, bool | int | float | numpy.generic)
-    kind = numpy.asarray(value).dtype.kind if number else ""
-    if not (kind in _KINDS if number else is_array(value)):
+    wanted, number = taken.dtype if taken is not None else "", isinstance(value, NUMBERS)
+    if not (number or is_array(value)):
         raise InputError(
             "an argument is an array (NumPy, CuPy, PyTorch, or one that speaks DLPack) or a number, "
             f"{name} is {type(value).__name__}; pass one of these"
         )
-    wanted = taken.dtype if taken is not None else ""
     if taken is not None and (taken.shape is None) != number:
         thing = "a number" if taken.shape is None else "an array"
         raise InputError(f"{name} is {thing} in the source, and another thing was passed; pass {thing}")
     if number:
-        plain = value.item() if isinstance(value, numpy.generic) else value
-        if kind == "f" and wanted.startswith("int"):
-            raise InputError(f"{name} is a whole number in the source, got {plain}; pass one")
-        dtype, shape = wanted or (str(value.dtype) if isinstance(value, numpy.floating) else _KINDS[kind]), None
-    else:
-        operand, plain = operand_of(value), 0
-        dtype, shape = operand.dtype, tuple(map(int, operand.shape))
-    if dtype not in DTYPE_BYTES:
-        raise InputError(f"an argument is of {', '.join(DTYPE_BYTES)}, {name} is {dtype}; convert it")
-    if wanted not in ("", dtype):
-        raise InputError(f"{name} is {wanted} in the source, got an array of {dtype}; convert one of them")
-    return KernelArgument(name, dtype, shape, float(plain) if kind == "f" else int(plain))
+        whole = not isinstance(value, float | numpy.floating)
+        if not whole and wanted.startswith("int"):
+            raise InputError(f"{name} is a whole number in the source, got {value}; pass one")
+        usual = "int64" if whole else str(getattr(value, "dtype", "float64"))
+        return KernelArgument(name, wanted or usual, None, int(value) if whole else float(value))
+    operand = operand_of(value)
+    if operand.dtype not in DTYPE_BYTES:
+        raise InputError(f"an argument is of {', '.join(DTYPE_BYTES)}, {name} is {operand.dtype}; convert it")
+    if wanted not in ("", operand.dtype):
+        raise InputError(
+            f"{name} is {wanted} in the source, got an array of {operand.dtype}; convert one of them"
+        )
+    return KernelArgument(name, operand.dtype, tuple(map(int, operand.shape)))
 
 
 def _texts(given: object) -> tuple[str, ...]:
@@ -418,21 +396,6 @@ def on_host(array: Any) -> numpy.ndarray[Any, Any]:
         array = array.get()
     known = isinstance(array, numpy.ndarray) or hasattr(array, "__array__")
     return numpy.ascontiguousarray(array if known else numpy.from_dlpack(array))
-
-
-def _answers(answer: Any, names: Sequence[str], outputs: Sequence[str]) -> dict[str, Any]:
-    """Output -> its right numbers; names alone count where outputs are not known yet."""
-    if isinstance(answer, Mapping):
-        answers = dict(answer)
-    elif isinstance(answer, list | tuple) and len(answer) == len(names):
-        answers = {name: array for name, array in zip(names, answer, strict=True) if array is not None}
-    elif answer is None or not outputs:
-        return {}
-    elif len(outputs) == 1:
-        answers = {outputs[0]: answer}
-    else:
-        raise InputError(f"answer= has an array for each of {', '.join(outputs)}; give them by name")
-    return {name: on_host(array).astype("float64") for name, array in answers.items()}
 
 
 def _reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Reference:
@@ -456,23 +419,21 @@ def _reference(own: OwnKernel, function: Callable[..., Any], name: str) -> Refer
 
 
 def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
-    every = {argument.name for argument in own.arguments}
-    inputs = [tensor.name for tensor in own.tensors if not tensor.output]
+    known = {argument.name for argument in own.arguments}
+    inputs = tuple(tensor.name for tensor in own.tensors if not tensor.output)
     try:
         signature = inspect.signature(own_source.unwrapped(function)[0])
-    except (TypeError, ValueError):
-        return tuple(inputs)
+    except (TypeError, ValueError):  # such as a function of NumPy
+        return inputs
     kinds = (inspect.Parameter.POSITIONAL_ONLY, _POSITIONAL)
     positional = [one for one in signature.parameters.values() if one.kind in kinds]
-    names = [one.name for one in positional if one.name in every or one.default is one.empty]
-    if names and set(names) <= every:
-        return tuple(names)
-    for given in (inputs, [*inputs, *(scalar.name for scalar in own.scalars)]):
-        with contextlib.suppress(TypeError):
-            signature.bind(*given)
-            return tuple(given)
-    wants = ", ".join(one.name for one in positional)
+    names = tuple(one.name for one in positional if one.name in known or one.default is one.empty)
+    if names and set(names) <= known:
+        return names
+    with contextlib.suppress(TypeError):
+        signature.bind(*inputs)
+        return inputs
     raise InputError(
-        f"a reference takes the kernel's inputs ({', '.join(inputs)}), maybe its numbers, by their names or in "
-        f"this order; {getattr(function, '__name__', function)} takes {wants}"
+        f"a reference takes the kernel's inputs ({', '.join(inputs)}) in order, or arguments by their names; "
+        f"{getattr(function, '__name__', function)} takes {', '.join(names)}"
     )

@@ -78,7 +78,7 @@ class Placed:
     """Where one tensor of a problem comes from.
 
     Attributes:
-        argument: Name of the caller's array.
+        argument: Name of the caller's array; ``result`` for a new one.
         turned: True where its transpose is what lies row-major in memory, so that a view of it is passed.
         copied: Why a copy is passed (for an output: why the result is copied there); empty where none is.
         shape: Of the caller's array, its leading axes taken as one; None where it has no others than the
@@ -102,22 +102,29 @@ class Placed:
         return f"a copy of {name}{flat} ({self.copied})" if self.copied else f"{name}{flat} as it lies"
 
 
-def placed(argument: str, operand: Operand, written: bool = False) -> Placed:
-    """How to hand an array of one or two axes to a kernel, which takes dense and aligned arrays only.
+def placed(argument: str, operand: Operand, kept: int = 1, turns: bool = True) -> Placed:
+    """How to hand an array to a kernel, which takes dense and aligned arrays only.
 
     Args:
         argument: Name of the array.
         operand: The array.
-        written: True for an output.
+        kept: So many of its last axes stay what they are; those before are taken as one.
+        turns: False where kernels read or write it row-major only.
     """
-    unaligned = "" if operand.aligned else "it begins at an address that kernels cannot read"
-    if operand.is_row_major:
-        return Placed(argument, copied=unaligned)
-    if operand.ndim == 2 and operand.turned.is_row_major:
-        return Placed(argument, True, unaligned)
-    # The copy of an input keeps the order of the axes in memory, so that it reads in order.
-    across = operand.ndim == 2 and not written and abs(operand.strides[0]) < abs(operand.strides[1])
-    return Placed(argument, across, f"strides {operand.strides} leave gaps, kernels take dense arrays")
+    flat, shape = operand.flat(kept), operand.rows(kept)
+    shape_if_other = None if len(shape) == operand.ndim else shape
+    if flat is None:
+        return Placed(argument, copied="its leading dims are not one in memory", shape=shape)
+    turned = not flat.is_row_major and flat.ndim == 2 and flat.turned.is_row_major
+    if not (turned or flat.is_row_major):
+        # The copy of an input keeps the order of the axes in memory, so that it reads in order.
+        turned = flat.ndim == 2 and abs(flat.strides[0]) < abs(flat.strides[1])
+        copied = f"strides {operand.strides} leave gaps, kernels take dense arrays"
+    elif turned and not turns:
+        copied = "it is column-major, and kernels take it row-major"
+    else:
+        copied = "" if operand.aligned else "it begins at an address that kernels cannot read"
+    return Placed(argument, turned and turns, copied, shape_if_other)
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ class PackedForm:
     kernel: tuple[str, str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class CallRequest:
     """What a call asks for.
 
@@ -190,20 +197,6 @@ class CallRequest:
         """The tensors that need a copy."""
         return tuple(tensor for tensor in self.tensors if tensor.copied)
 
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of those copies."""
-        return sum(self.operands[tensor.argument].bytes for tensor in self.copied)
-
-
-def request_of(
-    function: str, family: Family, arrays: Mapping[str, Any], out: Any, precision: str = "", **how: Any
-) -> CallRequest:
-    """What a call with arrays of one library asks for; see `request_for`."""
-    given = dict(arrays) if out is None else {**arrays, "out": out}
-    operands = {name: family.operand(array) for name, array in given.items()}
-    return request_for(function, operands, precision, family=family, **how)
-
 
 def request_for(function: str, operands: Mapping[str, Operand], precision: str = "", **how: Any) -> CallRequest:
     """What a call with such arrays asks for.
@@ -220,189 +213,137 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
         UnknownName: No such precision.
         InputError: The call itself asks for a precision that is not for its arrays.
     """
-    used = precision_of(precision) if function == "matmul" else IEEE
-    request = CallRequest(function, operands, used, **how)
-    devices = sorted({operand.device for operand in operands.values()})
-    if len(devices) > 1:
-        raise ValueError(
-            f"{function}: all arrays are on one device, got {' and '.join(devices)}; copy one of them"
-        )
-    if request.out is not None and not request.out.writable:
-        raise ValueError(f"{function}: out is written, got an array that is read-only; give another")
-    made = _transpose(request) if function == "transpose" else _product(request)
+    request = CallRequest(function, operands, precision_of(precision) if function == "matmul" else IEEE, **how)
+    _check(request)
     others = sorted({operand.dtype for operand in operands.values()} - set(EMULATED_DTYPES))
     if precision == EMULATED and others:
         raise InputError(
             f"matmul: precision {precision!r} is for float32, got {' and '.join(others)}; convert the arrays "
             f"with .astype('float32'), or use precision {IEEE!r}"
         )
-    return made
+    try:
+        key, request.tensors = _transposed(request) if function == "transpose" else _product(request)
+        _check_numbers(request, key)
+    except _ForTheLibraryError as error:
+        request.why = str(error)
+    else:
+        emulated = key.operation == "gemm" and key.dtype in EMULATED_DTYPES
+        request.problem = replace(key, precision=request.precision if emulated else IEEE)
+    return request
 
 
-def _product(request: CallRequest) -> CallRequest:
-    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; stacks of products are the library's.
+class _ForTheLibraryError(Exception):
+    """No kernel computes a call; the message says why."""
 
-    Leading axes of `a` count as rows where they are one axis in memory.
-    """
-    function, (left, right) = request.function, ARGUMENTS[request.function]
-    a, b = request.operands[left], request.operands[right]
-    if function == "gemv" and (a.ndim, b.ndim) != (2, 1):
+
+def _check(request: CallRequest) -> None:
+    """Refuses arrays that do not fit together, and sets the result's shape."""
+    function, operands, out = request.function, request.operands, request.out
+    devices = sorted({operand.device for operand in operands.values()})
+    if len(devices) > 1:
         raise ValueError(
-            f"gemv: a has two dimensions and x one, got a of shape {a.shape} and x of shape {b.shape}; "
-            "for other products use matmul"
+            f"{function}: all arrays are on one device, got {' and '.join(devices)}; copy one of them"
         )
-    for name, operand in ((left, a), (right, b)):
-        if not operand.ndim:
-            raise ValueError(
-                f"matmul: operands have at least one dimension, got {name} of shape (); multiply by a scalar "
-                "with *"
-            )
-    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
-    if a.shape[-1] != inner:
+    request.shape = shape = _result_shape(function, *(operands[name] for name in ARGUMENTS[function]))
+    if out is not None and (out.shape != shape or not out.writable):
+        wrong = "one that is read-only" if out.shape == shape else str(out.shape)
         raise ValueError(
-            f"{function}: the last dimension of a and the {'last but one' if b.ndim > 1 else 'only one'} of "
-            f"{right} are summed over (core dimension {'n' if function == 'gemv' else 'k'}) and must be equal, "
-            f"got a of shape {a.shape} and {right} of shape {b.shape}: {a.shape[-1]} and {inner}"
+            f"{function}: out is written and has the shape of the result, {shape}, got {wrong}; give another, "
+            "or none to get a new array"
         )
-    batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    request = replace(request, shape=(*batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ())))
-    if request.epilogue:
-        _check_epilogue(request)
-    _check_out(request)
-    if math.prod(b.shape[:-2]) != 1:
-        return replace(
-            request, why="kernels compute one product; a stack of them is the library's, in one call"
-        )
-    if a.ndim == b.ndim == 1:
-        return replace(request, why="a product of two vectors is one number, for which there is no kernel")
-    flat_a, flat_b = a.flat(1), replace(b, shape=b.shape[-2:], strides=b.strides[-2:])
-    if flat_a is None:
-        return replace(request, why="the leading dims of a are not one in memory, as the rows of a matrix are")
-    if a.ndim == 1:
-        return _gemv(request, (right, flat_b), (left, a), transposed=True)
-    if b.ndim == 1:
-        return _gemv(request, (left, flat_a), (right, b))
-    return _gemm(request, flat_a, flat_b)
-
-
-def _check_epilogue(request: CallRequest) -> None:
-    shape = request.shape
+    if not request.epilogue:
+        return
     if len(shape) < 2:
         raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
     for name in request.more:
-        if name != "bias" and request.operands[name].shape != shape:
-            wrong = request.operands[name].shape
-            raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {wrong}")
-    dtypes = {operand.dtype for operand in request.operands.values()}
-    others = sorted(dtype for dtype in dtypes if not dtype.lstrip("b").startswith("float"))
+        if name != "bias" and operands[name].shape != shape:
+            raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {operands[name].shape}")
+    others = sorted({one.dtype for one in operands.values() if not one.dtype.lstrip("b").startswith("float")})
     if others:
         raise TypeError(
             f"matmul: an epilogue is for floating-point numbers, got {others[0]}; convert the arrays"
         )
 
 
-def _transpose(request: CallRequest) -> CallRequest:
+def _result_shape(function: str, a: Operand, b: Operand | None = None) -> tuple[int, ...]:
+    if b is None:
+        return a.shape[::-1]
+    inner = b.shape[-2:][:1]
+    if not inner or a.shape[-1:] != inner or (function == "gemv" and (a.ndim, b.ndim) != (2, 1)):
+        wanted = "(m, n) and (n,)" if function == "gemv" else "(..., m, k) or (k,) and (..., k, n) or (k,)"
+        raise ValueError(
+            f"{function}: the arrays have shapes {wanted}, where core dimensions of one name are equal, got "
+            f"{a.shape} and {b.shape}"
+        )
+    batch = numpy.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return *batch, *a.shape[:-1][-1:], *(b.shape[-1:] if b.ndim > 1 else ())
+
+
+def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; stacks of products are the library's.
+
+    Leading axes of `a` count as rows.
+    """
+    a, b = (request.operands[name] for name in ARGUMENTS[request.function])
+    left, right = map(placed, ARGUMENTS[request.function], (a, b))
+    if math.prod(b.shape[:-2]) != 1:
+        raise _ForTheLibraryError("kernels compute one product; a stack of them is the library's, in one call")
+    if a.ndim == b.ndim == 1:
+        raise _ForTheLibraryError("a product of two vectors is one number, for which there is no kernel")
+    (m, k), n = a.rows(1)[-2:] if a.ndim > 1 else (1, a.shape[0]), b.shape[-1]
+    if a.ndim == 1:
+        return _key(request, "gemv", right.letter(True), m=n, n=k), (right, left, _output(request, 0))
+    if b.ndim == 1:
+        return _key(request, "gemv", left.letter(), m=m, n=k), (left, right, _output(request, 0))
+    to = _output(request, 1, turns=not request.epilogue)
+    if to.turned:  # a column-major result is the row-major one of the transposed product
+        layout = right.letter(True) + left.letter(True)
+        return _key(request, "gemm", layout, m=n, n=m, k=k), (right, left, to)
+    more = [placed(name, request.operands[name], turns=False) for name in request.more]
+    return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
+
+
+def _transposed(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     """A's transpose as an array of its own, for a matrix; other numbers of axes are the library's."""
-    a, out = request.operands["a"], request.out
-    request = replace(request, shape=a.shape[::-1])
-    _check_out(request)
-    if out is not None and out.dtype != a.dtype:
-        return replace(request, why=f"a is {a.dtype} and out {out.dtype}, which the library converts")
+    a = request.operands["a"]
     if a.ndim != 2:
-        return replace(request, why=f"kernels transpose two dimensions, got {a.ndim}")
+        raise _ForTheLibraryError(f"kernels transpose two dimensions, got {a.ndim}")
     source, to = placed("a", a), _output(request, 1)
     if source.turned or to.turned:
-        return replace(request, why="it lies in memory as its transpose would, so that a plain copy does it")
-    return _as_problem(request, "transpose", {"m": a.shape[0], "n": a.shape[1]}, "", source, to)
+        raise _ForTheLibraryError("it lies in memory as its transpose would, so that a plain copy does it")
+    return _key(request, "transpose", "", m=a.shape[0], n=a.shape[1]), (source, to)
 
 
-def _check_out(request: CallRequest) -> None:
-    if request.out is not None and request.out.shape != request.shape:
-        raise ValueError(
-            f"{request.function}: out has the shape of the result, {request.shape}, got {request.out.shape}; "
-            "leave it away to get a new array"
-        )
-
-
-def _gemm(request: CallRequest, a: Operand, b: Operand) -> CallRequest:
-    """A column-major result is the row-major one of the transposed product."""
-    left, right, to = _flat(request, "a", a), _flat(request, "b", b), _output(request, 1)
-    (m, k), n = a.shape, b.shape[1]
-    if to.turned and not request.epilogue:
-        layout = right.letter(transposed=True) + left.letter(transposed=True)
-        return _as_problem(request, "gemm", {"m": n, "n": m, "k": k}, layout, right, left, to)
-    if to.turned:
-        to = replace(to, turned=False, copied="kernels with an epilogue write row-major arrays")
-    more = [_further(request, name) for name in request.more]
-    layout = left.letter() + right.letter()
-    return _as_problem(request, "gemm", {"m": m, "n": n, "k": k}, layout, left, right, *more, to)
-
-
-def _gemv(
-    request: CallRequest, matrix: tuple[str, Operand], vector: tuple[str, Operand], transposed: bool = False
-) -> CallRequest:
-    m, n = matrix[1].shape[:: -1 if transposed else 1]
-    stored, to = _flat(request, *matrix), _output(request, 0)
-    return _as_problem(
-        request, "gemv", {"m": m, "n": n}, stored.letter(transposed), stored, placed(*vector), to
-    )
-
-
-def _flat(request: CallRequest, name: str, operand: Operand) -> Placed:
-    """An array whose leading axes are taken as one."""
-    own = request.operands[name]
-    return replace(placed(name, operand), shape=None if own.ndim == operand.ndim else operand.shape)
-
-
-def _further(request: CallRequest, name: str) -> Placed:
-    """A further array, which kernels read row-major."""
-    own = request.operands[name]
-    flat = own if name == "bias" else own.flat(1)
-    if flat is None:
-        shape = math.prod(own.shape[:-1]), own.shape[-1]
-        return Placed(name, copied="its leading dims are not one in memory", shape=shape)
-    tensor = _flat(request, name, flat)
-    if not tensor.turned:
-        return tensor
-    why = tensor.copied or "it is column-major, and kernels read it row-major"
-    return replace(tensor, turned=False, copied=why)
-
-
-def _output(request: CallRequest, axes: int) -> Placed:
-    """Where the result goes, of which the last `axes` stay what they are."""
-    shape = request.shape
-    flat_shape = (math.prod(shape[: len(shape) - axes]), *shape[len(shape) - axes :])
-    kept = None if len(shape) == axes + 1 else flat_shape
+def _output(request: CallRequest, kept: int, turns: bool = True) -> Placed:
+    """Where the result goes, of which the last axes stay what they are."""
     if request.out is None:
-        return Placed("result", shape=kept)
-    flat = request.out.flat(axes)
-    if flat is None or (to := placed("out", flat, written=True)).copied:
-        return Placed("out", copied="kernels write dense and aligned arrays", shape=kept)
-    return replace(to, shape=kept)
+        shape = request.shape
+        rows = math.prod(shape[: len(shape) - kept]), *shape[len(shape) - kept :]
+        return Placed("result", shape=None if len(shape) == len(rows) else rows)
+    to = placed("out", request.out, kept, turns)
+    return replace(to, turned=False, copied="kernels write dense and aligned arrays") if to.copied else to
 
 
-def _as_problem(
-    request: CallRequest, operation: str, dims: Mapping[str, int], layout: str, *tensors: Placed
-) -> CallRequest:
-    """The request with its problem, unless dtype or sizes are beyond what kernels take."""
-    operands = request.operands.values()
-    dtypes = {operand.dtype for operand in operands}
-    known = DTYPES[operation] + (() if is_on_host(request.device) else GPU_DTYPES.get(operation, ()))
+def _key(request: CallRequest, operation: str, layout: str, **dims: int) -> ProblemKey:
+    dtype = next(iter(request.operands.values())).dtype
+    return ProblemKey(operation, tuple(dims.items()), dtype, layout, epilogue=request.epilogue.text)
+
+
+def _check_numbers(request: CallRequest, key: ProblemKey) -> None:
+    """Leaves to the library what is beyond kernels in arrays, dtypes and sizes."""
+    operands, sizes = request.operands.values(), key.dims.values()
+    dtypes = sorted({operand.dtype for operand in operands})
+    known = DTYPES[key.operation] + (() if is_on_host(request.device) else GPU_DTYPES.get(key.operation, ()))
     own = next((operand.family for operand in operands if not operand.plain), "")
-    if own:
-        why = f"only {own} itself knows how to compute with such an array (subclass, gradient, host)"
-    elif len(dtypes) > 1:
-        why = f"the arrays are of several dtypes ({', '.join(sorted(dtypes))}), which the library converts"
-    elif (dtype := dtypes.pop()) not in known:
-        why = f"kernels compute in {' and '.join(known)}, the arrays are {dtype}"
-    elif request.epilogue and dtype not in FINISHED:
-        why = f"kernels with an epilogue compute in {' and '.join(FINISHED)}"
-    elif min(dims.values()) < 1:
-        why = "a dimension is empty, so that there is nothing to compute"
-    elif max(dims.values()) > INT32_MAX:
-        why = f"kernels count up to {INT32_MAX}"
-    else:
-        precision = request.precision if operation == "gemm" and dtype in EMULATED_DTYPES else IEEE
-        problem = ProblemKey(operation, tuple(dims.items()), dtype, layout, precision, request.epilogue.text)
-        return replace(request, problem=problem, tensors=tensors)
-    return replace(request, why=why)
+    reasons = {
+        f"only {own} itself knows how to compute with such an array (subclass, gradient, host)": own,
+        f"the arrays are of several dtypes ({', '.join(dtypes)}), which the library converts": len(dtypes) > 1,
+        f"kernels compute in {' and '.join(known)}, the arrays are {key.dtype}": key.dtype not in known,
+        f"kernels with an epilogue compute in {' and '.join(FINISHED)}": key.epilogue
+        and key.dtype not in FINISHED,
+        "a dimension is empty, so that there is nothing to compute": min(sizes) < 1,
+        f"kernels count up to {INT32_MAX}": max(sizes) > INT32_MAX,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise _ForTheLibraryError(reason)

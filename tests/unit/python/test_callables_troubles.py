@@ -30,11 +30,11 @@ FIXED.flags.writeable = False
 @pytest.mark.parametrize(
     ("function", "arrays", "out", "kind", "words"),
     [
-        (tuner.matmul, (A, B), None, ValueError, r"core dimension k.*\(3, 4\).*\(5, 6\).*4 and 5"),
-        (tuner.matmul, (A, 2.0), None, ValueError, "at least one dimension"),
+        (tuner.matmul, (A, B), None, ValueError, r"core dimensions .* got \(3, 4\) and \(5, 6\)"),
+        (tuner.matmul, (A, 2.0), None, ValueError, r"got \(3, 4\) and \(\)"),
         (tuner.matmul, (normal(2, 3, 4), normal(3, 4, 5)), None, ValueError, "broadcast"),
-        (tuner.gemv, (A, X), None, ValueError, "core dimension n"),
-        (tuner.gemv, (A, B), None, ValueError, "two dimensions and x one"),
+        (tuner.gemv, (A, X), None, ValueError, r"\(m, n\) and \(n,\), .* got"),
+        (tuner.gemv, (A, A.T), None, ValueError, r"got \(3, 4\) and \(4, 3\)"),
         (tuner.matmul, (A, A.T), B, ValueError, r"shape of the result, \(3, 3\)"),
         (tuner.transpose, (A,), A, ValueError, r"shape of the result, \(4, 3\)"),
         (tuner.matmul, (A, A.T), FIXED, ValueError, "read-only"),

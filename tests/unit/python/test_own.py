@@ -9,7 +9,6 @@ import pytest
 from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, gather
 from numba import njit, prange
 
-from tuner.declare.space import powers_of_two
 from tuner.errors import DeclarationError, InputError, UnknownName
 from tuner.python.own_kernel import KernelCode
 
@@ -69,7 +68,7 @@ def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:
     assert of_add().launch == {"block": ("block_size_x",), "grid": ("ceil_div(n, (block_size_x))",)}
     grid = of_add(problem_size=("n", 3), grid_div_x=["block_size_x", 4], grid_div_y=[]).launch["grid"]
     assert grid == ("ceil_div(n, (block_size_x) * (4))", "ceil_div(3, 1)")
-    told = of_add(params=[powers_of_two("B", 32, 64)], grid="ceil_div(n, B)", block="B", shared_bytes=64)
+    told = of_add(params={"B": numpy.array([32, 64])}, grid="ceil_div(n, B)", block="B", shared_bytes=64)
     assert told.launch == {"grid": ("ceil_div(n, B)",), "block": ("B",), "shared_bytes": ("64",)}
     assert told.parameters == {"B": (32, 64)}
 

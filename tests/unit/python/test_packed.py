@@ -68,7 +68,7 @@ def test_its_memory_goes_with_it(gpu: Log) -> None:
 @pytest.mark.parametrize(
     ("a", "given", "kind", "words"),
     [
-        (on_board(9, 7), {}, ValueError, r"must be equal, got a of shape \(9, 7\) and b of shape \(256, 128\)"),
+        (on_board(9, 7), {}, ValueError, r"are equal, got \(9, 7\) and \(256, 128\)"),
         (on_board(9, 256, device=1), {}, ValueError, "all arrays are on one device, got cuda:0 and cuda:1"),
         (
             on_board(9, 256, dtype="float64"),
