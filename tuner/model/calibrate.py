@@ -1,4 +1,4 @@
-"""What answers of a model cost, measured at problems that it was not fitted to: one calibration, one summary.
+"""What answers of a model cost, measured at problems that it was not fitted to.
 
 A case is such a problem: left out of the fit in turn, drawn after it, or of a later survey. A new answer is
 expected to lose what the cases lost that are most like it, and its intervals end where they hold four of five
@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tuner.declare.problem import Problem
 from tuner.errors import InputError
-from tuner.lookup.answers import UNMEASURED
 from tuner.results.distance import Floats
 from tuner.results.measurement import SLOWER
 
@@ -39,6 +38,25 @@ FEWEST_DRAWN = 16
 HELD, ROUNDED = 0.8, 1 + 1e-9
 
 
+class Forecast(NamedTuple):
+    """What a model predicts at a problem, before kernel or library is chosen.
+
+    Attributes:
+        kernel_log_s: Log of the best config's seconds; infinite where no config is legal.
+        library_log_s: The same of the library; infinite where there is none.
+        near: log(library / config) by what was timed near by; -inf where it is not known.
+    """
+
+    kernel_log_s: float
+    library_log_s: float
+    near: float
+
+    @property
+    def gain(self) -> float:
+        """Predicted log(library / config); -inf where no config is legal."""
+        return self.library_log_s - self.kernel_log_s if self.kernel_log_s < math.inf else -math.inf
+
+
 @dataclass(frozen=True)
 class Cases:
     """Problems that were predicted by a model that did not know them.
@@ -48,9 +66,9 @@ class Cases:
         gain: Predicted log(library / best config); -inf where no config is legal.
         near: The same by what was timed near by.
         error: log(true / predicted) time of the best config and of the library, shape (cases, 2).
-        kernel_s: True time of the config that was predicted to be best.
-        library_s: True time of the library; infinite without one.
-        best_s: The least time that is known; where few configs were tried, less what is likely to be left.
+        times_s: True time of the config that was predicted to be best; of the library, infinite without one;
+            and the least that is known, less what is likely to be left where few configs were tried. Shape
+            (3, cases).
         searched: Problems at which a longer search told what there is to be found.
     """
 
@@ -58,32 +76,21 @@ class Cases:
     gain: Floats
     near: Floats
     error: Floats
-    kernel_s: Floats
-    library_s: Floats
-    best_s: Floats
+    times_s: Floats
     searched: int = 0
 
     @classmethod
     def of(
-        cls, dims: Floats, predicted: Sequence[Floats], times_s: Sequence[Floats], searched: int = 0
+        cls, forecasts: Sequence[tuple[Problem, Forecast, tuple[float, float, float]]], searched: int = 0
     ) -> Cases:
-        """Cases by what was predicted and what was timed.
-
-        Args:
-            dims: As above.
-            predicted: Gain; near; logs of seconds of the config and of the library.
-            times_s: True ones of the config and of the library; the least that is known.
-            searched: As above.
-        """
-        (gain, near, *log_s), (kernel_s, library_s, best_s) = predicted, times_s
+        """Cases by problem, what was predicted, and what was timed as in `times_s`."""
+        dims = np.log([[size for _, size in problem.shape] for problem, *_ in forecasts])
+        rows = [[*forecast, forecast.gain, *times_s] for _, forecast, times_s in forecasts]
+        kernel_log_s, library_log_s, near, gain, *times_s = np.array(rows).reshape(-1, 7).T
         with np.errstate(invalid="ignore"):
-            error = np.nan_to_num(np.log([kernel_s, library_s]) - np.array(log_s), posinf=0.0, neginf=0.0)
-        return cls(dims, gain, near, error.T, kernel_s, library_s, best_s, searched)
-
-    def some(self, which: NDArray[np.bool_]) -> Cases:
-        """Some of the cases."""
-        values = {name: value[which] for name, value in vars(self).items() if name != "searched"}
-        return replace(self, **values)
+            error = np.log(times_s[:2]) - np.array([kernel_log_s, library_log_s])
+        error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
+        return cls(dims, gain, near, error.T, np.array(times_s), searched)
 
     def doubted(self, doubt: float) -> Cases:
         """The cases with gains that `doubted` lessens."""
@@ -93,11 +100,13 @@ class Cases:
         """Of what is answered where a kernel must be faster by a margin.
 
         Returns:
-            The true time; the fraction of speed that is lost, 1 - best / answered; and log(true / predicted).
+            Its true time over the library's; the fraction of speed that is lost, 1 - best / answered; and
+            log(true / predicted).
         """
-        by_kernel = self.gain > margin
-        answered_s = np.where(by_kernel, self.kernel_s, self.library_s)
-        return answered_s, 1 - self.best_s / answered_s, np.where(by_kernel, self.error[:, 0], self.error[:, 1])
+        by_kernel, (kernel_s, library_s, best_s) = self.gain > margin, self.times_s
+        answered_s = np.where(by_kernel, kernel_s, library_s)
+        error = np.where(by_kernel, self.error[:, 0], self.error[:, 1])
+        return answered_s / library_s, 1 - best_s / answered_s, error
 
 
 def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
@@ -134,7 +143,7 @@ class Calibration:
         drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
         scale: True loss there over the expected one, by means.
         doubt: Share of what a predicted log(library / kernel) exceeds the one near by that is taken off it; see
-            `doubted`. Models of earlier versions take the lesser of both.
+            `doubted`.
     """
 
     margin: float
@@ -147,13 +156,6 @@ class Calibration:
     drawn: int = 0
     scale: float = 1.0
     doubt: float = 1.0
-
-    @classmethod
-    def read(cls, held: tuple[float, float] = (1.0, 1.0), **kept: Any) -> Calibration:
-        """One as it was stored: earlier versions kept apart by how much drawn problems changed intervals."""
-        (low, high), reach = kept["spread"], kept["reach"] * held[0]
-        kept["reach"] = max(reach, 1.0) if kept.get("drawn") else reach
-        return cls(**kept | {"spread": (low * held[1], high * held[1])})
 
     def figures(self, dims: Floats, gain: float) -> tuple[float, float, tuple[float, float]]:
         """What is said of an answer.
@@ -192,8 +194,11 @@ class Calibration:
         high = np.quantile(of_error, (1 + HELD) / 2, method="higher") * ROUNDED
         return replace(self, reach=max(float(reach), 1.0), spread=(min(low, -LEAST), max(high, LEAST)))
 
-    def corrected(self, cases: Cases) -> Calibration:
+    def corrected(self, cases: Cases) -> tuple[Calibration, dict[str, float]]:
         """The same with losses and intervals as drawn problems have them, whatever earlier ones said.
+
+        Returns:
+            It, and of the cases the mean loss: ``before`` and ``now`` as it is said, and ``true``.
 
         Raises:
             InputError: There are too few.
@@ -209,18 +214,10 @@ class Calibration:
         expected, size = plain.expected(_places(known.dims, known.gain))
         prior = PRIOR * expected.mean()  # counts like so many cases at which what was said was true
         scale = float((losses.sum() + prior) / (expected.sum() + prior))
-        return replace(plain, drawn=count, scale=scale).ending(losses, errors, (scale * expected, size))
-
-    def judged(self, cases: Cases) -> dict[str, Any]:
-        """What is said of answers, and what they lost (`summarized`)."""
-        known = cases.doubted(self.doubt)
-        expected, size = self.expected(_places(known.dims, known.gain))
-        answered_s, losses, errors = known.answered(self.margin)
-        within = (self.spread[0] * size <= errors) & (errors <= self.spread[1] * size)
-        return summarized(
-            losses, known.library_s / answered_s, known.library_s / known.best_s, expected,
-            self.reach * expected, within.astype(float),
-        )  # fmt: skip
+        made = replace(plain, drawn=count, scale=scale).ending(losses, errors, (scale * expected, size))
+        means = {"before": self.scale, "now": scale}
+        said = {name: factor * float(expected.mean()) for name, factor in means.items()}
+        return made, {**said, "true": float(losses.mean())}
 
 
 def _places(dims: Floats, gain: Floats) -> Floats:
@@ -236,9 +233,8 @@ def calibrate(known: Cases) -> Calibration:
 
     def cost(of: tuple[float, float]) -> tuple[bool, float]:
         doubt, margin = of
-        cases = known.doubted(doubt)
-        answered_s, losses, _ = cases.answered(margin)
-        slower = (answered_s > (1 + SLOWER) * cases.library_s).mean()
+        behind, losses, _ = known.doubted(doubt).answered(margin)
+        slower = (behind > 1 + SLOWER).mean()
         return bool(slower > MOST_SLOWER), float(losses.mean() + PENALTY * slower)
 
     doubt, margin = min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
@@ -246,54 +242,6 @@ def calibrate(known: Cases) -> Calibration:
     (_, losses, errors), places = cases.answered(margin), _places(cases.dims, cases.gain)
     trust = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
     return trust.ending(losses, errors, trust.expected(places, own=True))
-
-
-def summarized(
-    lost: Floats, answers: Floats, champions: Floats, expected: Floats, most: Floats, within: Floats
-) -> dict[str, Any]:
-    """Sums cases up; all arguments have one value for each, NaN where it is not known.
-
-    Args:
-        lost: Fractions of speed that answers lost.
-        answers: How many times as fast as the library they are.
-        champions: The same of the best that is known.
-        expected: What they were said to lose; `UNMEASURED` where nothing was.
-        most: Ends of the 80 % intervals of that.
-        within: 1 where the 80 % interval of the answer's time holds it, else 0.
-
-    Returns:
-        As JSON, None where there is no figure. ``slower`` counts answers more than 3 % slower than the library.
-        ``answers`` and ``champions`` are geometric means. ``said`` and ``true`` are mean losses, of the cases
-        of which one was said. ``loss_held`` and ``time_held`` are shares of the intervals that hold.
-    """
-    said = expected < UNMEASURED
-    return {
-        "cases": len(lost), "loss": spread_of(lost), "slower": int(np.sum(answers < 1 / (1 + SLOWER))),
-        "answers": _geometric(answers), "champions": _geometric(champions), "said": _mean(expected[said]),
-        "true": _mean(lost[said]), "loss_held": _mean((lost <= most + 1e-9)[~np.isnan(most)].astype(float)),
-        "time_held": _mean(within[~np.isnan(within)]),
-    }  # fmt: skip
-
-
-#: What people are told of a summary beside its losses, and the figures that must be known for it.
-LINES = {
-    "times as fast as the library: answers {answers:.3f}, best known {champions:.3f}": (
-        "answers",
-        "champions",
-    ),
-    "of answers with an expected loss: said {said:.1%}, true {true:.1%}": ("said", "true"),
-    "80 % intervals hold: loss {loss_held:.0%}, time {time_held:.0%}": ("loss_held", "time_held"),
-}
-
-
-def lines(summary: Mapping[str, Any]) -> list[str]:
-    """What `summarized` gives, for people."""
-    known = [text for text, names in LINES.items() if all(summary[name] is not None for name in names)]
-    return [
-        f"lost by {summary['cases']} answers, against the best that is known: {spread_text(summary['loss'])}",
-        f"more than 3 % slower than the library: {summary['slower']} of {summary['cases']}",
-        *(text.format(**summary) for text in known),
-    ]
 
 
 def spread_of(losses: Floats) -> dict[str, float]:
@@ -309,12 +257,3 @@ def spread_of(losses: Floats) -> dict[str, float]:
 def spread_text(spread: Mapping[str, float]) -> str:
     """What `spread_of` gives, for people."""
     return ", ".join(f"{name} {value:.1%}" for name, value in spread.items())
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _geometric(ratios: Floats) -> float | None:
-    mean = _mean(np.log(ratios[np.isfinite(ratios)]))
-    return None if mean is None else math.exp(mean)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from tuner.cli.formatting import pairs, print_json
 from tuner.cli.options import (
@@ -29,7 +28,7 @@ from tuner.errors import InputError, NothingFound, TunerError
 from tuner.lookup.answers import PREDICTED
 from tuner.lookup.asking import device_in_full, kept_open
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import Cases, lines, spread_of, spread_text
+from tuner.model.calibrate import Cases, spread_of, spread_text
 from tuner.model.fit import refit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import models, name_of, path_of, regime_of, to_bytes
@@ -119,13 +118,14 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     known = KnownModel.of(dtype=dtype, db=db, **where)
     drawn = [read_page(page, known.model) for page in pages]
     cases = cases_of(known, [case for page in drawn for case in page["cases"]])
-    corrected = known.model.calibration.corrected(cases)
+    corrected, losses = known.model.calibration.corrected(cases)
     origin = {"calibrated_at": utc_now(), "drawn_seeds": [page["seed"] for page in drawn]}
     made = replace(known.model, calibration=corrected, provenance={**known.model.provenance, **origin})
     with Store.open(db) as store:
         name = name_of(known.operation, dtype)
         watched.add_model(store, name, made.device.name, regime_of(made), to_bytes(made))
-    _show(made, before=known.model.calibration.judged(cases), now=corrected.judged(cases))
+    said = "{count} answers lost {true:.1%} in the mean; it said {before:.1%}, and says {now:.1%} now"
+    _show(made, said.format(count=corrected.drawn, **losses))
     _publish(made, known.operation, dtype, output)
 
 
@@ -135,24 +135,19 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
 def show(as_json: bool, **where: Any) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     known = KnownModel.of(**where).model
-    if as_json:
-        print_json(_told(known))
-    else:
+    if not as_json:
         _show(known)
-
-
-def _told(known: Model) -> dict[str, Any]:
-    """A model as JSON: what it was fitted to, and how much it trusts itself."""
+        return
     trust = known.calibration
-    return {
+    print_json({
         "operation": known.operation, "device": known.device.name, "provenance": dict(known.provenance),
         "margin": trust.margin, "doubt": trust.doubt, "loss": spread_of(trust.losses),
         "drawn": {"problems": trust.drawn, "scale": trust.scale},
-    }  # fmt: skip
+    })  # fmt: skip
 
 
-def _show(known: Model, **judged: Mapping[str, Any]) -> None:
-    """Prints what a model was fitted to, and what it says and loses at problems that it was not fitted to."""
+def _show(known: Model, drawn: str = "") -> None:
+    """Prints what a model was fitted to, what it lost at problems left out, and at drawn ones."""
     origin, trust = known.provenance, known.calibration
     fitted_to = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"
     pairs(f"Model of {known.operation} on {known.device.name}", [
@@ -162,7 +157,7 @@ def _show(known: Model, **judged: Mapping[str, Any]) -> None:
         ("lost at problems left out", spread_text(spread_of(trust.losses))),
         ("said of it", f"{trust.scale:.2f} of that, by {trust.drawn} problems drawn after the fit"),
         ("library unless faster by", f"{trust.margin:.0%}"), ("doubted by what is near", f"{trust.doubt:.0%}"),
-        *((name.replace("_", " "), "\n".join(lines(summary))) for name, summary in judged.items()),
+        *([("drawn problems", drawn)] if drawn else []),
     ])  # fmt: skip
 
 
@@ -221,31 +216,20 @@ def cases_of(known: KnownModel, drawn: Iterable[Mapping[str, Any]]) -> Cases:
     Raises:
         InputError: Something is no drawn problem.
     """
-    predictor = Predictor(known.model, known.kernels)
+    predictor, cases = Predictor(known.model, known.kernels), []
     try:
-        rows = [row for case in drawn if (row := _row(predictor, known.operation, case)) is not None]
+        for case in drawn:
+            named = {name: case.get(name, "") for name in ("dtype", "layout", "precision", "epilogue")}
+            problem = known.operation.problem(case["shape"], **named)
+            kernel_s, library_s, champion_s = (case[name] or math.inf for name in TIMES)
+            if case["match"] != PREDICTED or not known.model.knows(problem):
+                continue
+            prediction = predictor.answer(problem)
+            best, answered_s = prediction.best, library_s if prediction.by_library else kernel_s
+            is_answer = best and (best.kernel, dict(best.config)) == (case["kernel"], case["config"])
+            if is_answer and answered_s < math.inf:
+                times_s = kernel_s, library_s, min(kernel_s, library_s, champion_s)
+                cases.append((problem, prediction.forecast, times_s))
     except (ValueError, LookupError, TypeError, AttributeError, TunerError) as error:
         raise InputError(f"drawn problems are as `tuner lookup-quality -o` writes them: {error}") from error
-    *dims, gain, near, kernel_log_s, library_log_s, kernel_s, library_s, champion_s = (
-        np.array(rows).T if rows else np.zeros((8, 0))
-    )
-    best_s = np.minimum(np.minimum(kernel_s, library_s), champion_s)
-    predicted = gain, near, kernel_log_s, library_log_s
-    return Cases.of(np.array(dims).T, predicted, (kernel_s, library_s, best_s))
-
-
-def _row(predictor: Predictor, operation: Operation, case: Mapping[str, Any]) -> list[float] | None:
-    """Logs of dims, what is predicted, and seconds; infinite where there are none."""
-    named = {name: case.get(name, "") for name in ("dtype", "layout", "precision", "epilogue")}
-    problem = operation.problem(case["shape"], **named)
-    if case["match"] != PREDICTED or not predictor.model.knows(problem):
-        return None
-    prediction, times_s = predictor.answer(problem), [case[name] or math.inf for name in TIMES]
-    best = prediction.best
-    if best is None or (best.kernel, dict(best.config)) != (case["kernel"], case["config"]):
-        return None
-    if math.isinf(times_s[1 if prediction.by_library else 0]):
-        return None
-    log_s = math.log(best.time_s), math.log(prediction.library_s)
-    dims = [math.log(size) for _, size in problem.shape]
-    return [*dims, prediction.foreseen, prediction.near, *log_s, *times_s]
+    return Cases.of(cases)

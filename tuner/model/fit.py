@@ -14,17 +14,16 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound
-from tuner.model.calibrate import Cases, calibrate
-from tuner.model.evidence import WEIGHT, evidence, standing_near
+from tuner.model.calibrate import Calibration, Cases, calibrate
+from tuner.model.evidence import evidence
 from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
-from tuner.model.predict import Model
+from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
 from tuner.model.table import FeatureRows, Timings, table
 from tuner.results.distance import Floats, Numbers
 from tuner.results.record import ProblemKey, latest_hash, utc_now
 from tuner.results.survey import LIBRARY, SurveyPart, Timing
 from tuner.store import Store, watched
-from tuner.store.reading import Reader
 
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
@@ -108,6 +107,23 @@ def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SH
     return np.array(list(dict.fromkeys([*chosen, *rest]))[:count], dtype=np.int64)
 
 
+#: Of a model that is yet to be calibrated.
+NO_CASES = Calibration(0.0, np.zeros((0, 0)), np.zeros(0), np.zeros(0), 1.0, (-1.0, 1.0))
+
+
+def uncalibrated(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> Model:
+    """A model fitted to some problems of a survey; it predicts times, and says nothing of losses."""
+    forest, library = forests_of(data, problems, seed, recipe)
+    inside = np.isin(data.problem, problems)
+    chosen = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
+    return Model(
+        data.timings.problems[0].operation.name, data.device, data.limits,
+        [data.timings.configs[at] for at in chosen], data.order, data.parameters[:, chosen],
+        {key: of.some(chosen) for key, of in data.traits.items()}, forest, library, NO_CASES,
+        evidence(data, problems, chosen),
+    )  # fmt: skip
+
+
 #: Parts of the problems that are left out in turn; problems left out that suffice to tell what answers cost.
 FOLDS, CASES = 5, 400
 
@@ -115,91 +131,56 @@ FOLDS, CASES = 5, 400
 def left_out(data: FeatureRows, seed: int, recipe: Recipe) -> Cases:
     """Problems as cases, each predicted by a model that was fitted to others.
 
-    A fifth of the problems is left out, and then another, until there are enough cases.
+    A fifth of the problems is left out, and then another, until there are enough cases. Of the configs that
+    were timed at a problem the model's best is its answer there.
     """
-    count, timed = len(data.problems), np.unique(data.problem)
-    has_library = np.isfinite(data.library_s)
-    order = np.random.default_rng(seed).permutation(timed[has_library[timed] | ~has_library.any()])
-    behind, near = (np.full(len(data.problem), np.inf) for _ in range(2))
-    log_s = np.full(len(data.problem), np.inf)
-    library_log_s, is_case = np.full(count, np.inf), np.zeros(count, bool)
+    timings, every = data.timings, np.arange(len(data.timings.problems))
+    times_s = timings.by_problem()
+    left, searched = still_to_find(times_s)
+    has_library = np.isfinite(data.library_s) | ~np.isfinite(data.library_s).any()
+    order = np.random.default_rng(seed).permutation(every[np.isfinite(data.fastest_s) & has_library])
+    cases = []
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
-        rest = np.setdiff1d(np.arange(count), fresh)
-        forest, library = forests_of(data, rest, seed, recipe)
-        inside = np.isin(data.problem, rest)
-        kept = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
-        at = np.flatnonzero(np.isin(data.problem, fresh))
-        log_s[at] = forest.predict(data.rows[at]) + data.reference[at]
-        behind[at], near[at] = standing_near(data, evidence(data, rest, kept), kept, at)
-        if len(library.leaves):
-            library_log_s[fresh] = library.predict(data.library_rows[fresh]) + data.roofline[fresh]
-        is_case[fresh] = True
-        if is_case.sum() >= CASES:
+        model = uncalibrated(data, np.setdiff1d(every, fresh), seed, recipe)
+        predictor = Predictor(model, data.kernels, data.device)
+        for at in fresh.tolist():
+            library_s = times_s[at].pop(LIBRARY, math.inf)
+            known = {timings.configs[number]: time_s for number, time_s in times_s[at].items()}
+            best, forecast = predictor.forecast(timings.problems[at], known)
+            kernel_s = known[best[:2]] if best else math.inf
+            best_s = min(*known.values(), library_s) * math.exp(-left[at])
+            if min(kernel_s, library_s) < math.inf:
+                cases.append((timings.problems[at], forecast, (kernel_s, library_s, best_s)))
+        if len(cases) >= CASES:
             break
-    log_s[~np.isfinite(behind)] = np.inf  # what could not be answered
-    return _cases(data, np.flatnonzero(is_case), log_s, log_s + WEIGHT * behind, near, library_log_s)
-
-
-def _cases(
-    data: FeatureRows, numbers: Numbers, log_s: Floats, score: Floats, near: Floats, library_log_s: Floats
-) -> Cases:
-    """Problems as cases.
-
-    Args:
-        data: The survey.
-        numbers: Of the problems.
-        log_s: Per timing: log of predicted seconds, infinite where the config could not be answered.
-        score: Per timing: what answers are chosen by, the least first.
-        near: Per timing: log(library / config) near by.
-        library_log_s: Per problem: log of the library's predicted seconds, infinite where there is none.
-    """
-    left, searched = still_to_find(data)
-    true, ends = np.append(data.time_s, np.inf), data.ends
-    # The last of all stands for no config.
-    log_s, score, near = np.append(log_s, np.inf), np.append(score, np.inf), np.append(near, -np.inf)
-    chosen = np.array([
-        begin + int(np.argmin(score[begin:end])) if np.isfinite(score[begin:end]).any() else -1
-        for begin, end in zip(ends[numbers], ends[numbers + 1], strict=True)
-    ])  # fmt: skip
-    fastest_s = np.array([data.time_s[ends[at] : ends[at + 1]].min() for at in numbers])
-    library_s = np.where(np.isfinite(data.library_s), data.library_s, np.inf)[numbers]
-    kernel_s, foreseen, library_log_s = true[chosen], log_s[chosen], library_log_s[numbers]
-    with np.errstate(invalid="ignore"):
-        gain = np.where(np.isfinite(foreseen), library_log_s - foreseen, -np.inf)
-    dims = np.log([[size for _, size in data.problems[at].shape] for at in numbers])
-    best_s = np.minimum(fastest_s, library_s) * np.exp(-left[numbers])
-    predicted, times_s = (gain, near[chosen], foreseen, library_log_s), (kernel_s, library_s, best_s)
-    cases = Cases.of(dims, predicted, times_s, searched)
-    return cases.some(np.isfinite(np.minimum(kernel_s, library_s)))
+    return Cases.of(cases, searched)
 
 
 #: A problem with so many times the timings that this share of problems have is one at which the search went on.
 SEARCHED, USUAL = 3.0, 0.9
-#: Tries of a study of some seconds; problems with so many tries tell what more of them find.
-STUDIED, LEAST_TRIED = 250, 16
 
 
-def still_to_find(data: FeatureRows) -> tuple[Floats, int]:
-    """What a study would find beyond a survey's turn at a problem, which is extrapolated.
+def still_to_find(times_s: Sequence[Mapping[int, float]]) -> tuple[Floats, int]:
+    """What a longer search would find beyond a survey's turn at a problem.
 
-    Every other timing is left out, and what the rest miss in the mean is expected of each further doubling of
-    the tries. Where the survey went on for some turns, nothing is left.
+    It is what the search found, in the mean, after the first turn where it went on; there nothing is left.
+
+    Args:
+        times_s: Per problem the times by config, in the order timed.
 
     Returns:
-        Per problem: log of the time that is still to be gained. And at how many the survey went on.
+        Per problem: log of the time that is still to be gained. And at how many the search went on.
     """
-    ends, counts, missed = data.ends, np.diff(data.ends), []
-    for at in np.flatnonzero(counts >= LEAST_TRIED):
-        log_s, library = np.log(data.time_s[ends[at] : ends[at + 1]]), math.log(data.library_s[at])
-        halves = [np.fmin(log_s[first::2].min(), library) for first in (0, 1)]
-        missed.append(np.mean(halves) - np.fmin(log_s.min(), library))
-    deep = counts >= SEARCHED * np.quantile(counts[counts > 0], USUAL)
-    # A study tries no config twice.
-    studied = min(STUDIED, data.parameters.shape[1])
-    doublings = np.maximum(np.log2(studied / np.maximum(counts, 1)), 0.0)
-    each_doubling = float(np.mean(missed)) if missed else 0.0
-    return np.where(deep | (counts == 0), 0.0, each_doubling * doublings), int(deep.sum())
+    counts = np.array([len(times) for times in times_s])
+    turn = np.quantile(counts[counts > 1], USUAL)
+    deep = counts >= SEARCHED * turn
+    found = [
+        math.log(min(list(times.values())[: int(turn)]) / min(times.values()))
+        for times, is_deep in zip(times_s, deep, strict=True)
+        if is_deep
+    ]
+    return np.where(deep, 0.0, np.mean(found) if found else 0.0), int(deep.sum())
 
 
 #: Problems below which nothing can be left out.
@@ -230,61 +211,19 @@ def fit(
         raise InputError(
             f"a model needs {LEAST_PROBLEMS} problems at least, got {len(timings.problems)}; survey more"
         )
-    recipe = recipe or Recipe()
-    data = table(timings, kernels, device)
-    known = left_out(data, seed, recipe)
-    every = np.arange(len(timings.problems))
-    forest, library = forests_of(data, every, seed, recipe)
-    chosen = shortlist(data.problem, data.config, data.time_s)
-    return Model(
-        timings.problems[0].operation.name, device, data.limits, [timings.configs[at] for at in chosen],
-        data.parameters[:, chosen], {key: of.some(chosen) for key, of in data.traits.items()}, forest,
-        library, calibrate(known), evidence(data, every, chosen),
-        {**_provenance(timings, kernels, device), "shortlist": len(chosen)},
-    )  # fmt: skip
-
-
-def _provenance(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> dict[str, Any]:
-    used = sorted({kernel for kernel, _ in timings.configs})
-    return {
+    recipe, data = recipe or Recipe(), table(timings, kernels, device)
+    known = calibrate(left_out(data, seed, recipe))
+    model = uncalibrated(data, np.arange(len(timings.problems)), seed, recipe)
+    used = sorted({kernel for kernel, _ in timings.configs} & kernels.keys())
+    provenance = {
         **timings.provenance, "device": device.name, "driver": device.driver, "timings": len(timings.time_s),
-        "problems": len(timings.problems), "configs": len(timings.configs),
-        "sources": {name: kernels[name].source_hash for name in used if name in kernels},
+        "problems": len(timings.problems), "configs": len(timings.configs), "shortlist": len(model.configs),
+        "sources": {name: kernels[name].source_hash for name in used},
     }  # fmt: skip
+    return replace(model, calibration=known, provenance=provenance)
 
 
 # --- from a database -----------------------------------
-
-
-def timings(
-    store: Reader,
-    operation: Operation,
-    kernels: Iterable[Kernel],
-    device: DeviceInfo | str,
-    regime: str = "cold",
-    dtype: str = "",
-) -> Timings:
-    """All that surveys timed of an operation on a kind of device, of kernels as they are now.
-
-    Args:
-        store: Where from.
-        operation: What was timed.
-        kernels: Configs of other sources than theirs are left out.
-        device: Where; a text is a uuid or a name.
-        regime: How time was taken.
-        dtype: Of the problems; the operation's first unless given.
-
-    Raises:
-        NothingFound: Nothing of it was surveyed.
-    """
-    dtype = dtype or operation.dtypes[0]
-    surveyed = joined(store.survey_parts(operation.name, device, regime), operation, kernels, dtype)
-    if surveyed is None:
-        raise NothingFound(
-            f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on "
-            f"{device if isinstance(device, str) else device.name}; run `tuner survey {operation.name}`"
-        )
-    return surveyed
 
 
 def joined(
@@ -366,8 +305,14 @@ def refit(
         TunerError: LightGBM is not installed.
         StoreTrouble: The database cannot be read or written.
     """
-    by_name = {kernel.name: kernel for kernel in kernels}
-    surveyed = timings(store, operation, by_name.values(), device, regime, dtype)
+    by_name, dtype = {kernel.name: kernel for kernel in kernels}, dtype or operation.dtypes[0]
+    parts = store.survey_parts(operation.name, device, regime)
+    surveyed = joined(parts, operation, by_name.values(), dtype)
+    if surveyed is None:
+        raise NothingFound(
+            f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on {device.name}; "
+            f"run `tuner survey {operation.name}`"
+        )
     model = fit(surveyed, by_name, device, seed)
     model = replace(model, provenance={**model.provenance, "regime": regime, "fitted_at": utc_now()})
     watched.add_model(store, name_of(operation, dtype), device.name, regime, to_bytes(model))

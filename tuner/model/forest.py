@@ -87,17 +87,14 @@ class Forest:
 
         Args:
             first: Number of the first of the features.
-            values: Shape (features, rows).
+            values: Shape (features, rows); those beyond the forest's features do not count, since models of
+                earlier versions know fewer.
 
         Returns:
             Shape (features that are asked for, rows); also right for the first trees alone.
         """
-        of_features = self._of_features[first : first + len(values)]
-        rows = [
-            known.searchsorted(row) + begin
-            for (known, begin), row in zip(of_features, values, strict=True)
-            if len(known)
-        ]
+        of_features = zip(self._of_features[first:], values, strict=False)
+        rows = [known.searchsorted(row) + begin for (known, begin), row in of_features if len(known)]
         return np.array(rows, dtype=np.intp).reshape(len(rows), values.shape[1])
 
     def bits_at(self, places: Places) -> Bits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from tuner.declare.space import Config, Space
 from tuner.errors import InputError
 from tuner.lookup.legality import Choices
 from tuner.model import physics
-from tuner.model.calibrate import Calibration, doubted
-from tuner.model.evidence import BESIDE_NETWORKS, CHANGED, AdaptedConfigs, Evidence, adapted
+from tuner.model.calibrate import Calibration, Forecast, doubted
+from tuner.model.evidence import Evidence
 from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
 from tuner.model.physics import DeviceRates, Traits
@@ -31,6 +31,14 @@ SCREEN_TREES, SCREENED = 60, 160
 FIRST = 8
 #: Pairs of changes to a config that are looked at; of more, so many are drawn.
 PAIRS = 20_000
+#: A kernel with so many good configs that are legal needs no others; those of each kernel that are changed.
+ENOUGH, ORIGINS = 8, 8
+#: Combinations of a space that are looked at for changed ones.
+LOOKED_AT = 100_000
+#: Log of time behind the best near by beyond which a config is not worth changing.
+WORTH = 0.3
+#: Log of time that a changed config is expected to fall behind the one that it was made from.
+CHANGED = 0.05
 #: Kernel and config.
 Named = tuple[str, Config]
 
@@ -44,6 +52,7 @@ class Model:
         device: The device.
         limits: What it reached in the survey.
         configs: The shortlist: kernel and config.
+        order: What the numbers of parameters stand for.
         parameters: Their parameters as numbers, shape (parameters, configs).
         traits: Their traits by dtype and layout.
         forest: Log of a config's time over the geometric mean of first estimate and roofline.
@@ -51,7 +60,7 @@ class Model:
         calibration: What predictions cost.
         evidence: How configs stood at the surveyed problems.
         provenance: What the model was fitted to: device, versions, counts, dates, hashes of sources.
-        network: Says the same as the forest, in models that were fitted earlier; None in others.
+        network: Says the same as the forest, in a published model; None in others.
         predictors: Those of the model, by device and kernels.
     """
 
@@ -59,6 +68,7 @@ class Model:
     device: DeviceInfo
     limits: DeviceRates
     configs: Sequence[Named]
+    order: ParameterOrder
     parameters: Floats
     traits: Mapping[tuple[str, str], Traits]
     forest: Forest
@@ -78,14 +88,6 @@ class Model:
     def screen(self) -> Forest:
         """The trees that tell which configs are worth the others."""
         return self.forest.first(SCREEN_TREES)
-
-    @cached_property
-    def columns(self) -> ParameterOrder | None:
-        """What the numbers of parameters stand for; None where the shortlist misses a surveyed kernel."""
-        order = ParameterOrder.of(self.configs)
-        kernels = [order.kernels.index(kernel) for kernel, _ in self.configs]
-        known = len(self.parameters) == 1 + len(order.parameters)
-        return order if known and np.array_equal(self.parameters[0], kernels) else None
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,8 @@ class ModelAt:
         self._shared = physics.problem_features(problem, model.limits)
         self._mixed, estimate = physics.config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
-        first = len(model.parameters) + physics.TRAIT_FEATURES
-        after = first + len(self._shared)
-        # A model of an earlier version knows fewer.
-        self._places = model.forest.places(after, self._mixed[: model.forest.features - after])
+        first = len(lot.features)
+        self._places = model.forest.places(first + len(self._shared), self._mixed)
         self._left = model.forest.bits_of_one(first, self._shared)
 
     def coarse(self) -> Floats:
@@ -194,8 +194,7 @@ class Prediction:
             like this one that the model was not fitted to.
         loss_interval: Its 80 % interval.
         time_interval_s: The 80 % interval of the answer's time.
-        foreseen: log(library / best) as trees and networks predict it.
-        near: The same by what was timed near by.
+        forecast: What is predicted, before kernel or library was chosen.
     """
 
     best: PredictedTime | None
@@ -205,8 +204,7 @@ class Prediction:
     expected_loss: float
     loss_interval: tuple[float, float]
     time_interval_s: tuple[float, float]
-    foreseen: float
-    near: float
+    forecast: Forecast
 
 
 @dataclass(frozen=True)
@@ -223,7 +221,7 @@ class _Known:
 
     at: ModelAt
     numbers: Numbers
-    made: AdaptedConfigs
+    made: Sequence[Named]
     behind: Floats
     gain: Floats
 
@@ -250,21 +248,36 @@ class Predictor:
         Raises:
             InputError: The model does not know such problems.
         """
-        known, calibration = self._known(problem), self.model.calibration
-        library, kernel, near, best = known.at.library_log_s(), math.inf, -math.inf, None
-        for at, kernel in self._fastest(known, 1):
-            best, near = self._candidate(known, at, kernel), float(known.gain[at])
+        (best, forecast), calibration = self.forecast(problem), self.model.calibration
         # What was timed near by may cast doubt on what is predicted: trees extrapolate.
-        foreseen = library - kernel if best else -math.inf
-        gain = float(doubted(foreseen, near, calibration.doubt)) if best else -math.inf
-        by_library = not gain > calibration.margin and math.isfinite(library)
+        gain = float(doubted(forecast.gain, forecast.near, calibration.doubt))
+        by_library = not gain > calibration.margin and math.isfinite(forecast.library_log_s)
         dims = np.log([size for _, size in problem.shape])
         expected, most, spread = calibration.figures(dims, gain)
-        answered = library if by_library else kernel
+        answered = forecast.library_log_s if by_library else forecast.kernel_log_s
         return Prediction(
-            best, math.exp(library), gain, by_library, expected, (0.0, min(most, 1.0)),
-            (math.exp(answered + spread[0]), math.exp(answered + spread[1])), foreseen, near,
+            best, math.exp(forecast.library_log_s), gain, by_library, expected, (0.0, min(most, 1.0)),
+            (math.exp(answered + spread[0]), math.exp(answered + spread[1])), forecast,
         )  # fmt: skip
+
+    def forecast(
+        self, problem: Problem, among: Container[Named] | None = None
+    ) -> tuple[PredictedTime | None, Forecast]:
+        """The config that is predicted to be the fastest, None if none is legal; and what is predicted.
+
+        Args:
+            problem: The problem.
+            among: Only configs of these count; all when None.
+
+        Raises:
+            InputError: The model does not know such problems.
+        """
+        known = self._known(problem, among)
+        library_log_s = known.at.library_log_s()
+        if not (fastest := self._fastest(known, 1)):
+            return None, Forecast(math.inf, library_log_s, -math.inf)
+        [(at, log_s)] = fastest
+        return self._candidate(known, at, log_s), Forecast(log_s, library_log_s, float(known.gain[at]))
 
     def candidates(self, problem: Problem, count: int | None = FIRST) -> list[PredictedTime]:
         """The configs worth trying that are predicted to be the fastest, the best first; all when None.
@@ -282,8 +295,7 @@ class Predictor:
         """Configs that differ in one or two parameters from the fastest of those timed, the best first.
 
         The model tells how much faster each is than the one that it differs from, whose time is known: what the
-        model is off by at this problem does not count. A model whose shortlist misses a surveyed kernel cannot
-        be asked about other configs, and knows none.
+        model is off by at this problem does not count.
 
         Args:
             problem: The problem.
@@ -298,15 +310,13 @@ class Predictor:
         expected: dict[Named, float] = {}
         for (name, config), time_s in sorted(timed.items(), key=lambda item: item[1])[:parents]:
             kernel, numbers = self._kernels.get(name), self._choices.points.get(name)
-            if self.model.columns is None or kernel is None or numbers is None or not kernel.parameters:
-                continue
-            if not math.isfinite(time_s):
+            if kernel is None or numbers is None or not kernel.parameters or math.isinf(time_s):
                 continue
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             around = (space[at] for at in space.beside(0, PAIRS).tolist())
             here = [config, *(other for other in around if (name, other) not in timed)]
             origins = np.full(len(here), self._most_like(numbers, config))
-            lot = self._made(AdaptedConfigs([(name, each) for each in here], origins), problem)
+            lot = self._made([(name, one) for one in here], origins, problem)
             log_s = ModelAt(self.model, problem, self._device, lot).log_s()
             for other, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
                 log_time = math.log(time_s) + behind
@@ -327,14 +337,14 @@ class Predictor:
             self._lots[key] = Lot.of(model, model.parameters, model.traits[key], self._device)
         return self._lots[key]
 
-    def _made(self, made: AdaptedConfigs, problem: Problem) -> Lot:
+    def _made(self, configs: Sequence[Named], origins: Numbers, problem: Problem) -> Lot:
         """Configs that are not of the shortlist; registers, which are not known, are those of their origins."""
-        columns, known = self.model.columns, self.model.traits[problem.dtype, problem.layout]
-        assert columns is not None, "asked only of models whose shortlist tells its columns"
-        of = physics.traits(self._kernels, made.configs, problem, known.row(4)[made.origins])
-        return Lot.of(self.model, parameter_table(self._kernels, made.configs, columns), of, self._device)
+        model, kernels = self.model, self._kernels
+        registers = model.traits[problem.dtype, problem.layout].row(4)[origins]
+        of = physics.traits(kernels, configs, problem, registers)
+        return Lot.of(model, parameter_table(kernels, configs, model.order), of, self._device)
 
-    def _known(self, problem: Problem) -> _Known:
+    def _known(self, problem: Problem, among: Container[Named] | None = None) -> _Known:
         """What to choose among: legal configs that were good near by, or are like these, else all."""
         model = self.model
         if not model.knows(problem):
@@ -342,41 +352,64 @@ class Predictor:
                 f"a model answers for what was surveyed, {model.operation} of {sorted(model.traits)}, "
                 f"got {problem}; survey that, too"
             )
-        lot = self._lot(problem)
         count, kind = len(model.configs), list(model.traits).index((problem.dtype, problem.layout))
+        asked = np.ones(count, bool) if among is None else np.array([one in among for one in model.configs])
         behind, gains = model.evidence.around(problem, kind, count)
         if not np.isfinite(model.evidence.library).any():  # there is no library
             gains = np.full(count, np.inf)
-        good = self._choices.legal(problem, self._device, np.isfinite(behind))
-        made = AdaptedConfigs([], np.zeros(0, np.int64))
-        if model.columns is not None:
-            # Good configs that are not legal here are made legal, of the kernels that have few good ones.
-            about = self._kernels, model.configs, self._choices.points
-            made = adapted(problem, self._device, about, behind, np.isin(np.arange(count), good))
-        if not len(good) and not made.configs:
-            good, behind = self._choices.legal(problem, self._device), np.zeros(count)
-        lot = lot.some(good)
-        if made.configs:
-            lot = lot.and_(self._made(made, problem))
+        good = self._choices.legal(problem, self._device, np.isfinite(behind) & asked)
+        adapted = self._adapted(problem, behind, good).items()
+        made = {named: origin for named, origin in adapted if among is None or named in among}
+        if not len(good) and not made:
+            good, behind = self._choices.legal(problem, self._device, asked), np.zeros(count)
+        lot, origins = self._lot(problem).some(good), np.array(list(made.values()), np.int64)
+        if made:
+            lot = lot.and_(self._made(list(made), origins, problem))
         return _Known(
-            ModelAt(model, problem, self._device, lot), good, made,
-            np.append(behind[good], behind[made.origins] + CHANGED),
-            np.append(gains[good], gains[made.origins]),
+            ModelAt(model, problem, self._device, lot), good, list(made),
+            np.append(behind[good], behind[origins] + CHANGED), np.append(gains[good], gains[origins]),
         )  # fmt: skip
+
+    def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> dict[Named, int]:
+        """Configs that were good near by and are illegal here, made legal, of kernels that have few good ones.
+
+        Args:
+            problem: Where they are to be legal.
+            behind: How far each of the shortlist is behind the fastest by what was timed near by.
+            good: Numbers of those that are legal.
+
+        Returns:
+            Kernel and config -> number of the config that it was made from.
+        """
+        configs, is_legal = self.model.configs, np.isin(np.arange(len(behind)), good)
+        worth = np.isfinite(behind) & (behind <= behind.min(initial=np.inf) + WORTH) & ~is_legal
+        made: dict[Named, int] = {}
+        for name, numbers in self._choices.points.items():
+            legal, tied = numbers[is_legal[numbers]], numbers[worth[numbers]]
+            if len(legal) >= ENOUGH or not len(tied):
+                continue
+            kernel, known = self._kernels[name], {configs[number] for number in legal.tolist()}
+            origins = tied[np.argsort(behind[tied], kind="stable")][:ORIGINS].tolist()
+            space = Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=LOOKED_AT)
+            nearest = space.nearest_indices([configs[number][1] for number in origins])
+            for index, number in zip(nearest, origins, strict=False):  # nothing is near in an empty space
+                if (name, space[index]) not in known:
+                    made.setdefault((name, space[index]), number)
+        return made
 
     def _fastest(self, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        weight, most = self.model.evidence.weight, max(SCREENED, count)
-        coarse = known.at.coarse() + weight * known.behind
+        model, most = self.model, max(SCREENED, count)
+        coarse = known.at.coarse() + model.evidence.weight * known.behind
         screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
         log_s = known.at.log_s(screened)
-        weight = weight if self.model.network is None else BESIDE_NETWORKS
+        weight = model.network.weight if model.network else model.evidence.weight
         best = np.argsort(log_s + weight * known.behind[screened], kind="stable")[:count]
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
     def _candidate(self, known: _Known, at: int, log_s: float) -> PredictedTime:
         made = at - len(known.numbers)
-        named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made.configs[made]
+        named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made[made]
         return PredictedTime(*named, math.exp(log_s))
 
 

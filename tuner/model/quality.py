@@ -11,7 +11,7 @@ import math
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,17 @@ from tuner.devices.detect import find, kind_of
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.lookup import Answer, answer
+from tuner.lookup.answers import UNMEASURED
 from tuner.lookup.asking import kept_open, parse_device, parse_key
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import lines, summarized
+from tuner.model.calibrate import spread_of, spread_text
 from tuner.model.commands import TIMES
 from tuner.model.survey_design import Ranges, draw
-from tuner.results.measurement import Measurement
+from tuner.results.measurement import SLOWER, Measurement
 from tuner.results.record import ProblemKey, Record
 from tuner.store import Store
-from tuner.study.first_use import FirstUse, measure
+from tuner.study.first_use import FirstUse
+from tuner.study.first_use import measure as measure_first_use
 from tuner.study.locks import occupied
 from tuner.study.requests import StudyRequest
 from tuner.study.study import Study, open_study
@@ -72,9 +74,8 @@ IN_TURN_S = 1.0
 @database_option
 @json_option
 def lookup_quality(
-    operation: str, count: int, measure: bool, seconds: float, seed: int | None, on_miss: str,
-    output: Path | None, device: str, dtype: str, regime: str | None, db: str, as_json: bool,
-) -> None:  # fmt: skip
+    count: int, measure: bool, seconds: float, seed: int | None, output: Path | None, as_json: bool, **on: Any
+) -> None:
     """Measure what answers for unknown problems cost.
 
     Each drawn problem is looked up and then tuned for --seconds; answer, champion and library are timed in
@@ -83,30 +84,28 @@ def lookup_quality(
     writable_file(output)
     if not measure:
         raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
-    catalogue, detected = builtin_now(), find(device)
-    regime = regime or kind_of(detected.target).survey.regime
+    catalogue, detected, at_first_use = builtin_now(), find(on["device"]), on["on_miss"] == "measure"
+    operation, known = catalogue.operation(on["operation"]), kept_open(on["db"])
+    regime = on["regime"] or kind_of(detected.target).survey.regime
+    ranges = Ranges.on(detected.target, dtype=on["dtype"])
     seed = secrets.randbits(32) if seed is None else seed
-    drawn, ranges = catalogue.operation(operation), Ranges.on(detected.target, dtype=dtype)
-    problems = [draw(drawn, ranges, number, seed) for number in range(count)]
-    kernels = catalogue.of(operation, detected.target, dtype=problems[0].dtype)
-    requests = [
-        StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
-        for number, problem in enumerate(problems)
-    ]
-    title = f"Drawn problems of {operation} on {detected.info.name}, {regime}, seed {seed}{WAYS[on_miss]}"
-    cases: list[dict[str, Any]] = []
-    page = {"title": title, "device": detected.info.name, "regime": regime, "seed": seed, "seconds": seconds}
-
-    def answered(problem: Problem, crew: Crew) -> Answer:
-        if on_miss == "measure":
-            return answer_at_first_use(problem, crew, catalogue, regime, kept_open(db))
-        return answer(kept_open(db), parse_key(problem), parse_device(device), regime)
-
-    with occupied(db, (detected,), title):
-        for case in measured(requests, answered):
-            cases.append(case)
-            page |= {"summary": summary(cases), "cases": cases}
-            click.echo(f"{len(cases)} of {count}: {' | '.join(row(case))}", err=True)
+    where = f"{operation.name} on {detected.info.name}, {regime}, seed {seed}{WAYS[on['on_miss']]}"
+    page: dict[str, Any] = {
+        "title": f"Drawn problems of {where}", "device": detected.info.name, "regime": regime, "seed": seed,
+        "seconds": seconds, "cases": [],
+    }  # fmt: skip
+    with occupied(on["db"], (detected,), page["title"]), contextlib.closing(Crew((detected,))) as crew:
+        for number in range(count):
+            problem = draw(operation, ranges, number, seed)
+            kernels = catalogue.of(operation.name, detected.target, dtype=problem.dtype)
+            request = StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
+            case = measured(
+                request, crew, answer_at_first_use(problem, crew, catalogue, regime, known) if at_first_use
+                else answer(known, parse_key(problem), parse_device(on["device"]), regime),
+            )  # fmt: skip
+            page["cases"].append(case)
+            page["summary"] = summary(page["cases"])
+            click.echo(f"{number + 1} of {count}: {' | '.join(row(case))}", err=True)
             if output is not None:
                 output.with_suffix(".json").write_text(json.dumps(page, indent=1) + "\n", encoding="utf-8")
                 output.write_text(markdown(page), encoding="utf-8")
@@ -130,80 +129,65 @@ def answer_at_first_use(
         InputError: The problem does not fit into memory.
         DeviceTrouble: The device stays unwell.
     """
-    kernels = catalogue.serving(problem, crew.found[0].target)
+    first = FirstUse(problem, catalogue.serving(problem, crew.found[0].target), regime=regime)
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
         crew.open()
-        measure(FirstUse(problem, kernels, regime=regime), store, crew, MachineWatch(crew.found), known)
-        info = crew.devices[0].info
-        measured = answer(store, ProblemKey.of(problem), info, regime, catalogue=catalogue)
+        measure_first_use(first, store, crew, MachineWatch(crew.found), known)
+        found = answer(store, ProblemKey.of(problem), crew.devices[0].info, regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
-    return replace(measured, reasons=(*measured.reasons, took))
+    return replace(found, reasons=(*found.reasons, took))
 
 
-def measured(
-    requests: Sequence[StudyRequest], answered: Callable[[Problem, Crew], Answer]
-) -> Iterator[dict[str, Any]]:
-    """Answers each problem, tunes it for a while, and times answer, champion and library in turn.
+def measured(request: StudyRequest, crew: Crew, answered: Answer) -> dict[str, Any]:
+    """Tunes a problem for a while, and times a lookup's answer, the champion and the library in turn.
 
-    The studies' records are thrown away, so that the problems remain ones that nobody tuned.
+    The study's records are thrown away, so that the problem remains one that nobody tuned.
 
     Args:
-        requests: The studies, one for each problem, of one device.
-        answered: Looks a problem up; the device's workers are at hand, open or not.
+        request: The study.
+        crew: Workers of the device, open or not.
+        answered: What a lookup answered.
 
     Returns:
-        Problem by problem its case (`case_of`).
+        The case (`case_of`).
 
     Raises:
         DeviceTrouble: The device stays unwell.
         Interrupted: SIGINT or SIGTERM came.
     """
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Crew(requests[0].found)) as crew:
-        for number, request in enumerate(requests):
-            result = answered(request.problem, crew)
-            with Store.open(f"sqlite:///{Path(folder) / f'{number}.db'}") as store:
-                try:
-                    with open_study(request, store, crew=crew) as study:
-                        yield compared(study, result)
-                except NothingFound as error:
-                    yield case_of(request.problem, result, why=str(error))
+    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/study.db") as store:
+        try:
+            with open_study(request, store, crew=crew) as study:
+                return _compared(study, answered)
+        except NothingFound as error:
+            return case_of(request.problem, answered, why=str(error))
 
 
-def compared(study: Study, answer: Answer) -> dict[str, Any]:
-    """Searches, plays the finals, and times an answer, the champion and the library in turn, as finals do.
+def _compared(study: Study, answered: Answer) -> dict[str, Any]:
+    """Searches, plays the finals, and times answer, champion and library once more, as finals do.
 
-    Args:
-        study: Open, on the problem.
-        answer: What a lookup answered.
-
-    Returns:
-        The case (`case_of`). What does not compile has no time; the library's is that from before the search if
-        it was not timed now.
-
-    Raises:
-        DeviceTrouble: The device stays unwell.
-        Interrupted: SIGINT or SIGTERM came.
+    What does not compile has no time; the library's is that from before the search if it was not timed now.
     """
     study.search()
     champion, problem = study.finals().champion, study.request.problem
     kernels = {kernel.name: kernel for kernel in study.request.kernels}
-    sources: list[Answer | Record] = [answer, *([champion.record] if champion else [])]
+    sources: list[Answer | Record] = [answered, *([champion.record] if champion else [])]
     named = [(source.kernel, Config(dict(source.config))) for source in sources]
-    rendered = {of: render(kernels[of[0]], problem, of[1]) for of in named}
-    compiled = study.session.compile_all(dict(enumerate(rendered.values())))
-    players = {of: compiled[number] for number, of in enumerate(rendered) if number in compiled}
-    timed: list[Measurement] = []
+    players = list(dict.fromkeys(named))
+    rendered = {at: render(kernels[name], problem, config) for at, (name, config) in enumerate(players)}
+    compiled, timed = study.session.compile_all(rendered), list[Measurement]()
     with contextlib.suppress(DeviceTrouble):  # it did not survive them; the next study has a worker of its own
-        timed = study.session.worker.finals(list(players.values()), IN_TURN_S) if players else []
+        timed = study.session.worker.finals(list(compiled.values()), IN_TURN_S) if compiled else []
+    results = dict(zip((players[at] for at in compiled), timed, strict=False))
     before = study.library.time_s if study.library else None
-    library_s = min((one.time_s for one in timed[len(players) :] if one.time_s), default=before)
-    ours, *theirs = (dict(zip(players, timed, strict=False)).get(of) for of in named)
-    winner = (theirs[0].time_s if theirs[0] else None, "{} {}".format(*named[1])) if theirs else (None, "")
+    library_s = min((one.time_s for one in timed[len(compiled) :] if one.time_s), default=before)
+    times_s = [results[of].time_s if of in results else None for of in named]
     why = "the answer's config does not compile, or the device did not survive it"
-    if ours:
+    if ours := results.get(named[0]):
         why = "" if ours.time_s else f"the answer's config failed: {ours.outcome} {ours.reason}"
-    return case_of(problem, answer, (ours.time_s if ours else None, library_s, winner[0]), winner[1], why)
+    name = "{} {}".format(*named[1]) if champion else ""
+    return case_of(problem, answered, (times_s[0], library_s, times_s[1] if champion else None), name, why)
 
 
 def case_of(
@@ -243,17 +227,35 @@ def _times(cases: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the cases tell together."""
+    """What the cases tell together, as JSON.
+
+    ``slower`` counts answers more than 3 % slower than the library. ``answers`` and ``champions`` are geometric
+    means of how many times as fast as the library they are. ``said`` and ``true`` are mean losses of the cases
+    of which one was said. ``loss_held`` and ``time_held`` are shares of the 80 % intervals that hold.
+    """
     answered_s, library_s, champion_s = _times(cases)
-    unknown = math.nan, math.nan
-    intervals = [(case["predicted"] or {}).get("time_interval_s") or unknown for case in cases]
-    low_s, high_s = np.array(intervals, float).T
-    return summarized(
-        np.array([case["loss"] for case in cases]), library_s / answered_s, library_s / champion_s,
-        np.array([case["expected_loss"] for case in cases]),
-        np.array([(case["expected_loss_interval"] or unknown)[1] for case in cases]),
-        np.where(np.isnan(low_s), np.nan, (low_s <= answered_s) & (answered_s <= high_s)),
-    )  # fmt: skip
+    said = [case for case in cases if case["expected_loss"] < UNMEASURED]
+    ends = [(case["loss"], case["expected_loss_interval"]) for case in said]
+    times = [
+        (s, (case["predicted"] or {}).get("time_interval_s")) for s, case in zip(answered_s, cases, strict=True)
+    ]
+    return {
+        "cases": len(cases), "loss": spread_of(np.array([case["loss"] for case in cases])),
+        "slower": int(np.sum(answered_s > (1 + SLOWER) * library_s)),
+        "answers": _geometric(library_s / answered_s), "champions": _geometric(library_s / champion_s),
+        "said": _mean([case["expected_loss"] for case in said]), "true": _mean([case["loss"] for case in said]),
+        "loss_held": _mean([loss <= interval[1] + 1e-9 for loss, interval in ends if interval]),
+        "time_held": _mean([interval[0] <= s <= interval[1] for s, interval in times if interval]),
+    }  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _geometric(ratios: Any) -> float | None:
+    mean = _mean(np.log(ratios[np.isfinite(ratios)]))
+    return None if mean is None else math.exp(mean)
 
 
 def row(case: Mapping[str, Any]) -> tuple[str, ...]:
@@ -270,12 +272,23 @@ def row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 def markdown(page: Mapping[str, Any]) -> str:
     """The summary and all cases for people."""
+    known = summary(page["cases"])
+    said, true, loss_held, time_held = (
+        "-" if known[name] is None else f"{known[name]:.1%}"
+        for name in ("said", "true", "loss_held", "time_held")
+    )
+    answers, champions = (known[name] or math.nan for name in ("answers", "champions"))
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, page["cases"])]
     return "\n".join([
         f"# {page['title']}", "",
         f"Each problem was answered, then tuned for {page['seconds']:g} s; then answer, champion and library "
         "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
-        "", *(f"- {line}" for line in lines(summary(page["cases"]))), "",
+        "",
+        f"- lost by {known['cases']} answers, against the best that is known: {spread_text(known['loss'])}",
+        f"- more than 3 % slower than the library: {known['slower']} of {known['cases']}",
+        f"- times as fast as the library: answers {answers:.3f}, best known {champions:.3f}",
+        f"- of answers with an expected loss: said {said}, true {true}",
+        f"- 80 % intervals hold: loss {loss_held}, time {time_held}", "",
         *(f"| {' | '.join(cells)} |" for cells in rows), "",
         *(f"{row(case)[0]}: {case['why']}" for case in page["cases"] if case["why"]),
     ]).rstrip() + "\n"  # fmt: skip

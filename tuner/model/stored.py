@@ -10,11 +10,13 @@ import base64
 import contextlib
 import functools
 import hashlib
+import io
 import json
-import zlib
+import zipfile
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,31 +27,26 @@ from tuner.errors import InputError
 from tuner.model.calibrate import Calibration
 from tuner.model.evidence import Evidence
 from tuner.model.forest import Forest
-from tuner.model.network import Encoding, Network
+from tuner.model.network import Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.predict import Model
+from tuner.model.table import ParameterOrder
 from tuner.store.published import slug, tuned_folder
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
 
+T = TypeVar("T")
+
 #: Regime of a model that does not tell it.
 COLD = "cold"
 
-#: Written into every model; one of a later format is refused.
-FORMAT = 1
+#: Written into every model; one of another format is refused.
+FORMAT = 2
 #: A model is at most so large, its data's provenance included.
-MOST_BYTES = 1 << 20
-#: Parts of a model that are made of arrays.
-PARTS = "forest", "library", "calibration", "evidence", "network"
-#: Values that need double precision; all others are kept in single.
-DOUBLE = "thresholds", "parameters"
-#: What base 85 counts by its characters, and a digit at each place of five.
-_DIGITS = np.zeros(256, np.uint64)
-_DIGITS[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~")] = range(
-    85
-)
-_WORTH = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
+MOST_BYTES = 3 << 19
+#: Arrays that need double precision; all others are kept in single.
+DOUBLE = "thresholds", "parameters", "heights"
 
 
 def name_of(operation: Operation, dtype: str = "") -> str:
@@ -61,15 +58,24 @@ def to_bytes(model: Model) -> bytes:
     """A model as JSON text with a checksum.
 
     Raises:
-        InputError: It would be larger than 1 MB.
+        InputError: It would be larger than 1.5 MB.
     """
     configs = json.dumps([[kernel, dict(config)] for kernel, config in model.configs])
+    arrays = {
+        "parameters": _compact("parameters", model.parameters),
+        "configs": np.frombuffer(configs.encode(), np.uint8),
+    }
+    for key, of in model.traits.items():
+        arrays |= _arrays_of(" ".join(key), of)
+    for name in ("forest", "library", "calibration", "evidence", "network"):
+        arrays |= _arrays_of(name, getattr(model, name))
+    with io.BytesIO() as packed:
+        np.savez_compressed(packed, **arrays)
+        data = base64.b64encode(packed.getvalue()).decode()
     body = {
         "format": FORMAT, "operation": model.operation, "device": model.device.to_json(),
-        "provenance": dict(model.provenance), "limits": vars(model.limits),
-        "configs": base64.b64encode(zlib.compress(configs.encode(), 9)).decode(),
-        "traits": [[*key, _packed("", of)] for key, of in model.traits.items()],
-        **{name: _packed(name, getattr(model, name)) for name in ("parameters", *PARTS)},
+        "provenance": dict(model.provenance), "limits": vars(model.limits), "order": list(model.order),
+        "traits": [list(key) for key in model.traits], "arrays": data,
     }  # fmt: skip
     text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
     if len(text) > MOST_BYTES:
@@ -83,14 +89,14 @@ def from_bytes(text: bytes) -> Model:
     """Reads what `to_bytes` wrote.
 
     Raises:
-        InputError: The text is damaged, or of a later version.
+        InputError: The text is damaged, or of another version.
     """
     try:
         body = json.loads(text)
         version, checksum = body["format"], body.pop("checksum")
         if version == FORMAT and checksum == _checksum(body):
             return _read(body)
-    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise InputError(f"a model is JSON with all its parts, got {error!r}; fit it again") from error
     if version != FORMAT:
         raise InputError(
@@ -100,16 +106,17 @@ def from_bytes(text: bytes) -> Model:
 
 
 def _read(body: Mapping[str, Any]) -> Model:
-    configs = json.loads(zlib.decompress(base64.b64decode(body["configs"])))
-    parts = {name: _unpacked(body.get(name) if name == "network" else body[name]) for name in PARTS}
-    if network := parts.pop("network"):
-        network = Network(**{**network, "encoding": Encoding(**network["encoding"])})
+    with np.load(io.BytesIO(base64.b64decode(body["arrays"]))) as packed:
+        arrays = {name: _wide(packed[name]) for name in packed.files}
+        configs = json.loads(packed["configs"].tobytes())
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), DeviceRates(**body["limits"]),
-        [(kernel, Config(config)) for kernel, config in configs], _unpacked(body["parameters"]),
-        {(dtype, layout): Traits(**_unpacked(of)) for dtype, layout, of in body["traits"]},
-        Forest(**parts["forest"]), Forest(**parts["library"]), Calibration.read(**parts["calibration"]),
-        Evidence(**parts["evidence"]), body["provenance"], network,
+        [(kernel, Config(config)) for kernel, config in configs], ParameterOrder(*body["order"]),
+        arrays["parameters"], {(dtype, layout): _part(Traits, f"{dtype} {layout}", arrays)
+        for dtype, layout in body["traits"]}, _part(Forest, "forest", arrays),
+        _part(Forest, "library", arrays), _part(Calibration, "calibration", arrays),
+        _part(Evidence, "evidence", arrays), body["provenance"],
+        _part(Network, "network", arrays) if "network.share" in arrays else None,
     )  # fmt: skip
 
 
@@ -117,50 +124,31 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _packed(name: str, value: Any) -> Any:
-    """An array as dtype, shape and compressed bytes, columns one after the other; else what JSON has.
+def _arrays_of(name: str, part: Any) -> dict[str, Any]:
+    """The attributes of a part of a model as arrays, by the part's name and theirs; none of None."""
+    names = [field.name for field in fields(part)] if part is not None else []
+    return {f"{name}.{of}": _compact(of, getattr(part, of)) for of in names}
 
-    Of numbers with a point all first bytes come first, then all second ones: they compress better.
-    """
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _packed(name, getattr(value, name)) for name in value.__dataclass_fields__}
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.dtype.kind == "i":
-        most = abs(value).max(initial=0)
+
+def _compact(name: str, value: Any) -> Any:
+    """A value as an array that takes little space, columns one after the other."""
+    array = np.asarray(value)
+    if array.dtype.kind == "i":
+        most = abs(array).max(initial=0)
         kind = next(kind for kind in ("i1", "i2", "i4") if most <= np.iinfo(kind).max)
     else:
-        kind = "f8" if name in DOUBLE else "f4"
-    kept = np.dtype(kind)
-    data = np.ascontiguousarray(value.T.astype(kept)).tobytes()
-    if kept.kind == "f":
-        data = np.frombuffer(data, np.uint8).reshape(-1, kept.itemsize).T.tobytes()
-    text = base64.b85encode(zlib.compress(data, 9)).decode()
-    return {"dtype": kept.str, "shape": list(value.shape), "text": text}
+        kind = "f8" if name in DOUBLE or array.size <= 2 else "f4"
+    return array.astype(kind, order="F")
 
 
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    if not isinstance(value, dict) or "dtype" not in value:
-        return {name: _unpacked(part) for name, part in value.items()} if isinstance(value, dict) else value
-    dtype, shape = np.dtype(value["dtype"]), value["shape"]
-    if "data" in value:  # as earlier versions kept it
-        data = zlib.decompress(base64.b64decode(value["data"]))
-    else:
-        data = zlib.decompress(_base85(value["text"]))
-        if dtype.kind == "f":
-            data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
-    wide = np.int32 if dtype.kind == "i" else np.float64
-    return np.ascontiguousarray(np.frombuffer(data, dtype).reshape(shape[::-1]).T.astype(wide))
+def _wide(array: Any) -> Any:
+    """An array as models reckon with it; a single value as a number."""
+    wide = np.int32 if array.dtype.kind == "i" else np.float64
+    return array.item() if not array.ndim else np.ascontiguousarray(array.astype(wide))
 
 
-def _base85(text: str) -> bytes:
-    """What `base64.b85encode` wrote; the standard library takes a tenth of a second to read a megabyte."""
-    missing = -len(text) % 5
-    digits = _DIGITS[np.frombuffer(text.encode("ascii") + b"~" * missing, np.uint8)]
-    data = (digits.reshape(-1, 5) @ _WORTH).astype(">u4").tobytes()
-    return data[: len(data) - missing]
+def _part(kind: type[T], name: str, arrays: Mapping[str, Any]) -> T:
+    return kind(**{field.name: arrays[f"{name}.{field.name}"] for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def path_of(name: str, device: str, directory: Path | None = None) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +49,7 @@ class Timings:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def by_problem(self) -> list[dict[int, float]]:
-        """Per problem the times of configs, and of the library, by their numbers."""
+        """Per problem the times of configs, and of the library, by their numbers in the order timed."""
         times: list[dict[int, float]] = [{} for _ in self.problems]
         for problem, config, time_s in zip(self.problem, self.config, self.time_s.tolist(), strict=True):
             times[problem][int(config)] = time_s
@@ -61,98 +60,8 @@ class Timings:
 SLOW = 10.0
 
 
-@dataclass(frozen=True)
-class FeatureRows:
-    """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
-
-    Attributes:
-        problems: The problems.
-        limits: What the device reached.
-        parameters: Of all configs, as numbers, shape (parameters, configs).
-        traits: Of all configs, by dtype and layout.
-        rows: Per time of a config: features, shape (times, features).
-        targets: log(time / first estimate) and log(time / roofline), shape (2, times).
-        weight: How much each counts.
-        reference: Mean logs of first estimate and roofline, shape (times,).
-        problem: Per time: number of its problem.
-        config: Per time: number of its config.
-        time_s: Per time: seconds.
-        library_rows: Shape (problems, features).
-        library_s: Seconds of the library, shape (problems,); NaN where it was not timed.
-        roofline: Logs, shape (problems,).
-    """
-
-    problems: Sequence[Problem]
-    limits: DeviceRates
-    parameters: Floats
-    traits: Mapping[tuple[str, str], Traits]
-    rows: Floats
-    targets: Floats
-    weight: Floats
-    reference: Floats
-    problem: Numbers
-    config: Numbers
-    time_s: Floats
-    library_rows: Floats
-    library_s: Floats
-    roofline: Floats
-
-    @cached_property
-    def ends(self) -> Numbers:
-        """Where the rows of each problem begin, and where the last one's end, shape (problems + 1,)."""
-        return np.searchsorted(self.problem, np.arange(len(self.problems) + 1))
-
-    def kind(self, problem: int) -> int:
-        """Number of a problem's dtype and layout."""
-        of = self.problems[problem]
-        return list(self.traits).index((of.dtype, of.layout))
-
-    @property
-    def library_target(self) -> Floats:
-        """log(library / roofline); NaN where it was not timed."""
-        logs: Floats = np.log(self.library_s) - self.roofline
-        return logs
-
-
-def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> FeatureRows:
-    """The rows of a survey.
-
-    Args:
-        timings: The survey.
-        kernels: By name, as declared when it was made.
-        device: Where it was made.
-    """
-    problems = timings.problems
-    library_s, fastest = np.full(len(problems), np.nan), np.full(len(problems), np.inf)
-    np.minimum.at(fastest, timings.problem, timings.time_s)
-    of_library = timings.config == LIBRARY
-    library_s[timings.problem[of_library]] = timings.time_s[of_library]
-    known = limits(problems, fastest)
-    parameters, by_layout = parameter_table(kernels, timings.configs), _traits_by_layout(timings, kernels)
-    fixed = {key: fixed_features(parameters, device, of) for key, of in by_layout.items()}
-    order = np.argsort(timings.problem, kind="stable")
-    order = order[timings.config[order] != LIBRARY]
-    problem, config, time_s = timings.problem[order], timings.config[order], timings.time_s[order]
-    ends = np.searchsorted(problem, np.arange(len(problems) + 1))
-    rows, estimates = [], []
-    for number, of in enumerate(problems):
-        key, timed = (of.dtype, of.layout), config[ends[number] : ends[number + 1]]
-        mixed, estimate = config_features(of, device, by_layout[key].some(timed), known)
-        shared = np.repeat(problem_features(of, known)[:, None], len(timed), axis=1)
-        rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
-        estimates.append(estimate)
-    roofline, estimate = np.log([known.roofline_s(of) for of in problems]), np.concatenate(estimates)
-    weight = 1 / np.minimum(time_s / fastest[problem], SLOW) ** 2
-    return FeatureRows(
-        problems, known, parameters, by_layout, np.concatenate(rows),
-        np.log(time_s) - np.array([estimate, roofline[problem]]), weight, (estimate + roofline[problem]) / 2,
-        problem, config, time_s, np.array([library_features(of, device, known) for of in problems]),
-        library_s, roofline,
-    )  # fmt: skip
-
-
 class ParameterOrder(NamedTuple):
-    """How kernels and parameters become numbers: their order.
+    """What the numbers of kernels, and the rows of parameters, stand for.
 
     Attributes:
         kernels: Names, sorted.
@@ -169,8 +78,90 @@ class ParameterOrder(NamedTuple):
         return cls(sorted({kernel for kernel, _ in configs}), sorted(names))
 
 
+@dataclass(frozen=True)
+class FeatureRows:
+    """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
+
+    Attributes:
+        timings: The survey.
+        kernels: By name, as declared when it was made.
+        device: Where it was made, with its limits.
+        limits: What the device reached.
+        order: What the numbers of parameters stand for.
+        parameters: Of all configs, as numbers, shape (parameters, configs).
+        traits: Of all configs, by dtype and layout.
+        problem: Per time of a config: number of its problem.
+        config: Per time of a config: its number.
+        time_s: Per time of a config: seconds.
+        rows: Per time of a config: features, shape (times, features).
+        targets: log(time / first estimate) and log(time / roofline), shape (2, times).
+        weight: How much each counts.
+        fastest_s: Least seconds of a config, shape (problems,); infinite where none was timed.
+        library_s: Seconds of the library, shape (problems,); NaN where it was not timed.
+        library_rows: Shape (problems, features).
+        library_target: log(library / roofline), shape (problems,).
+    """
+
+    timings: Timings
+    kernels: Mapping[str, Kernel]
+    device: DeviceInfo
+    limits: DeviceRates
+    order: ParameterOrder
+    parameters: Floats
+    traits: Mapping[tuple[str, str], Traits]
+    problem: Numbers
+    config: Numbers
+    time_s: Floats
+    rows: Floats
+    targets: Floats
+    weight: Floats
+    fastest_s: Floats
+    library_s: Floats
+    library_rows: Floats
+    library_target: Floats
+
+
+def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> FeatureRows:
+    """The rows of a survey.
+
+    Args:
+        timings: The survey.
+        kernels: By name, as declared when it was made.
+        device: Where it was made.
+    """
+    problems = timings.problems
+    order = np.argsort(timings.problem, kind="stable")
+    order = order[timings.config[order] != LIBRARY]
+    problem, config, time_s = timings.problem[order], timings.config[order], timings.time_s[order]
+    library_s, fastest_s = np.full(len(problems), np.nan), np.full(len(problems), np.inf)
+    np.minimum.at(fastest_s, problem, time_s)
+    of_library = timings.config == LIBRARY
+    library_s[timings.problem[of_library]] = timings.time_s[of_library]
+    best_s = np.fmin(fastest_s, library_s)
+    known, columns = limits(problems, best_s), ParameterOrder.of(timings.configs)
+    parameters = parameter_table(kernels, timings.configs, columns)
+    like = {(problem.dtype, problem.layout): problem for problem in problems}
+    by_layout = {key: traits(kernels, timings.configs, of, timings.registers) for key, of in like.items()}
+    fixed = {key: fixed_features(parameters, device, of) for key, of in by_layout.items()}
+    ends = np.searchsorted(problem, np.arange(len(problems) + 1))
+    rows, estimates = [], []
+    for number, of in enumerate(problems):
+        key, timed = (of.dtype, of.layout), config[ends[number] : ends[number + 1]]
+        mixed, estimate = config_features(of, device, by_layout[key].some(timed), known)
+        shared = np.repeat(problem_features(of, known)[:, None], len(timed), axis=1)
+        rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
+        estimates.append(estimate)
+    roofline = np.log([known.roofline_s(of) for of in problems])
+    return FeatureRows(
+        timings, kernels, device, known, columns, parameters, by_layout, problem, config, time_s,
+        np.concatenate(rows), np.log(time_s) - np.array([np.concatenate(estimates), roofline[problem]]),
+        1 / np.minimum(time_s / best_s[problem], SLOW) ** 2, fastest_s, library_s,
+        np.array([library_features(of, device, known) for of in problems]), np.log(library_s) - roofline,
+    )  # fmt: skip
+
+
 def parameter_table(
-    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], order: ParameterOrder | None = None
+    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], order: ParameterOrder
 ) -> Floats:
     """Kernels and parameters as numbers, shape (1 + names, configs); -1 for what a kernel does not have.
 
@@ -179,9 +170,8 @@ def parameter_table(
     Args:
         kernels: By name.
         configs: Kernel and config.
-        order: What numbers stand for; those of the configs when None.
+        order: What numbers stand for.
     """
-    order = order or ParameterOrder.of(configs)
     numbers = np.full((1 + len(order.parameters), len(configs)), -1.0)
     for at, (kernel, config) in enumerate(configs):
         numbers[0, at] = order.kernels.index(kernel)
@@ -192,10 +182,3 @@ def parameter_table(
             number = values.index(value) if isinstance(value, str) and value in values else value
             numbers[1 + order.parameters.index(name), at] = -2.0 if isinstance(number, str) else float(number)
     return numbers
-
-
-def _traits_by_layout(timings: Timings, kernels: Mapping[str, Kernel]) -> dict[tuple[str, str], Traits]:
-    kinds: dict[tuple[str, str], Problem] = {}
-    for problem in timings.problems:
-        kinds.setdefault((problem.dtype, problem.layout), problem)
-    return {key: traits(kernels, timings.configs, like, timings.registers) for key, like in kinds.items()}

@@ -95,7 +95,7 @@ def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pyte
     given, output = page(tmp_path / "drawn.json", db), tmp_path / "gemm.json"
     arguments = ["model", "calibrate", "gemm", str(given), "--device", "NVIDIA H200", "--db", db]
     assert run([*arguments, "-o", str(output)]) == 0
-    assert "true 9.0%" in capsys.readouterr().out
+    assert "16 answers lost 9.0% in the mean" in capsys.readouterr().out
     model = from_bytes(output.read_bytes())
     assert (model.calibration.drawn, model.provenance["drawn_seeds"]) == (16, [7])
     assert run(["model", "show", "gemm", "--device", "h200", "--json", "--db", db]) == 0

@@ -38,9 +38,9 @@ def test_an_answer_is_compared_with_a_study_and_the_library(tmp_path: Path) -> N
     """The toy answered by its best config, by the library, and by a config that does not compile."""
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S, faults=True)
     found, ways = find(spec), [(BEST, ""), (BEST, "library"), (fault_configs()["compile_failed"], "")]
-    answers = iter([told_of(found, *way) for way in ways])
     request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=2.0)
-    best, library, broken = measured([request] * 3, lambda problem, crew: next(answers))
+    with Crew([found]) as crew:
+        best, library, broken = (measured(request, crew, told_of(found, *way)) for way in ways)
     assert (best["why"], best["kernel_time_s"]) == ("", pytest.approx(BEST_S, rel=0.2))
     assert best["loss"] == pytest.approx(0.0, abs=0.1)
     assert best["library_time_s"] / best["kernel_time_s"] == pytest.approx(2.0, rel=0.3)

