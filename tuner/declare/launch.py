@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from tuner.declare.problem import Problem, Tensor
 from tuner.errors import DeclarationError
@@ -323,29 +323,33 @@ class Launch:
         geometry = largest.grid, largest.block, largest.shared_bytes
         return cls(*geometry, workspace=workspace, steps=tuple(steps), **more)
 
+    def packed(self, packing: Packing) -> Launch:
+        """A run that is given an input packed, in memory that lies elsewhere."""
+        return self._without(packing, {packing.tensor})
+
+    def packing_alone(self, packing: Packing) -> Launch:
+        """A run that packs an input, and does no more."""
+        others = [other for other in self.packings if other.tensor != packing.tensor]
+        hidden = {self.counter, *(name for other in others for name in (other.tensor, other.region))}
+        steps = [step for step in self._without(packing, hidden).steps if step.entry == packing.step]
+        return replace(self, steps=tuple(replace(step, early=False) for step in steps), padded=())
+
+    def _without(self, packing: Packing, hidden: Collection[str]) -> Launch:
+        """The step that packs takes null pointers for some of its arguments."""
+        steps = [
+            replace(step, arguments=tuple("" if name in hidden else name for name in step.arguments))
+            if step.entry == packing.step
+            else step
+            for step in self.steps
+        ]
+        return replace(self, steps=tuple(steps))
+
     def names(self, problem: Problem) -> list[str]:
         """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
         regions = [name for name, _ in self.workspace.regions] if self.workspace else []
         arguments = [*(tensor.name for tensor in problem.tensors), *(scalar.name for scalar in problem.scalars)]
         maps = [tensor_map.name for tensor_map in self.maps]
         return [*arguments, *regions, self.counter or "counter", "", *maps]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Reads the output of ``dataclasses.asdict``, also from JSON."""
-        launch: Launch = _read(cls, data)
-        return launch
-
-
-def _read(hint: Any, value: Any) -> Any:
-    """A value of a field's type, of which JSON leaves objects and lists."""
-    kinds = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
-    if isinstance(value, Mapping):
-        hints = get_type_hints(kinds[0])
-        return kinds[0](**{name: _read(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
-    if isinstance(value, list | tuple):
-        return tuple(_read(get_args(hint)[0], part) for part in value)
-    return value
 
 
 def hash_of_launch(constants: Mapping[str, Any], launch: Launch | None) -> str:

@@ -314,7 +314,7 @@ class Problem:
     def __getattr__(self, name: str) -> int:
         for dim, value in self.__dict__.get("shape", ()):
             if dim == name:
-                return value
+                return value  # type: ignore[no-any-return]
         raise AttributeError(name)
 
     @property

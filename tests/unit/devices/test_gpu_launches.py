@@ -112,7 +112,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
         monkeypatch.setattr(module, "runtime", runtime)
         monkeypatch.setattr(module, "load_module", made.module)
     monkeypatch.setattr(calling, "compiled_code", lambda rendered, architecture: b"cubin")
-    monkeypatch.setattr(calling, "_KEPT", calling._Kept())
+    monkeypatch.setattr(calling, "_RUNS", {})
     monkeypatch.setattr(calling, "_MODULES", {})
     monkeypatch.setattr(launching, "_COUNTERS", {})
     monkeypatch.setattr(launching, "workspace", lambda wanted: Memory(wanted.bytes))
@@ -158,7 +158,7 @@ def test_a_stream_keeps_its_workspace_within_a_bound(
     assert first == again != other, "no two streams share one"
     assert (last == first) == kept
     del kernel
-    assert calling._KEPT._values == {}
+    assert calling._RUNS == {}
 
 
 def test_steps_are_given_what_they_name_on_every_stream(board: Board) -> None:
@@ -271,8 +271,8 @@ def test_what_is_early_follows_a_step_of_the_same_run(
     launch = Launch.of("step 0", steps, Workspace(64, regions=(("packed", 0),)), packings=(packing,))
     problem: Any = SimpleNamespace(tensors=[Tensor("x", (4,), "float32")], scalars=[])
     rendered = Rendered("", "step 0", "cuda", launch)
-    given = (packing, 512, True) if alone else ()
-    launching.PreparedRun(rendered, board.module(), problem, (), *given)(2, 256)
+    rendered = replace(rendered, launch=launch.packing_alone(packing) if alone else launch)
+    launching.PreparedRun(rendered, board.module(), problem, (), {"packed": 512})(2, 256)
     assert (len(board.launched), sum(board.early)) == (1 if alone else 3, early)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tuner.declare.launch import Launch, Pieces, Step, Workspace, hash_of_launch
 from tuner.declare.space import Config
 from tuner.errors import DeclarationError
 from tuner.export import export
+from tuner.results import codec
 
 FILE = Path(__file__).resolve().parents[2] / "fixtures" / "several_launches.py"
 CATALOGUE = from_file(FILE)
@@ -42,7 +43,7 @@ def launch() -> Launch:
 
 def test_a_launch_travels_as_json() -> None:
     for sent in (launch(), with_early(launch())):
-        assert Launch.from_json(json.loads(json.dumps(asdict(sent)))) == sent
+        assert codec.from_json(Launch, json.loads(json.dumps(codec.to_json(sent)))) == sent
 
 
 def test_hashes_follow_the_steps_and_are_what_they_were_before_there_were_such() -> None:

@@ -10,7 +10,8 @@ import contextlib
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cupy
@@ -19,7 +20,7 @@ from cupy.cuda import runtime
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import Packing
+from tuner.declare.launch import Launch, Packing
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.device import describe
 from tuner.devices.cuda.launching import PreparedRun, load_module
@@ -100,39 +101,23 @@ def _stream_name(handle: int) -> tuple[int, int]:
     return handle, threading.get_ident() if handle == runtime.streamPerThread else 0
 
 
-class _Kept:
-    """Data that kernels keep for each stream, bounded in bytes.
-
-    CuPy reuses dropped memory only on the stream that used it, and thus after the work queued there.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[object, Hashable], tuple[PreparedRun, int]] = {}
-        self._lock = threading.Lock()
-        self.memory_bytes = 0  # of the largest GPU that a kernel was loaded for
-
-    def get(self, owner: object, stream: Hashable, make: Callable[[], tuple[PreparedRun, int]]) -> PreparedRun:
-        """Returns what an owner keeps for a stream; if it is missing, makes it, with its size in bytes."""
-        known = self._values.get((owner, stream))
-        if known is not None:
-            return known[0]
-        run, size = make()
-        most = max(KEPT_BYTES, self.memory_bytes // KEPT_PART)
-        with self._lock:
-            total = size + sum(size for _, size in self._values.values())
-            while self._values and total > most:
-                total -= self._values.pop(next(iter(self._values)))[1]
-            if size <= most:
-                self._values[owner, stream] = run, size
-        return run
-
-    def drop(self, owner: object) -> None:
-        """Drops what is kept for an owner."""
-        with self._lock:
-            self._values = {key: value for key, value in self._values.items() if key[0] is not owner}
+#: What a kernel is loaded as, and a stream -> its run there, the oldest first. CuPy reuses dropped memory only
+#: on the stream that used it, and thus after the work queued there.
+_RUNS: dict[tuple[object, Hashable], PreparedRun] = {}
+_LOCK = threading.Lock()
 
 
-_KEPT = _Kept()
+def _keep(key: tuple[object, Hashable], run: PreparedRun, most_bytes: int) -> None:
+    with _LOCK:
+        _RUNS[key] = run
+        while sum(kept.bytes for kept in _RUNS.values()) > most_bytes:
+            del _RUNS[next(iter(_RUNS))]
+
+
+def _drop(token: object) -> None:
+    with _LOCK:
+        for key in [key for key in _RUNS if key[0] is token]:
+            del _RUNS[key]
 
 
 #: What was loaded: rendered kernel, GPU -> cubin and module.
@@ -160,17 +145,17 @@ class Loaded:
         """
         assert rendered.launch is not None, "a CUDA kernel has a launch"
         self._rendered, self._problem, self._index = rendered, problem, index
-        self._scalars = tuple(numpy.dtype(each.dtype).type(each.value) for each in problem.scalars)
+        self._scalars = tuple(numpy.dtype(scalar.dtype).type(scalar.value) for scalar in problem.scalars)
         self._code, self._module = _module(rendered, device.architecture, index)
-        self._packing: Packing | None = None
-        self._packed: Any = None
-        _KEPT.memory_bytes = max(_KEPT.memory_bytes, device.memory_bytes)
+        self._declared = self._launch = rendered.launch
+        self._packed: dict[str, Any] = {}
+        self._kept_bytes = max(KEPT_BYTES, device.memory_bytes // KEPT_PART)
         self._forget_runs()
 
     def _forget_runs(self) -> None:
         """Begins with no prepared run; what streams keep for this kernel goes when it does."""
         self._token = object()
-        weakref.finalize(self, lambda token: _KEPT.drop(token), self._token)
+        weakref.finalize(self, _drop, self._token)
         #: A run that holds no memory is good for every stream.
         self._run_of_all: PreparedRun | None = None
 
@@ -186,14 +171,15 @@ class Loaded:
             handle = cupy.cuda.get_current_stream().ptr if stream is None else stream
             with _on_stream(handle):
                 memory = cupy.empty(packing.bytes, dtype=cupy.uint8)
-                given = self._rendered, self._module, self._problem, self._scalars, packing, memory.data.ptr
-                addresses = [address if each.name == packing.tensor else 0 for each in self._problem.tensors]
-                PreparedRun(*given, alone=True)(handle, *addresses)
+                alone = self._declared.packing_alone(packing)
+                run = self._prepared(self._module, alone, {packing.region: memory})
+                names = [tensor.name for tensor in self._problem.tensors]
+                run(handle, *(address if name == packing.tensor else 0 for name in names))
                 return memory
 
     def use_packed(self, packing: Packing, memory: Any) -> None:
         """From now on runs take an input as it was packed in that memory, which stays with them."""
-        self._packing, self._packed = packing, memory
+        self._launch, self._packed = self._declared.packed(packing), {packing.region: memory}
         self._forget_runs()
 
     def with_scalars(self, scalars: Sequence[Any]) -> Loaded:
@@ -223,18 +209,24 @@ class Loaded:
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        run = self._run_of_all
-        if run is None:
-            run = _KEPT.get(self._token, _stream_name(stream), lambda: self._prepared(stream))
+        name = _stream_name(stream)
+        run = self._run_of_all or _RUNS.get((self._token, name)) or self._run_for(stream, name)
         return run(stream, *addresses)
 
-    def _prepared(self, stream: int) -> tuple[PreparedRun, int]:
-        """A run for a stream, and the bytes that it holds."""
-        own_module = self._rendered.launch is not None and self._rendered.launch.pieces is not None
-        packed = 0 if self._packed is None else self._packed.data.ptr
+    def _run_for(self, stream: int, name: Hashable) -> PreparedRun:
+        """Prepares a run for a stream, and keeps it."""
+        own_module = self._launch.pieces is not None
         with _on_stream(stream):
             module = load_module(self._code) if own_module else self._module
-            run = PreparedRun(self._rendered, module, self._problem, self._scalars, self._packing, packed)
-        if not own_module and not run.bytes:
+            run = self._prepared(module, self._launch, self._packed)
+        run.bytes += len(self._code) + CONSTANT_BYTES if own_module else 0
+        if run.bytes:
+            _keep((self._token, name), run, self._kept_bytes)
+        else:
             self._run_of_all = run
-        return run, run.bytes + (len(self._code) + CONSTANT_BYTES if own_module else 0)
+        return run
+
+    def _prepared(self, module: Any, launch: Launch, elsewhere: Mapping[str, Any]) -> PreparedRun:
+        given = {name: memory.data.ptr for name, memory in elsewhere.items()}
+        rendered = replace(self._rendered, launch=launch)
+        return PreparedRun(rendered, module, self._problem, self._scalars, given)

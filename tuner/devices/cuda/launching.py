@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from struct import pack
+from types import MappingProxyType
 from typing import Any
 
 import cupy
@@ -22,7 +23,6 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import (
     COPY_THREADS,
     UNASKED_SHARED_BYTES,
-    Packing,
     Step,
     Workspace,
     copy_rows_grid,
@@ -107,9 +107,7 @@ class PreparedRun:
         module: Any,
         problem: Problem,
         scalars: Sequence[Any],
-        packing: Packing | None = None,
-        packed: int = 0,
-        alone: bool = False,
+        given: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Takes the functions from a module, and makes workspace and larger tensors.
 
@@ -118,9 +116,7 @@ class PreparedRun:
             module: CuPy's, on the current GPU.
             problem: Names tensors and scalars.
             scalars: NumPy's numbers of the dtypes that the problem declares.
-            packing: The input that is packed in memory of its own; None for none.
-            packed: Address of that memory.
-            alone: True to pack that input, and no more.
+            given: Region of the workspace -> address, for those that lie elsewhere.
 
         Raises:
             LaunchFailed: Rows of a mapped tensor do not begin at multiples of 16 bytes.
@@ -140,8 +136,9 @@ class PreparedRun:
         names = (*self._places, *(scalar.name for scalar in problem.scalars))
         names = (*names, WORKSPACE) if launch.workspace else names
         whole = Step(rendered.entry, launch.grid, launch.block, launch.shared_bytes, names)
-        kernels = self._kernels(launch.steps or (whole,), self._named(scalars), packing, packed, alone)
-        copied = [] if alone else [tensor for tensor in problem.tensors if tensor.name in self._larger]
+        elsewhere = {name: pointer(address) for name, address in given.items()}
+        kernels = self._kernels(launch.steps or (whole,), self._named(scalars) | elsewhere)
+        copied = [tensor for tensor in problem.tensors if tensor.name in self._larger]
         before = [self._copy(tensor) for tensor in copied if not tensor.output]
         after = [self._copy(tensor) for tensor in copied if tensor.output]
         self._native = NativeRun([*before, *self._in_pieces(kernels), *after], len(problem.tensors))
@@ -180,38 +177,16 @@ class PreparedRun:
             )
         return named
 
-    def _kernels(
-        self,
-        steps: Sequence[Step],
-        named: dict[str, Argument],
-        packing: Packing | None,
-        packed: int,
-        alone: bool,
-    ) -> list[KernelLaunch]:
-        """The launches of kernels; a packing step is given null pointers for what it does not pack."""
-        packs = "" if packing is None else packing.step
-        if packing is not None:
-            named = named | {packing.region: pointer(packed)}
+    def _kernels(self, steps: Sequence[Step], named: Mapping[str, Argument]) -> list[KernelLaunch]:
         launches: list[KernelLaunch] = []
         for step in steps:
-            if alone and step.entry != packs:
-                continue
-            hidden = self._not_packed(packing, alone) if packing and step.entry == packs else ()
-            given = named | dict.fromkeys(hidden, named[""])
             # What comes before the first step is another run: it may be of any kind.
             early = step.early and bool(launches) and can_start_early()
             function = function_of(self._module, step.entry, step.shared_bytes)
-            arguments = tuple(given[name] for name in step.arguments)
+            arguments = tuple(named[name] for name in step.arguments)
             geometry = three(step.grid), three(step.block), step.shared_bytes
             launches.append(KernelLaunch(function.ptr, *geometry, arguments, early))
         return launches
-
-    def _not_packed(self, packing: Packing, alone: bool) -> list[str]:
-        """Arguments that a packing step does without: the input that is packed, or else all but that."""
-        if not alone:
-            return [packing.tensor]
-        others = [other for other in self._launch.packings if other.tensor != packing.tensor]
-        return [self._launch.counter, *(name for other in others for name in (other.tensor, other.region))]
 
     def _in_pieces(self, launches: list[KernelLaunch]) -> Iterator[KernelLaunch | DeviceCopy]:
         """For each piece a copy to constant memory, then a launch that is told the elements before it."""

@@ -77,8 +77,8 @@ class MapTemplate:
     def __post_init__(self) -> None:
         if any(pitch % ALIGNMENT_BYTES for pitch in self.pitches_bytes):
             raise LaunchFailed(
-                f"the rows of a mapped tensor begin at multiples of {ALIGNMENT_BYTES} bytes; {self.tensor.name} "
-                f"of shape {self.tensor.shape} has rows of {self.pitches_bytes} bytes"
+                f"the rows of a mapped tensor begin at multiples of {ALIGNMENT_BYTES} bytes; "
+                f"{self.tensor.name} of shape {self.tensor.shape} has rows of {self.pitches_bytes} bytes"
             )
 
     @property
