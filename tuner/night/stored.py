@@ -158,15 +158,15 @@ def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
     Raises:
         StoreTrouble: The database cannot be written; nothing of this call is stored.
     """
-    new, numbers = 0, dict[tuple[str, ...], int]()
+    new = 0
     with store.writing() as connection:
         for sentinel in sentinels:
             problem, device = rows.problem_row(sentinel.problem), rows.device_row(sentinel.device)
             row = {
                 "id": checked_id(sentinel.id), "night": checked_id(sentinel.night),
                 "process": sentinel.process, "regime": sentinel.regime, "measured_at": sentinel.measured_at,
-                "problem": store.number(connection, tables.problems, problem, numbers),
-                "device": store.number(connection, tables.devices, device, numbers),
+                "problem": store.number(connection, tables.problems, problem),
+                "device": store.number(connection, tables.devices, device),
                 "data": codec.to_json(sentinel),
             }  # fmt: skip
             new += connection.execute(store.insert(tables.sentinels).on_conflict_do_nothing(), row).rowcount

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.errors import InputError, NothingFound, StoreTrouble
-from tuner.results.record import Champion, Record, Retraction, latest_hash
+from tuner.results.record import Champion, Record, Retraction
 from tuner.results.survey import Kept, SurveyPart
-from tuner.store import Store, carry_over, exchange, listing, opening, rows, tables
+from tuner.store import Store, carry_over, exchange, lines, listing, opening, rows, tables
 from tuner.store.lines import Ledger, ledger_file, packed_in, readable
 
 #: Exceptions raised if a database or its copy cannot be read.
@@ -240,58 +240,50 @@ def _stored(url: str, *, strict: bool = False) -> Iterator[Kept | None]:
         if opening.schema_of(connection, url) in tables.OLDER:
             yield from (item for _, _, item in carry_over.read(connection))
             return
-    with Store.open(url, read_only=True) as store, opening.explained(store._where):
-        shared = _shared(store) if strict else {}
+    with Store.open(url, read_only=True) as store:
         for table in rows.TABLES.values():
-            for row in _rows(store, table, *table.c):
-                whole = row is not None and (not strict or _agrees(row, shared))
-                yield row.data if row is not None and whole else None
+            for row in _rows(store, table):
+                item = _item_of(row)
+                yield item if item is None or not strict or _agrees(store, row, item) else None
 
 
-def _shared(store: Store) -> dict[sa.Table, dict[int, sa.RowMapping]]:
-    """What items share: table -> number -> row there; of records the id alone."""
-    shared: dict[sa.Table, dict[int, sa.RowMapping]] = {}
-    for table in set(rows.REFERRED.values()):
-        columns = (table.c.number, table.c.id) if table is tables.records else table.c
-        shared[table] = {row.number: row._mapping for row in _rows(store, table, *columns) if row is not None}
-    return shared
+def _item_of(row: Any) -> Kept | None:
+    """What a row holds, as it was written; None if that is damaged."""
+    try:
+        return lines.unpacked(row.packed) if row is not None else None
+    except opening.DAMAGE:
+        return None
 
 
-def _agrees(row: sa.Row[Any], shared: Mapping[sa.Table, Mapping[int, sa.RowMapping]]) -> bool:
+def _agrees(store: Store, row: Any, item: Kept) -> bool:
     """True if the columns of a row, and the rows that it refers to, are those of its data."""
-    columns = dict(row._mapping)
-    for name, expected in rows.references_of(row.data).items():
-        number = columns[name]
-        if expected is None and number is None:
-            continue
-        there = dict(shared[rows.REFERRED[name]].get(number, {}))
-        if "source_hash" in there:
-            there["source_hash"] = latest_hash(there["source_hash"])
-        if expected is None or not there.items() >= expected.items():
+    with store.reading() as connection:
+        try:
+            return bool(row._mapping.items() >= store.row(connection, item, make=False).items())
+        except sa.exc.NoResultFound:
             return False
-    return columns.items() >= rows.columns_of(row.data).items()
 
 
-def _rows(store: Store, table: sa.Table, *columns: Any) -> Iterator[sa.Row[Any] | None]:
-    """Yields rows by number; None for each that the database finds but cannot return."""
+def _rows(store: Store, table: sa.Table) -> Iterator[sa.Row[Any] | None]:
+    """Yields rows by number, their data packed; None for each that the database finds but cannot return."""
     of, last = table.c.number, 0
     while True:
         numbers = store.read(sa.select(of).where(of > last).order_by(of).limit(AT_ONCE))
         if not numbers or max(numbers) <= last:
             # A damaged tree may return rows again, without end.
             return
-        first, last = min(numbers), max(numbers)
-        some = sa.select(*columns).order_by(of)
-        try:
-            yield from _read(store, some.where(of >= first, of <= last))
-        except (*opening.DAMAGE, sa.exc.DBAPIError):
-            for number in numbers:
-                try:
-                    yield from _read(store, some.where(of == number))
-                except (*opening.DAMAGE, sa.exc.DBAPIError):
-                    yield None
+        last = max(numbers)
+        yield from _read(store, table, numbers)
 
 
-def _read(store: Store, wanted: sa.Select[Any]) -> list[sa.Row[Any]]:
-    with store._engine.connect() as connection:
-        return list(connection.execute(wanted).all())
+def _read(store: Store, table: sa.Table, numbers: Sequence[int]) -> list[sa.Row[Any] | None]:
+    columns = (
+        *(column for column in table.c if column.name != "data"),
+        sa.type_coerce(table.c.data, sa.LargeBinary).label("packed"),
+    )
+    wanted = sa.select(*columns).where(table.c.number.in_(numbers)).order_by(table.c.number)
+    try:
+        with store.reading() as connection:
+            return list(connection.execute(wanted))
+    except StoreTrouble:
+        return [None] if len(numbers) == 1 else [row for one in numbers for row in _read(store, table, [one])]

@@ -31,11 +31,6 @@ TABLES: Mapping[type, sa.Table] = {
     Retraction: tables.retractions, Record: tables.records, Champion: tables.champions,
     SurveyPart: tables.surveys, Crown: tables.crowns,
 }  # fmt: skip
-#: Column of a reference -> the table that it refers to.
-REFERRED: Mapping[str, sa.Table] = {
-    "problem": tables.problems, "device": tables.devices, "kernel": tables.kernels, "run": tables.runs,
-    "record": tables.records, "baseline": tables.records,
-}  # fmt: skip
 
 
 def columns_of(item: Kept) -> dict[str, Any]:

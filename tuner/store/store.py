@@ -24,9 +24,6 @@ from tuner.store.reading import Reader
 
 __all__ = ["Store"]
 
-#: Numbers of rows that others share, by table and content.
-Numbers = dict[tuple[str, ...], int]
-
 
 def _inode(file: Path | None) -> tuple[int, int] | None:
     """What tells a file from another one that took its place; None if there is none."""
@@ -57,7 +54,8 @@ class Store(Reader):
     def __init__(self, engine: sa.Engine, where: str, ledger: Ledger | None = None) -> None:
         super().__init__(engine, where)
         self._ledger, self._saving = ledger, threading.Lock()
-        self._numbers: Numbers = {}
+        #: Numbers of rows that others share, by table and content.
+        self._numbers: dict[tuple[str, ...], int] = {}
         self._file = opening.sqlite_file(engine.url)
         self._file = self._file and self._file.absolute()
         self._inode = _inode(self._file)
@@ -121,11 +119,9 @@ class Store(Reader):
         champions = [item for item in wanted if isinstance(item, Champion)]
         beside = [record for item in champions for record in (item.record, item.baseline) if record]
         others = [item for item in wanted if not isinstance(item, Champion)]
-        numbers: Numbers = {}
         with self.writing() as connection:
-            self._add_new(connection, beside, numbers)
-            fresh = self._add_new(connection, [*others, *self._crownable(connection, champions)], numbers)
-        self._numbers |= numbers
+            self._add_new(connection, beside)
+            fresh = self._add_new(connection, [*others, *self._crownable(connection, champions)])
         if self._ledger is not None:
             self._ledger.append(fresh)
         return len(fresh)
@@ -149,8 +145,15 @@ class Store(Reader):
             if self._file is not None and _inode(self._file) != self._inode:
                 with self._saving:
                     self._save(self._file)
-            with self._engine.execution_options(writes=True).begin() as connection:
-                yield connection
+            with self._engine.execution_options(writes=True).connect() as connection:
+                transaction = connection.begin()
+                try:
+                    yield connection
+                    transaction.commit()
+                except BaseException:
+                    self._numbers.clear()  # some may be of rows that are taken back now
+                    transaction.rollback()
+                    raise
 
     def _save(self, file: Path) -> None:
         """Goes on in a new file with all that was stored; an open connection still has the file that is gone.
@@ -191,7 +194,7 @@ class Store(Reader):
 
         return sqlite.insert(table)
 
-    def _add_new(self, connection: sa.Connection, items: Sequence[Kept], numbers: Numbers) -> list[Kept]:
+    def _add_new(self, connection: sa.Connection, items: Sequence[Kept]) -> list[Kept]:
         """Stores those items that are not stored yet, and returns them."""
         added: list[Kept] = []
         for kind, table in rows.TABLES.items():
@@ -202,17 +205,19 @@ class Store(Reader):
             present = self._present(connection, table, list(by_id))
             fresh = [item for name, item in by_id.items() if name not in present]
             if fresh:
-                values = [self._row(connection, item, numbers) for item in fresh]
+                values = [{**self.row(connection, item), "data": item} for item in fresh]
                 connection.execute(self.insert(table).on_conflict_do_nothing(), values)
             added += fresh
         return added
 
-    def _row(self, connection: sa.Connection, item: Kept, numbers: Numbers) -> dict[str, Any]:
-        references = {
-            name: self.number(connection, rows.REFERRED[name], shared, numbers) if shared else None
-            for name, shared in rows.references_of(item).items()
-        }
-        return {**rows.columns_of(item), **references, "data": item}
+    def row(self, connection: sa.Connection, item: Kept, *, make: bool = True) -> dict[str, Any]:
+        """What the columns of an item say, but for its data: by what it is searched, and what it refers to."""
+        columns = rows.columns_of(item)
+        for name, shared in rows.references_of(item).items():
+            (reference,) = rows.TABLES[type(item)].c[name].foreign_keys
+            table = reference.column.table
+            columns[name] = self.number(connection, table, shared, make=make) if shared else None
+        return columns
 
     def _present(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:
         """Returns the ids that are stored, queried a few hundred at a time."""
@@ -223,18 +228,19 @@ class Store(Reader):
         return present
 
     def number(
-        self, connection: sa.Connection, table: sa.Table, row: Mapping[str, str], numbers: Numbers
+        self, connection: sa.Connection, table: sa.Table, row: Mapping[str, str], *, make: bool = True
     ) -> int:
         """Returns the number of the row with this content, which is made if need be, unless it is a record.
 
-        New numbers are known to others after the commit.
+        Raises:
+            NoResultFound: There is none, and none is made.
         """
-        names = ("digest",) if "digest" in row else tuple(row)
+        make = make and table is not tables.records
+        names = ("digest",) if make and "digest" in row else tuple(row)
         key = (table.name, *(row[name] for name in names))
-        number = self._numbers.get(key) or numbers.get(key)
-        if number is None:
-            if table is not tables.records:
+        if key not in self._numbers:
+            if make:
                 connection.execute(self.insert(table).on_conflict_do_nothing().values(**row))
             same = sa.and_(*(table.c[name] == row[name] for name in names))
-            number = numbers[key] = int(connection.execute(sa.select(table.c.number).where(same)).scalar_one())
-        return number
+            self._numbers[key] = int(connection.execute(sa.select(table.c.number).where(same)).scalar_one())
+        return self._numbers[key]
