@@ -90,7 +90,7 @@ def test_a_study_goes_on_from_slice_to_slice_to_its_finals(made: tuple[Runner, A
     assert second.opening_s is not None, "somebody else may have worked on it in between"
     assert second.parts[-1].why == "space covered"
     assert second.trials["total"] == LEGAL
-    third = ran(runner, replace(more, turn=8, parts=(), why="done"))
+    third = ran(runner, replace(more, turn=8, parts=()))
     assert third.opening_s is None, "the study was open"
     assert third.champion is not None
     assert third.champion.record.config == BEST

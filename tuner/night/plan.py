@@ -8,8 +8,9 @@ import itertools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from tuner.devices.detect import is_spec, kinds
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
-from tuner.results.record import Wanted
+from tuner.results.record import ProblemKey, Wanted
 
 if TYPE_CHECKING:
     from tuner.night.plan_schema import DefaultsTable, ProblemTable, StrictTable, SurveyTable, WatchTable
@@ -38,8 +39,10 @@ SEVERAL = ("tile", "random", "bruteforce")
 MAX_PROBLEMS = 100_000
 #: Hours before its end at which a night begins at the earliest, if nothing says when it begins.
 LONGEST_NIGHT_H = 14
-#: A line that may be the last one of a value of several lines.
-_LAST_LINE = re.compile(r"""[\]}"'][ \t]*(#.*)?$""")
+#: A line with a table's header, or with a key.
+_HEADER, _KEY = re.compile(r"\s*\[{1,2}\s*([\w.-]+)\s*\]"), re.compile(r"\s*([\w-]+)\s*=")
+#: What dims as keys are.
+SIZES = "a whole number of 1 or more, or a list of them"
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 
@@ -73,13 +76,10 @@ class PlanItem:
     wanted: Wanted | None = field(default=None, compare=False)
     devices: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> tuple[Any, ...]:
+    @cached_property
+    def key(self) -> tuple[ProblemKey, PlanItem]:
         """Equal for items of the same work: everything but the budgets."""
-        problem = self.problem
-        words = problem.dtype, problem.layout, problem.precision, problem.epilogue
-        what = (problem.operation.name, self.file, problem.shape, *words)
-        return *what, self.regime, self.kernels, self.objectives, self.error_limit, self.devices
+        return ProblemKey.of(self.problem), replace(self, seconds=None, trials=None)
 
 
 @dataclass(frozen=True)
@@ -194,37 +194,28 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     """Finds the line of every key and table header.
 
     Args:
-        text: A valid TOML document; of an invalid one, the part before the mistake counts.
+        text: A TOML document.
 
     Returns:
         Path -> line, counted from 1. Elements of arrays of tables have their number (from 0) in the path:
-        ``("problems", 1, "shape")``. Keys inside inline tables may be missing; see `Complaints.line_of`.
+        ``("problems", 1, "shape")``. Keys that are quoted, dotted or inside inline tables are missing; see
+        `Complaints.line_of`.
     """
     lines: dict[KeyPath, int] = {}
-    counts: dict[KeyPath, int] = {}
+    counts: Counter[KeyPath] = Counter()
     table: KeyPath = ()
-    statement, begun = "", 1
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        begun = begun if statement else number
-        statement += f"{line}\n"
-        if begun < number and not _LAST_LINE.search(line):
-            continue
-        try:
-            value: Any = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            continue
-        is_header, statement = statement.lstrip().startswith("["), ""
-        path = () if is_header else table
-        while isinstance(value, dict) and value:
-            name, value = next(iter(value.items()))
-            path = (*path, name)
-            lines.setdefault(path, begun)
-            if is_header and isinstance(value, list):
-                counts[path] = counts.get(path, -1) + 1
-            if is_header and path in counts:
-                path = (*path, counts[path])
-                lines.setdefault(path, begun)
-        table = path if is_header else table
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = ()
+            for name in header[1].split("."):
+                table = (*table, counts[table] - 1, name) if table in counts else (*table, name)
+            lines.setdefault(table, number)
+            if line.lstrip().startswith("[["):
+                counts[table] += 1
+                table = (*table, counts[table] - 1)
+                lines[table] = number
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, key[1]), number)
     return lines
 
 
@@ -296,10 +287,10 @@ class Complaints:
     def _note_key(self, model: type[T], at: KeyPath, path: KeyPath, kind: str, value: object) -> None:
         name = str(path[0]) if path else str(at[0])
         rules = {known.alias or key: known.description for key, known in model.model_fields.items()}
-        message: object = f"{name} is {rules.get(name)}, got {value!r}; correct it"
+        message: object = f"{name} is {rules.get(name, SIZES)}, got {value!r}; correct it"
         if not path or (not at and len(path) > 1):
             message = f"{name} holds tables, [[{name}]], got {value!r}; write it so"
-        elif kind == "extra_forbidden":
+        elif kind == "extra_forbidden" or (name not in rules and not isinstance(value, int | float | list)):
             message = UnknownName("key", name, rules)
         self.note((*at, *path), message)
 
@@ -382,7 +373,7 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
         rule = "a plan has one or more [[problems]] tables, got none under the key problems"
         complaints.note(("problems",), f"{rule}; add one, or [[surveys]], or wanted = 20")
     _check_defaults(defaults, complaints)
-    items, surveys = dict[tuple[Any, ...], PlanItem](), list[SurveyItem]()
+    items, surveys = dict[object, PlanItem](), list[SurveyItem]()
     for index, own in enumerate(plan.problems):
         at = ("problems", index)
         if (problem := complaints.checked(schema.ProblemTable, own, at)) is not None:
@@ -561,8 +552,9 @@ class TableReader:
 
     def _shapes(self, table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
         """Yields shapes, each with the key that gives it; without one if dims are keys."""
-        by_name, dims = self._sizes_by_name(table, operation), operation.dims
-        if by_name is None:
+        by_name, dims = table.__pydantic_extra__, operation.dims
+        for name in by_name.keys() - set(dims):
+            self.note(name, UnknownName("key", name, (*type(table).model_fields, *dims)))
             return
         ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
         ways += list(by_name)[:1]
@@ -587,20 +579,6 @@ class TableReader:
             if self.check_count(key, math.prod(map(len, grid.values()))):
                 for values in itertools.product(*grid.values()):
                     yield "" if key in dims else key, dict(zip(grid, values, strict=True))
-
-    def _sizes_by_name(self, table: ProblemTable, operation: Operation) -> dict[str, Any] | None:
-        """Returns the sizes given with dims as keys; None if one is wrong, or there is another unknown key."""
-        by_name, known = table.__pydantic_extra__, (*type(table).model_fields, *operation.dims)
-        for name, value in by_name.items():
-            sizes = value if isinstance(value, list) else [value]
-            if name not in operation.dims:
-                self.note(name, UnknownName("key", name, known))
-                return None
-            if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-                rule = "a whole number of 1 or more, or a list of them"
-                self.note(name, f"{name} is {rule}, got {value!r}; correct it")
-                return None
-        return by_name
 
 
 def _only_operation(catalogue: Catalogue, file: Path) -> str:

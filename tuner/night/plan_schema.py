@@ -62,7 +62,7 @@ class ProblemTable(SharedKeys):
     """One [[problems]] table. The operation's dims may be keys too; `tuner.night.plan` checks those."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    __pydantic_extra__: dict[str, Any]
+    __pydantic_extra__: dict[str, Size | Sizes]
 
     operation: str | None = Field(default=None, description="the name of an operation")
     file: str | None = Field(default=None, min_length=1, description="the path of a kernel file")

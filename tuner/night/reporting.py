@@ -10,7 +10,6 @@ import platform
 import shlex
 import statistics
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
@@ -22,7 +21,7 @@ import click
 
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
-from tuner.night.changes import own_nights, told_changes
+from tuner.night.changes import ORDER, own_nights, told_changes
 from tuner.night.stored import Sentinel
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
@@ -34,15 +33,10 @@ from tuner.version import __version__
 
 #: Nights of a sentinel's history in the report.
 HISTORY = 90
-#: Participants of a sentinel, and their colours in plots.
-COLOURS = {CHAMPION: "#0b6e8a", BEFORE: "#9aa5a8", LIBRARY: "#c8553d"}
 #: Name in the report -> what a sentinel calls it.
 READINGS = {"clock_hz": "sm_clock_hz", "temperature_c": "temperature_c", "power_w": "power_w"}
 #: Exit code if a night or a watch has alerts.
 ALERTS = 4
-#: Plots on a page: those with alerts first.
-MOST_PLOTS = 24
-_TEMPLATES = Path(__file__).with_name("templates")
 #: Header with the signature, as ``sha256=HEX`` of the body; and the variable that holds the secret for it.
 SIGNATURE, SECRET_VARIABLE = "X-Tuner-Signature", "TUNER_NOTIFY_SECRET"
 #: Seconds that one attempt to post may take, and between attempts.
@@ -116,37 +110,32 @@ def last_night(store: Store) -> dict[str, Any]:
     begun = next((event for event in reversed(events) if event.event == stored.BEGUN), None)
     if begun is None:
         raise NothingFound("no night has begun with this database; `tuner nightly PLAN` begins one")
-    ends = (event.data for event in events if (event.event, event.night) == (stored.ENDED, begun.night))
     last = {"night": begun.night, "begun_at": begun.at, **begun.data}
-    report = next(ends, None)
-    if report is None:
-        return {**last, "ended_at": None, "stopped": None, "alerts": None}
-    return {
-        **last, "ended_at": report["ended_at"], "stopped": report["stopped"] or None,
-        "alerts": len(report["alerts"]) + len(report["behind"]), "no_sentinels": report["no_sentinels"],
-        "counts": dict(Counter(problem["state"] for problem in report["problems"])),
-    }  # fmt: skip
+    for event in events:
+        if (event.event, event.night) == (stored.ENDED, begun.night):
+            report, counts = event.data, Counter(problem["state"] for problem in event.data["problems"])
+            last |= {name: report[name] for name in ("ended_at", "stopped", "no_sentinels")}
+            return last | {"alerts": len(report["alerts"]) + len(report["behind"]), "counts": dict(counts)}
+    return last | {"ended_at": None, "stopped": None, "alerts": None}
 
 
 def _sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
     data: dict[str, Any] = {
         "problem": str(sentinel.problem), "board": sentinel.device.uuid, "device": sentinel.device.name,
         "regime": sentinel.regime, "took_s": sentinel.took_s, "others": dict(sentinel.seen),
-        "versions": dict(sentinel.versions), "wrong": [one.name for one in sentinel.players if one.wrong],
+        "versions": dict(sentinel.versions),
+        "wrong": [player.name for player in sentinel.players if player.wrong],
         **{name: sentinel.circumstance(reading) for name, reading in READINGS.items()},
     }  # fmt: skip
-    for name in COLOURS:
-        player = sentinel.player(name)
-        if player is not None:
-            data[name] = {"kernel": player.kernel, "config": dict(player.config), "time_s": player.time_s}
+    for player in filter(None, map(sentinel.player, ORDER)):
+        data[player.name] = {
+            "kernel": player.kernel, "config": dict(player.config), "time_s": player.time_s,
+        }  # fmt: skip
     for other in (BEFORE, LIBRARY):
         shift = sentinel.shift(CHAMPION, other)
         if shift is not None:
-            low, high = (math.exp(-end) if math.isfinite(end) else None for end in (shift.high, shift.low))
-            data[f"against_{other}"] = {
-                "speedup": math.exp(-shift.log_ratio), "verdict": shift.verdict(sentinel.bound), "low": low,
-                "high": high,
-            }  # fmt: skip
+            speedup, verdict = math.exp(-shift.log_ratio), shift.verdict(sentinel.bound)
+            data[f"against_{other}"] = {"speedup": speedup, "verdict": verdict}
     return data
 
 
@@ -162,7 +151,7 @@ def _histories(store: Store, sentinels: Iterable[Sentinel]) -> list[dict[str, An
     for now in sentinels:
         problem, board = str(now.problem), now.device.uuid
         nights = [
-            {"at": night.measured_at, **{name: _time_s(night, name) for name in COLOURS}}
+            {"at": night.measured_at, **{name: _time_s(night, name) for name in ORDER}}
             for night in own_nights(store, now)[-HISTORY:]
         ]
         changes = [{"at": at, "change": change} for at, change in told.get((problem, board), {}).items()]
@@ -187,8 +176,10 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"night-{report['begun_at'][:19].replace(':', '')}"
-    html = rendered("night.html", report=report, plots=_plots(report))
-    texts = {".html": html, ".md": markdown(report), ".json": json.dumps(report, indent=1) + "\n"}
+    texts = {
+        ".html": rendered("night.html", report=report), ".md": markdown(report),
+        ".json": json.dumps(report, indent=1) + "\n",
+    }  # fmt: skip
     for ending, text in texts.items():
         path = folder / (name + ending)
         part = path.with_name(f".{path.name}.part")
@@ -207,22 +198,11 @@ def rendered(template: str, /, **values: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=template.endswith(".html"), trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), trim_blocks=True,
+        autoescape=template.endswith(".html"), lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
     )  # fmt: skip
-    filters: dict[str, Callable[[Any], Any]] = {
-        "time": lambda seconds: duration(seconds) if seconds else "-",
-        "percent": lambda share: "-" if share is None else f"{share:+.2%}",
-        "config": lambda champion: (
-            f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-"
-        ),
-        "when": lambda at: (at or "-")[:16].replace("T", " "),
-        "faster": lambda problems: list(filter(_is_faster, problems)),
-        "ratio": lambda value: "-" if value is None else f"{value:.3f} x",
-        "shell": lambda value: shlex.quote(str(value)),
-        "unit": _of_unit,
-    }
-    environment.filters |= filters
+    environment.filters |= FILTERS
     return environment.get_template(template).render(**values)
 
 
@@ -234,39 +214,25 @@ def _of_unit(value: object) -> str:
     return text
 
 
-def _plots(report: Mapping[str, Any]) -> list[str]:
-    """Plots of the sentinels' histories as parts of a page; the first brings Plotly along."""
-    alerted = {problem["problem"] for alert in report["alerts"] for problem in alert["problems"]}
-    series = [problem for problem in report["history"] if len(problem["nights"]) > 1]
-    series.sort(key=lambda problem: problem["problem"] not in alerted)
-    return [
-        _plot(problem).to_html(full_html=False, include_plotlyjs=not number, config={"displaylogo": False})
-        for number, problem in enumerate(series[:MOST_PLOTS])
-    ]
+def _curve(times_s: Iterable[float | None]) -> str:
+    """Points of a curve for SVG: 10 for each night, and 10 for each per cent beyond the median, 50 at most."""
+    nights = [(10 * number, time_s) for number, time_s in enumerate(times_s) if time_s]
+    middle = statistics.median(time_s for _, time_s in nights) if nights else 1.0
+    return " ".join(f"{x},{min(max(1000 * (time_s / middle - 1), -50), 50):.1f}" for x, time_s in nights)
 
 
-def _plot(history: Mapping[str, Any]) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure(
-        layout={
-            "title": {"text": f"{history['problem']} ({history['board'][:12]})", "font": {"size": 14}},
-            "yaxis": {"title": "% of its median time", "zeroline": True, "zerolinecolor": "#d5dcde"},
-            "height": 300, "margin": {"l": 60, "r": 16, "t": 44, "b": 40}, "template": "plotly_white",
-            "legend": {"orientation": "h", "y": 1.15, "x": 1, "xanchor": "right"},
-        }
-    )  # fmt: skip
-    for name, colour in COLOURS.items():
-        timed = [(night["at"], night[name]) for night in history["nights"] if night[name]]
-        middle = statistics.median_high(time_s for _, time_s in timed) if timed else 1.0
-        figure.add_scatter(
-            x=[at for at, _ in timed], y=[100 * (time_s / middle - 1) for _, time_s in timed],
-            customdata=[duration(time_s) for _, time_s in timed], name=name, mode="lines+markers",
-            line={"color": colour}, hovertemplate="%{x}<br>%{customdata}, %{y:.2f} %",
-        )  # fmt: skip
-    for change in history["changes"]:
-        figure.add_vline(x=change["at"], line={"color": "#1d2b30", "dash": "dot", "width": 1})
-    return figure
+#: What templates show a value by.
+FILTERS: dict[str, Callable[[Any], Any]] = {
+    "time": lambda seconds: duration(seconds) if seconds else "-",
+    "percent": lambda share: "-" if share is None else f"{share:+.2%}",
+    "config": lambda champion: f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-",
+    "when": lambda at: (at or "-")[:16].replace("T", " "),
+    "faster": lambda problems: list(filter(_is_faster, problems)),
+    "ratio": lambda value: "-" if value is None else f"{value:.3f} x",
+    "shell": lambda value: shlex.quote(str(value)),
+    "unit": _of_unit,
+    "curve": _curve,
+}
 
 
 # --- notices -------------------------------------------
@@ -284,7 +250,7 @@ def check_url(url: str) -> None:
 
 
 def notify(url: str, report: Mapping[str, Any], secret: str = "") -> str:
-    """Posts a report as JSON, and tries again where that may help; it never fails the night.
+    """Posts a report as JSON, a few times if need be; it never fails the night.
 
     Args:
         url: Where to.
@@ -294,21 +260,16 @@ def notify(url: str, report: Mapping[str, Any], secret: str = "") -> str:
     Returns:
         Why it could not be posted; empty if it was.
     """
-    body = json.dumps(report).encode()
+    body, why = json.dumps(report).encode(), ""
     headers = {"Content-Type": "application/json", "User-Agent": "tile-tuner"}
     if secret:
         headers[SIGNATURE] = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    why = ""
+    request = urllib.request.Request(url, data=body, headers=headers, method="POST")
     for pause_s in (0.0, *PAUSES_S):
         time.sleep(pause_s)
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=ATTEMPT_S):
                 return ""
-        except urllib.error.HTTPError as error:
-            why = f"{error.code} {error.reason}"
-            if error.code < 500 and error.code not in (408, 425, 429):
-                break
         except (OSError, ValueError) as error:
-            why = str(getattr(error, "reason", error))
+            why = str(error)
     return f"the report could not be posted to {urllib.parse.urlsplit(url).hostname}: {why}"

@@ -157,7 +157,7 @@ class Pass:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
                 worker.prepare(watched.named, watched.regime)
                 terms = replace(self.terms, budget_s=self.terms.budget_s / self.processes)
-                turns = worker.sentinel(list(compiled.items()), terms)
+                turns = worker.sentinel(compiled, terms)
             except InputError as error:
                 wrong[champion] = str(error)
         turns = replace(turns, wrong={**wrong, **turns.wrong})

@@ -102,7 +102,7 @@ class NightWatch:
             models: Boards of each model; by default those of this machine.
         """
         self._until_s = time.monotonic() + left_s
-        candidates = list({(item.problem, item.regime): item for item in self.plan.items}.values())
+        candidates = list({(item.key[0], item.regime): item for item in self.plan.items}.values())
         most = min(self.plan.watch.problems, self._affordable(SHARE * left_s - BEGIN_S, len(candidates)))
         if most == 0:
             short = f"{left_s:.0f} s are too short for them"
