@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from tuner.devices.cuda.kind import nvml
 from tuner.devices.detect import kind_of
-from tuner.devices.protocol import DetectedDevice, Load, LoadWatch
+from tuner.devices.protocol import DetectedDevice, LoadWatch
 from tuner.results.measurement import (
     BUSY_GPU,
     HEAT,
@@ -31,8 +31,6 @@ from tuner.results.measurement import (
     complaints,
 )
 
-#: Largest number of processes named, busiest first; and the smallest share of a core for which one is.
-NAMED, NAMED_FROM = 3, 0.05
 #: NVML's utilization covers up to the last second: a process that has just ended is gone from it after this
 #: long.
 UTILIZATION_S = 1.1
@@ -61,13 +59,7 @@ class MachineWatch:
 
     def complaints(self) -> tuple[str, ...]:
         """Describes what is wrong with the machine; empty if it is quiet."""
-        return described(self.load(), self._cores)
-
-
-def described(load: Load, cores: int = 0) -> tuple[str, ...]:
-    """Returns the complaints about a load, with the processes behind it."""
-    troubles = complaints(load.circumstances, cores)
-    return (*troubles, f"busiest: {', '.join(load.who)}") if troubles and load.who else troubles
+        return complaints(self.load(), self._cores)
 
 
 def slowed(device: DetectedDevice) -> tuple[str, ...]:
@@ -76,35 +68,12 @@ def slowed(device: DetectedDevice) -> tuple[str, ...]:
     return tuple(dict.fromkeys(why for bit, why in SLOWED.items() if reasons & bit))
 
 
-def own_pids() -> set[int]:
+def own_processes() -> list[psutil.Process]:
     """This process and all that it started."""
-    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-
-
-def user_of(pid: int) -> str:
-    """Names the user of a process: `` of anna``; empty if that is unknown."""
-    try:
-        return f" of {psutil.Process(pid).username()}"
-    except (psutil.Error, KeyError):
-        return ""
+    return [psutil.Process(), *psutil.Process().children(recursive=True)]
 
 
 # --- A CPU: other processes, stolen time, throttled clocks ----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CpuProcess:
-    """A process at one point in time.
-
-    Attributes:
-        name: Name of its program.
-        cpu_s: CPU seconds so far, including those of its ended children.
-        is_own: True for this process and its descendants.
-    """
-
-    name: str
-    cpu_s: float
-    is_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,34 +84,32 @@ class CpuReading:
         at_s: Time of the reading, by the monotonic clock.
         cores: Number of cores.
         busy_s: Core seconds spent on any process.
+        own_s: Core seconds of this process and all that it started.
         steal_s: Core seconds that the hypervisor gave to others.
         quota_s: Seconds in which a control group's quota throttled this process.
         heat_events: Number of times that cores were throttled for heat.
-        processes: Process id -> process, of all that are visible.
     """
 
     at_s: float
     cores: int
     busy_s: float
+    own_s: float
     steal_s: float = 0.0
     quota_s: float = 0.0
     heat_events: int = 0
-    processes: Mapping[int, CpuProcess] = field(default_factory=dict)
 
     @classmethod
     def now(cls) -> CpuReading:
         """Takes a reading of this machine."""
-        mine, own = os.sched_getaffinity(0), own_pids()
-        times = [times for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in mine]
+        allowed, own_s = os.sched_getaffinity(0), 0.0
+        times = [times for core, times in enumerate(psutil.cpu_times(percpu=True)) if core in allowed]
         # Linux includes guest time in user time, so `guest` is not added.
         busy_s = sum(core.user + core.nice + core.system + core.irq + core.softirq for core in times)
-        processes = {  # user, system, and both of children that have ended
-            process.pid: CpuProcess(process.info["name"] or "?", sum(used[:4]), process.pid in own)
-            for process in psutil.process_iter(["name", "cpu_times"])
-            if (used := process.info["cpu_times"]) is not None
-        }
+        for process in own_processes():
+            with contextlib.suppress(psutil.Error):
+                own_s += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
         steal_s = sum(core.steal for core in times)
-        return cls(time.monotonic(), len(mine), busy_s, steal_s, quota_s(), heat_events(), processes)
+        return cls(time.monotonic(), len(allowed), busy_s, own_s, steal_s, quota_s(), heat_events())
 
 
 class CpuWatch(LoadWatch):
@@ -155,46 +122,24 @@ class CpuWatch(LoadWatch):
         """Takes a new first reading."""
         self._before = CpuReading.now()
 
-    def load(self) -> Load:
+    def load(self) -> Mapping[str, float]:
         """Returns the load since the first reading."""
         return cpu_load(self._before, CpuReading.now())
 
 
-def cpu_load(before: CpuReading, after: CpuReading) -> Load:
+def cpu_load(before: CpuReading, after: CpuReading) -> dict[str, float]:
     """Computes a CPU's load between two readings; this process and its descendants do not count."""
     wall_s = after.at_s - before.at_s
     if wall_s <= 0:
-        return Load()
-    own_s, earlier_s = (
-        sum(process.cpu_s for process in reading.processes.values() if process.is_own)
-        for reading in (after, before)
-    )
-    others = max(after.busy_s - before.busy_s - (own_s - earlier_s), 0.0) / wall_s
+        return {}
+    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
+    others = max(others_s, 0.0) / wall_s
     steal = (after.steal_s - before.steal_s) / wall_s / after.cores
-    circumstances = {
-        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / after.cores + steal, 4),
-    }  # fmt: skip
     quota, heat = (after.quota_s - before.quota_s) / wall_s, after.heat_events - before.heat_events
     more = {QUOTA: round(quota, 4), HEAT: float(heat)}
-    return Load(
-        circumstances | {name: value for name, value in more.items() if value > 0},
-        _busiest(before, after, wall_s),
-    )
-
-
-def _busiest(before: CpuReading, after: CpuReading, wall_s: float) -> tuple[str, ...]:
-    """Names the other processes that used the most CPU, with the cores that they used."""
-    none = CpuProcess("", 0.0)
-    shares = {
-        pid: (process.cpu_s - before.processes.get(pid, none).cpu_s) / wall_s
-        for pid, process in after.processes.items()
-        if not process.is_own
-    }
-    return tuple(
-        f"{after.processes[pid].name} ({pid}){user_of(pid)}, {shares[pid]:.2g} cores"
-        for pid in sorted(shares, key=shares.__getitem__, reverse=True)[:NAMED]
-        if shares[pid] > NAMED_FROM
-    )
+    return {
+        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / after.cores + steal, 4),
+    } | {name: value for name, value in more.items() if value > 0}  # fmt: skip
 
 
 def quota_s() -> float:
@@ -238,15 +183,12 @@ class EnergyCounters:
         # A package is "intel-rapl:0" (AMD's too), a part of it "intel-rapl:0:1".
         files = sorted(folder.glob("intel-rapl:[0-9]*/energy_uj"))
         self._files = [file for file in files if file.parent.name.count(":") == 1]
-        self.trouble = (
-            "" if self._files else f"Linux shows no energy counters of this CPU (no {folder}/intel-rapl:0)"
-        )
+        self.trouble = "" if self._files else f"Linux shows no energy counters of this CPU in {folder}"
         try:
             self.read_j()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             self.trouble = (
-                f"the energy counters of this CPU are for root alone (`chmod a+r {folder}/*/energy_uj` as root "
-                "opens them)"
+                f"the energy counters of this CPU are for root alone, `chmod a+r` opens them ({error})"
             )
 
     def read_j(self) -> list[float]:
@@ -269,16 +211,28 @@ class EnergyCounters:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """The processes on a GPU at one point in time.
+    """A GPU at one point in time.
 
     Attributes:
-        processes: Process id -> program and user of those that compute there; empty text for ids of another
-            namespace.
+        pids: Processes that compute there.
         utilization: Share of time in which the GPU was busy; None if unknown.
     """
 
-    processes: Mapping[int, str] = field(default_factory=dict)
+    pids: frozenset[int] = frozenset()
     utilization: float | None = None
+
+    @classmethod
+    def now(cls, uuid: str) -> GpuReading:
+        """Takes a reading of a GPU or MIG instance; empty if NVML does not respond."""
+        try:
+            library = nvml()
+            handle = library.nvmlDeviceGetHandleByUUID(uuid)
+            pids = frozenset(process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(handle))
+        except Exception:
+            return cls()
+        with contextlib.suppress(library.NVMLError):  # a MIG instance reports none
+            return cls(pids, library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+        return cls(pids)
 
 
 class GpuWatch(LoadWatch):
@@ -287,59 +241,42 @@ class GpuWatch(LoadWatch):
     def __init__(self, devices: Sequence[DetectedDevice]) -> None:
         """Takes the first readings, before this process uses the GPUs."""
         self._uuids = [device.info.uuid for device in devices]
-        self._before = [read_gpu(uuid) for uuid in self._uuids]
+        self._before = [GpuReading.now(uuid) for uuid in self._uuids]
         if any((reading.utilization or 0.0) >= BUSY_GPU for reading in self._before):
             # This load may come from the previous study.
             time.sleep(UTILIZATION_S)
-            self._before = [read_gpu(uuid) for uuid in self._uuids]
+            self._before = [GpuReading.now(uuid) for uuid in self._uuids]
 
     def restart(self) -> None:
         """Forgets utilization, which this process may cause from now on."""
         self._before = [replace(reading, utilization=None) for reading in self._before]
 
-    def load(self) -> Load:
+    def load(self) -> Mapping[str, float]:
         """Returns the load of the worst."""
-        own, befores = own_pids(), zip(self._uuids, self._before, strict=True)
-        loads = [gpu_load(before, read_gpu(uuid), own) for uuid, before in befores]
-        return max(loads, key=lambda load: sorted(load.circumstances.values()))
+        own = {process.pid for process in own_processes()}
+        readings = zip(self._uuids, self._before, strict=True)
+        loads = [gpu_load(before, GpuReading.now(uuid), own) for uuid, before in readings]
+        return max(loads, key=lambda load: sorted(load.values()))
 
 
-def gpu_load(before: GpuReading, after: GpuReading, own: Collection[int]) -> Load:
+def gpu_load(
+    before: GpuReading,
+    after: GpuReading,
+    own: Collection[int],
+    known: Callable[[int], bool] = psutil.pid_exists,
+) -> dict[str, float]:
     """Computes a GPU's load.
 
     Args:
         before: A reading before this process, or a descendant, used the GPU; its utilization is that of others.
         after: A reading from now.
         own: This process and its descendants.
+        known: Whether a process is one of this namespace.
     """
-    others = {pid: name for pid, name in after.processes.items() if pid not in own}
-    if len(others) == len(after.processes):
+    others = after.pids.difference(own)
+    if others == after.pids:
         # In a container NVML reports the host's process ids: those that appeared since the first reading may be
         # ours.
-        others = {pid: name for pid, name in others.items() if name or pid in before.processes}
-    readings = {OTHERS_PROCESSES: float(len(others))}
-    if before.utilization is not None:
-        readings[OTHERS_GPU] = before.utilization
-    names = [name or f"process {pid} of another namespace" for pid, name in others.items()]
-    return Load(readings, tuple(names[:NAMED]))
-
-
-def read_gpu(uuid: str) -> GpuReading:
-    """Takes a reading of a GPU or MIG instance; empty if NVML does not respond."""
-    try:
-        library = nvml()
-        handle = library.nvmlDeviceGetHandleByUUID(uuid)
-        pids = [process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(handle)]
-    except Exception:
-        return GpuReading()
-    utilization = None
-    with contextlib.suppress(library.NVMLError):  # a MIG instance reports none
-        utilization = library.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-    return GpuReading({pid: _titled(pid) for pid in pids}, utilization)
-
-
-def _titled(pid: int) -> str:
-    try:
-        return f"{psutil.Process(pid).name()} ({pid}){user_of(pid)}"
-    except psutil.Error:
-        return ""
+        others = frozenset(pid for pid in others if pid in before.pids or known(pid))
+    load = {OTHERS_PROCESSES: float(len(others))}
+    return load if before.utilization is None else load | {OTHERS_GPU: before.utilization}

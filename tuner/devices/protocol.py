@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -322,27 +322,17 @@ class DetectedDevice:
         return {"spec": self.spec, **self.info.to_json()}
 
 
-@dataclass(frozen=True)
-class Load:
-    """The load on a device that others cause.
-
-    Attributes:
-        circumstances: The load as records keep it.
-        who: The busiest processes, in words.
-    """
-
-    circumstances: Mapping[str, float] = field(default_factory=dict)
-    who: tuple[str, ...] = ()
-
-
 class LoadWatch:
     """Watches the load on devices; made before this process uses them."""
 
     def restart(self) -> None:
         """Discards earlier readings; from now on this process may use the devices."""
 
-    def load(self) -> Load:
-        """Returns the load since the start or the last restart; of several devices, that of the worst."""
+    def load(self) -> Mapping[str, float]:
+        """Returns the load since the start or the last restart, as records keep it in their circumstances.
+
+        Of several devices it is that of the worst.
+        """
         raise NotImplementedError
 
 

@@ -25,7 +25,7 @@ from distributed import WorkerPlugin, get_worker
 from tuner.declare.catalogue import Catalogue
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.device_lock import device_lock
-from tuner.devices.machine_load import MachineWatch, described, slowed
+from tuner.devices.machine_load import MachineWatch, slowed
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, TunerError
 from tuner.fleet import orders
 from tuner.night.claims import PatientStore, patiently
@@ -33,7 +33,7 @@ from tuner.night.night import Stage
 from tuner.night.sentinels import Code
 from tuner.night.stored import Sentinel
 from tuner.night.work import Assignment, kernels_of, study_of
-from tuner.results.measurement import OTHERS_PROCESSES
+from tuner.results.measurement import OTHERS_PROCESSES, complaints
 from tuner.store import Store
 from tuner.study.progress import Progress
 from tuner.workers.device_worker import Crew
@@ -63,8 +63,8 @@ def condition_of(device: DetectedDevice) -> orders.WorkerReport:
     provisional.
     """
     load = MachineWatch((device,)).load()
-    complaints = list(described(load)) if load.circumstances.get(OTHERS_PROCESSES) else []
-    complaints += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
+    troubles = list(complaints(load)) if load.get(OTHERS_PROCESSES) else []
+    troubles += [f"its clocks are lowered: {reason}" for reason in slowed(device)]
     info, versions, unwell = device.info, dict[str, str](), ""
     try:
         with Crew((device,)) as crew:
@@ -73,8 +73,8 @@ def condition_of(device: DetectedDevice) -> orders.WorkerReport:
             unwell = worker.trusted({"do": "canary"})["unwell"]
     except TunerError as error:
         unwell = str(error)
-    complaints += [f"its canary fails: {unwell}"] if unwell else []
-    return orders.WorkerReport(info, versions, tuple(complaints))
+    troubles += [f"its canary fails: {unwell}"] if unwell else []
+    return orders.WorkerReport(info, versions, tuple(troubles))
 
 
 @dataclass

@@ -130,7 +130,7 @@ class Pass:
         """
         machine = MachineWatch([board])
         # How busy others keep a board can be told only before this process uses it, too.
-        before = {name: value for name, value in machine.load().circumstances.items() if name == OTHERS_GPU}
+        before = {name: value for name, value in machine.load().items() if name == OTHERS_GPU}
         timed: list[list[Sentinel]] = []
         for _ in range(self.processes):
             with Crew([board], most_compilers=sum(len(problem.contenders) for problem in watched)) as crew:
@@ -164,7 +164,7 @@ class Pass:
         return Sentinel(
             ProblemKey.of(watched.problem), worker.info, watched.regime, self.night, self.process,
             tuple(_players(watched, compiled, turns)), self.terms.bound, turns.circumstances,
-            machine.load().circumstances, dict(worker.versions), time.monotonic() - begun_s,
+            machine.load(), dict(worker.versions), time.monotonic() - begun_s,
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Recorder, Session
-from tuner.workers.bench import CompiledConfig
+from tuner.workers.bench import Case, CompiledConfig
 from tuner.workers.device_worker import Crew
 from tuner.workers.further_checks import edge_problems
 
@@ -60,7 +60,7 @@ def measure_baseline(
     check_energy(request.objectives, recorder.device, library)
     budget.progress.baseline_s = library.time_s
     if request.library is None:
-        (under_load,) = under(machine.load().circumstances, [library])
+        (under_load,) = under(machine.load(), [library])
         session.store.add(recorder.of_baseline(under_load))
         _measure_best_blas(session, request, budget)
     return library
@@ -189,7 +189,7 @@ class Finals:
         for problem in edge_problems(recorder.problem, kernel, config[1], recorder.device):
             rendered = render(kernel, problem, config[1])
             if rendered.text == code.rendered.text:
-                cases.append((self._session.named(problem), rendered.launch))
+                cases.append(Case(self._session.named(problem), rendered.launch))
         wrong = self._session.worker.verify(code, cases)
         if wrong:
             failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=code.compiled)
@@ -203,7 +203,7 @@ class Finals:
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
-        measured = under(self._machine.load().circumstances, measured)
+        measured = under(self._machine.load(), measured)
         libraries = [self._recorder.of_baseline(library) for library in measured[len(lineup) :]]
         self._known = known_baselines(self._recorder)
         doubts = _contradicted(libraries, self._known)

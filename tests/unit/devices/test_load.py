@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -15,17 +13,14 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices import machine_load
 from tuner.devices.detect import DetectedDevice, find
 from tuner.devices.machine_load import (
-    CpuProcess,
     CpuReading,
     EnergyCounters,
     GpuReading,
     MachineWatch,
     cpu_load,
-    described,
     gpu_load,
     memory_bytes,
 )
-from tuner.devices.protocol import Load
 from tuner.results.measurement import (
     HEAT,
     OTHERS_CORES,
@@ -41,26 +36,11 @@ from tuner.workers.process import MEMORY_VARIABLE, Worker
 OWN = 100
 
 
-def reading(
-    at_s: float, busy_s: float, processes: dict[int, CpuProcess] | None = None, **more: Any
-) -> CpuReading:
-    return CpuReading(at_s, 2, busy_s, processes=processes or {}, **more)
-
-
-def test_another_process_on_a_core_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_load, "user_of", lambda pid: " of anna")
-    python = {OWN: CpuProcess("python", 3, True), 101: CpuProcess("python", 2, True)}
-    before = reading(0, 10, python | {7: CpuProcess("render", 50)})
-    # A second later: this study took 0.9 s of a core, a child of its worker among that; the other one 0.98 s.
-    after = reading(1, 11.9, {
-        OWN: CpuProcess("python", 3.2, True), 101: CpuProcess("python", 2.5, True),
-        102: CpuProcess("python", 0.2, True), 7: CpuProcess("render", 50.98),
-    })  # fmt: skip
-    load = cpu_load(before, after)
-    assert load.circumstances == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0, TAKEN: pytest.approx(0.5)}
-    assert described(load, cores=2) == (
-        "other processes use 1 of 2 cores", "busiest: render (7) of anna, 0.98 cores",
-    )  # fmt: skip
+def test_what_others_take_of_the_cores_is_all_but_what_this_study_takes() -> None:
+    # A second later: this study took 0.9 s of a core, another process 1 s.
+    load = cpu_load(CpuReading(0, 2, 10, 5), CpuReading(1, 2, 11.9, 5.9))
+    assert load == {OTHERS_CORES: pytest.approx(1.0), STEAL: 0.0, TAKEN: pytest.approx(0.5)}
+    assert complaints(load, cores=2) == ("other processes use 1 of 2 cores",)
 
 
 @pytest.mark.parametrize(
@@ -73,60 +53,51 @@ def test_steal_quota_and_heat_are_found(cgroups: Path, name: str, text: str) -> 
         folder = cgroups / f"cpu{core}" / "thermal_throttle"
         folder.mkdir(parents=True)
         (folder / "core_throttle_count").write_text(f"{count}\n")
-    told = {"quota_s": machine_load.quota_s(), "heat_events": machine_load.heat_events()}
-    before, after = reading(0, 0), reading(10, 0, steal_s=2.0, **told)
-    circumstances = cpu_load(before, after).circumstances
-    assert circumstances == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
-    assert complaints(circumstances, 2) == (
+    held = {"quota_s": machine_load.quota_s(), "heat_events": machine_load.heat_events()}
+    before, after = CpuReading(0, 2, 0, 0), CpuReading(10, 2, 0, 0, steal_s=2.0, **held)
+    load = cpu_load(before, after)
+    assert load == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
+    assert complaints(load, 2) == (
         "the hypervisor gives 10% of the cores' time to others",
         "a CPU quota holds this process back 15% of the time", "cores are throttled for heat",
     )  # fmt: skip
-    assert cpu_load(after, after) == Load()
+    assert cpu_load(after, after) == {}
 
 
 def test_this_machine_is_read() -> None:
     now = CpuReading.now()
     assert now.cores == len(os.sched_getaffinity(0))
-    assert now.processes[os.getpid()].cpu_s > 0
+    assert now.own_s > 0
     watch = MachineWatch([find("cpu")])
     assert sum(number * number for number in range(300_000)) > 0
-    assert watch.load().circumstances[OTHERS_CORES] >= 0
+    assert watch.load()[OTHERS_CORES] >= 0
 
 
 def test_another_process_on_a_gpu_is_found() -> None:
-    before = GpuReading({7: "train.py (7) of anna"}, 0.93)
-    load = gpu_load(before, GpuReading({7: "train.py (7) of anna", 101: "python (101)"}, 1.0), [OWN, 101])
-    assert load.circumstances == {OTHERS_PROCESSES: 1, OTHERS_GPU: 0.93}
-    assert described(load) == (
-        "1 other process on the GPU", "the GPU is 93% busy without this study", "busiest: train.py (7) of anna",
-    )  # fmt: skip
+    load = gpu_load(GpuReading(frozenset({7}), 0.93), GpuReading(frozenset({7, 101}), 1.0), [OWN, 101])
+    assert load == {OTHERS_PROCESSES: 1, OTHERS_GPU: 0.93}
+    assert complaints(load) == ("1 other process on the GPU", "the GPU is 93% busy without this study")
 
 
-def test_in_a_container_this_studys_own_workers_are_no_others() -> None:
+@pytest.mark.parametrize(("before", "after", "others"), [((), (4712,), 0), ((4711,), (4711, 4712), 1)])
+def test_in_a_container_this_studys_own_workers_are_no_others(
+    before: tuple[int, ...], after: tuple[int, ...], others: int
+) -> None:
     # NVML tells the pids of the host, of which this process knows none.
-    alone = gpu_load(GpuReading({}, 0.0), GpuReading({4712: ""}, 1.0), [OWN])
-    assert alone.circumstances[OTHERS_PROCESSES] == 0
-    both = gpu_load(GpuReading({4711: ""}, 0.0), GpuReading({4711: "", 4712: ""}, 1.0), [OWN])
-    assert both.circumstances[OTHERS_PROCESSES] == 1
-    assert both.who == ("process 4711 of another namespace",)
+    readings = GpuReading(frozenset(before), 0.0), GpuReading(frozenset(after), 1.0)
+    assert gpu_load(*readings, [OWN], known=lambda pid: False)[OTHERS_PROCESSES] == others
 
 
 def test_a_gpu_that_was_busy_with_the_study_before_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = [
-        GpuReading({}, 0.9),
-        GpuReading({}, 0.0),
-        GpuReading({OWN: "python"}, 1.0),
-        GpuReading({7: "x"}),
-    ]
-    monkeypatch.setattr(machine_load, "read_gpu", lambda uuid: readings.pop(0))
+    readings = [GpuReading(utilization=0.9), GpuReading(utilization=0.0)]
+    readings += [GpuReading(frozenset({os.getpid()}), 1.0), GpuReading(frozenset({os.getppid()}))]
+    monkeypatch.setattr(GpuReading, "now", lambda uuid: readings.pop(0))
     monkeypatch.setattr(machine_load, "UTILIZATION_S", 0.0)
-    monkeypatch.setattr(machine_load.os, "getpid", lambda: OWN)
-    monkeypatch.setattr(machine_load.psutil, "Process", lambda: SimpleNamespace(children=lambda recursive: []))
     watch = MachineWatch([DetectedDevice("cuda:0", DeviceInfo("GPU", "cuda", uuid="GPU-1"))])
     assert watch.complaints() == ()
     watch.restart()
     # From here on the GPU's own utilization is this study's.
-    assert watch.load().circumstances == {OTHERS_PROCESSES: 1}
+    assert watch.load() == {OTHERS_PROCESSES: 1}
 
 
 # --- Files of Linux -------------------------------------------------------------------------------------------
