@@ -7,13 +7,12 @@ costs the worker, not the survey.
 from __future__ import annotations
 
 import hashlib
-import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import render
@@ -23,6 +22,7 @@ from tuner.errors import InputError, TunerError
 from tuner.lookup.legality import completed
 from tuner.model.fit import refit
 from tuner.model.survey_design import Design, SurveyRequest, Turn, design
+from tuner.results import codec
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import VERIFICATION, VERIFICATION_NAME, ProblemKey, new_id
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
@@ -35,8 +35,6 @@ from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import ruled_out
 from tuner.workers.device_worker import Crew, DeviceWorker
 from tuner.workers.process import WorkerFailed
-
-T = TypeVar("T")
 
 #: Crashes of a config after which it is left out.
 MOST_CRASHES = 2
@@ -154,7 +152,9 @@ class Survey:
         self.progress, self.stop = SurveyProgress(), ""
         self._design, self._request, self._store, self._begun_s = chosen, chosen.request, store, begun_s
         self._worker, self._compilers = crew.devices[0], crew.pool({})
-        self._kind = kind_of(self._worker.info.kind)
+        kind = kind_of(self._worker.info.kind)
+        # On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
+        self._is_host, self._ahead = kind.is_host, kind.survey.ahead
         self._timer = Timer(self._worker, self._request.regime)
         # By the hash of a source: its machine code, why there is none, or None while it is compiled.
         self._codes: dict[str, CompiledConfig | Measurement | None] = {}
@@ -171,7 +171,7 @@ class Survey:
         """Times until the time is up; however it ends, what was timed is stored."""
         try:
             while self._goes_on():
-                begun_s, planned = time.monotonic(), self._plan()
+                begun_s, has_planned = time.monotonic(), self._plan()
                 self._begin()
                 if self._timer.turns:
                     self._finish(self._timed())
@@ -179,7 +179,7 @@ class Survey:
                     report(self.progress)
                 elif not self._planned:
                     return
-                elif not planned:
+                elif not has_planned:
                     time.sleep(REST_S)
         finally:
             self._keep()
@@ -209,8 +209,8 @@ class Survey:
     def _plan(self) -> bool:
         """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
         self._collect()
-        most, have = self._kind.survey.ahead, len(self._planned)
-        wanted = (0 if have else most) if self._kind.is_host else int(have < most)
+        have = len(self._planned)
+        wanted = (0 if have else self._ahead) if self._is_host else int(have < self._ahead)
         for number, problem in islice(self._left, wanted):
             self._compile(self._design.turn(number, problem, self._fresh))
         return len(self._planned) > have
@@ -222,16 +222,15 @@ class Survey:
 
     def _compile(self, turn: Turn) -> None:
         """Has compiled what a turn needs: a source once for all problems that share it."""
-        configs = {number: self._design.pool.configs[number] for number in turn.configs}
-        turn.rendered = {
-            number: render(kernel, turn.problem, config) for number, (kernel, config) in configs.items()
-        }
-        self._planned.append(turn)
-        for rendered in turn.rendered.values():
+        pool = self._design.pool
+        for number in turn.configs:
+            name, config = pool.configs[number]
+            rendered = turn.rendered[number] = render(pool.kernels[name], turn.problem, config)
             if rendered.hash not in self._codes:
                 self._codes[rendered.hash] = None
                 self._compilers.submit(len(self._hashes), rendered, named(turn.problem))
                 self._hashes.append(rendered.hash)
+        self._planned.append(turn)
 
     def _collect(self) -> None:
         """Takes what has been compiled. What spills is timed: a model learns that it is slow.
@@ -246,14 +245,10 @@ class Survey:
             self._codes[self._hashes[ticket]] = refused if is_refused else code
 
     def _begin(self) -> None:
-        """Gives the device what has been compiled.
-
-        On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
-        """
-        if self._kind.is_host and (self._compilers.pending or self._timer.turns):
-            return
+        """Gives the device turns whose configs have been compiled, up to `AT_A_TIME`, on a CPU one."""
+        most = int(not self._compilers.pending) if self._is_host else AT_A_TIME
         for turn in list(self._planned):
-            if self._timer.turns >= (1 if self._kind.is_host else AT_A_TIME):
+            if len(self._timer.turns) >= most:
                 return
             codes = {number: self._codes[rendered.hash] for number, rendered in turn.rendered.items()}
             if None not in codes.values():
@@ -273,21 +268,20 @@ class Survey:
     def _timed(self) -> Turn:
         """Waits for the end of a turn, and on a GPU plans others meanwhile; a CPU's cores are what is timed."""
         while (turn := self._timer.take()) is None:
-            if not self._kind.is_host:
+            if not self._is_host:
                 self._plan()
         return turn
 
     def _finish(self, turn: Turn) -> None:
         """Learns from a turn, keeps its timings, and may plan a further one of the problem."""
-        if not turn.prepared:
-            self.progress.skipped += 1
+        self.progress.skipped += not turn.prepared
+        self.progress.problems += turn.prepared and turn.depth == 0
         key = ProblemKey.of(turn.problem)
         for timing in turn.timings:
             self.progress.count(timing)
             self._unstored.append((key, timing))
             self._crashes[timing.config] += timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
         self._design.learn(turn)
-        self.progress.problems += turn.prepared and turn.depth == 0
         if (more := self._design.again(turn, self._fresh)) is not None:
             self._compile(more)
         if len(self._unstored) >= PART_TIMINGS or time.monotonic() - self._stored_s > PART_S:
@@ -295,10 +289,11 @@ class Survey:
 
     def _keep(self) -> None:
         """Stores what is not stored yet."""
-        problems = _numbered(key for key, _ in self._unstored)
-        configs = _numbered(timing.config for _, timing in self._unstored if timing.config != LIBRARY)
+        problems = list(dict.fromkeys(key for key, _ in self._unstored))
+        configs = list(dict.fromkeys(timing.config for _, timing in self._unstored if timing.config != LIBRARY))
+        of_problem, of_config = ({value: at for at, value in enumerate(of)} for of in (problems, configs))
         timings = tuple(
-            timing._replace(problem=problems[key], config=configs.get(timing.config, LIBRARY))
+            timing._replace(problem=of_problem[key], config=of_config.get(timing.config, LIBRARY))
             for key, timing in self._unstored
         )
         versions = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self._worker.versions}
@@ -310,19 +305,14 @@ class Survey:
         self._unstored, self._stored_s = [], time.monotonic()
 
     def _config(self, number: int) -> SurveyConfig:
-        kernel, config = self._design.pool.configs[number]
+        name, config = self._design.pool.configs[number]
         origin, registers = str(self._request.operation.origin or ""), self._registers.get(number, 0)
-        return SurveyConfig(kernel.name, kernel.source_hash, origin, registers, config)
+        return SurveyConfig(name, self._design.pool.kernels[name].source_hash, origin, registers, config)
 
 
 def named(problem: Problem) -> dict[str, object]:
     """A problem as workers are told it."""
     return {**problem.to_json(), "origin": str(problem.operation.origin or "")}
-
-
-def _numbered(values: Iterable[T]) -> dict[T, int]:
-    """Values with their numbers, in the order in which they first come."""
-    return {value: at for at, value in enumerate(dict.fromkeys(values))}
 
 
 #: Seconds that one answer may take: arrays and a reference of a large problem are made in that time, too.
@@ -331,28 +321,13 @@ ANSWER_LIMIT_S = 60.0
 DIGITS = 5
 
 
-@dataclass(frozen=True)
-class _Step:
-    """What a worker is asked: to prepare a problem, or to time the library or a config there.
-
-    Attributes:
-        turn: Of which turn.
-        config: Number of the config, or `LIBRARY`; None to prepare the problem.
-        code: Of a config.
-    """
-
-    turn: Turn
-    config: int | None = None
-    code: CompiledConfig | None = None
-
-
 class Timer:
     """Times turns one after the other through one device worker.
 
     A config that crashes costs itself: a fresh worker goes on with the next one.
 
     Attributes:
-        turns: How many turns were begun and have not ended.
+        turns: Those that were begun and have not ended.
     """
 
     def __init__(self, worker: DeviceWorker, regime: str) -> None:
@@ -363,10 +338,9 @@ class Timer:
             regime: How time is taken.
         """
         self._worker, self._regime = worker, regime
-        self._steps = deque[_Step]()
+        self.turns = deque[Turn]()
         # Hashes of the sources whose machine code the worker has.
         self._sent = set[str]()
-        self.turns = 0
 
     def begin(self, turn: Turn, codes: Mapping[int, CompiledConfig]) -> None:
         """Asks for the times of the library and of configs, behind what was asked for before.
@@ -375,11 +349,9 @@ class Timer:
             turn: Takes the timings.
             codes: Config's number -> its code.
         """
-        steps = [_Step(turn), _Step(turn, LIBRARY), *(_Step(turn, *item) for item in codes.items())]
-        self.turns += 1
-        self._steps += steps
-        for step in steps:
-            self._send(step)
+        turn.steps.extend([(None, None), (LIBRARY, None), *codes.items()])
+        self.turns.append(turn)
+        self._send(turn)
 
     def take(self) -> Turn | None:
         """Waits for the next answer; returns its turn if that has ended with it.
@@ -387,43 +359,44 @@ class Timer:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        step, restarts = self._steps.popleft(), self._worker.restarts
+        turn, restarts = self.turns[0], self._worker.restarts
+        config, _ = turn.steps.popleft()
         try:
-            answer = self._worker.answer(ANSWER_LIMIT_S)
-            step.turn.prepared = True
-            if step.config is not None and answer["measurement"] is not None:
-                step.turn.timings.append(_timing(step.config, Measurement.from_json(answer["measurement"])))
+            measurement = self._worker.answer(ANSWER_LIMIT_S).get("measurement")
+            turn.prepared = True
+            if config is not None and measurement is not None:
+                turn.timings.append(_timing(config, Measurement.from_json(measurement)))
         except WorkerFailed as failure:
-            if step.config is None:
-                self._steps = deque(other for other in self._steps if other.turn is not step.turn)
+            if config is None:
+                turn.steps.clear()
             else:
-                outcome = Outcome.TIMED_OUT if failure.timed_out or failure.alarmed else Outcome.CRASHED
-                step.turn.timings.append(Timing(0, step.config, outcome, reason=str(failure)))
-        has_ended = not self._steps or self._steps[0].turn is not step.turn
+                turn.timings.append(Timing(0, config, failure.outcome, reason=str(failure)))
+        if not turn.steps:
+            self.turns.popleft()
         if self._worker.restarts > restarts:
             self._sent.clear()
-            if not has_ended:
-                self._steps.appendleft(_Step(step.turn))
-            for lost in self._steps:
+            if turn.steps:
+                turn.steps.appendleft((None, None))
+            for lost in self.turns:
                 self._send(lost)
-        self.turns -= has_ended
-        return step.turn if has_ended else None
+        return None if turn.steps else turn
 
-    def _send(self, step: _Step) -> None:
-        if step.config is None:
-            self._worker.send({
-                "do": "prepare_survey", "problem": named(step.turn.problem), "regime": self._regime,
-                "seed": random.SystemRandom().randrange(2**32), "checked": bool(step.turn.configs),
-            })  # fmt: skip
-            return
-        message: dict[str, Any] = {"do": "survey", "key": ""}
-        if step.code is not None:
-            launch, key = step.code.rendered.launch, step.code.rendered.hash
-            message |= {"key": key, "launch": launch and asdict(launch)}
-            if key not in self._sent:
-                message |= {**step.code.to_json(), "code": step.code.code}
+    def _send(self, turn: Turn) -> None:
+        """Sends what a turn has left to be asked."""
+        for config, code in turn.steps:
+            if config is None:
+                self._worker.send({
+                    "do": "prepare", "problem": named(turn.problem), "regime": self._regime,
+                    "references": int(bool(turn.configs)),
+                })  # fmt: skip
+                continue
+            message: dict[str, Any] = {"do": "survey", "key": ""}
+            if code is not None:
+                launch, key = code.rendered.launch, code.rendered.hash
+                message |= {"key": key, "launch": launch and codec.to_json(launch)}
+                message |= {"config": codec.to_json(code)} if key not in self._sent else {}
                 self._sent.add(key)
-        self._worker.send(message)
+            self._worker.send(message)
 
 
 def _timing(config: int, measurement: Measurement) -> Timing:

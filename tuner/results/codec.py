@@ -5,6 +5,7 @@ A class whose JSON is not its fields has `to_json` and `from_json` of its own.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import enum
 import functools
@@ -78,13 +79,19 @@ def converters(hint: Any) -> tuple[Converter, Converter]:
         return operator.attrgetter("value"), hint
     if origin is Annotated:
         return arguments[1], arguments[1]
-    write, read = converters(arguments[1] if origin is Mapping else arguments[0])
-    if origin is Mapping:
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        parts = [converters(part) for part in arguments]
+        return (
+            lambda value: [write(part) for (write, _), part in zip(parts, value, strict=True)],
+            lambda value: tuple(read(part) for (_, read), part in zip(parts, value, strict=True)),
+        )
+    write, read = converters(arguments[1] if origin in (Mapping, dict) else arguments[0])
+    if origin in (Mapping, dict):
         return (
             lambda value: {key: write(part) for key, part in value.items()},
             lambda value: {key: read(part) for key, part in _object(value).items()},
         )
-    if origin in (tuple, Sequence):
+    if origin in (tuple, Sequence, list):
         made = tuple if origin is tuple else list
         return lambda value: list(map(write, value)), lambda value: made(map(read, value))
     assert origin in (typing.Union, types.UnionType), f"{hint} has no form in JSON"
@@ -119,10 +126,16 @@ def _number(value: Any) -> float:
     return value
 
 
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
 #: Type -> how its values are written and read.
 _PLAIN: Mapping[Any, tuple[Converter, Converter]] = {
     str: (storable, _text),
     int: (_unchanged, operator.index),
     float: (_unchanged, _number),
+    bool: (_unchanged, bool),
+    bytes: (_base64, base64.b64decode),
     Any: (_unchanged, _unchanged),
 }

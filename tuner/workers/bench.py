@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import random
 import signal
 import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from io import BytesIO
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from tuner.declare import catalogue
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
-from tuner.declare.problem import IEEE
+from tuner.declare.problem import IEEE, Problem
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
 from tuner.results.measurement import (
     KINDS_OF_INPUTS,
@@ -39,6 +43,7 @@ from tuner.workers.sampling import (
 )
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
+Name = TypeVar("Name", str, int)
 #: Reason if a wrong result may not be the config's fault.
 SPOILT = "the reference data was overwritten, by this config or an earlier one"
 
@@ -59,44 +64,38 @@ class CompiledConfig:
     compiled: CompileReport
     compile_s: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """The config but for its code, for a message."""
-        return {
-            "rendered": asdict(self.rendered), "compiled": asdict(self.compiled), "compile_s": self.compile_s,
-            "code_bytes": len(self.code),
-        }  # fmt: skip
 
-    def launched(self, launch: Mapping[str, Any] | None) -> CompiledConfig:
-        """The same with the launch for another problem, as a message has it."""
-        return replace(self, rendered=replace(self.rendered, launch=_launch_from(launch)))
+@dataclass(frozen=True)
+class Case:
+    """Another shape at which a compiled config is checked.
 
-    @staticmethod
-    def message(configs: Sequence[CompiledConfig]) -> dict[str, Any]:
-        """Configs as the part of a message that `all_from` reads."""
-        code = b"".join(config.code for config in configs)
-        return {"compiled_configs": [config.to_json() for config in configs], "code": code}
+    Attributes:
+        problem: Names the problem, see `problem_from`.
+        launch: The launch for it.
+    """
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], code: bytes) -> CompiledConfig:
-        """Makes a config of a message and its code."""
-        report = CompileReport(**data["compiled"])
-        return cls(rendered_from(data["rendered"]), code, report, data.get("compile_s", 0.0))
-
-    @classmethod
-    def all_from(cls, message: Mapping[str, Any]) -> list[CompiledConfig]:
-        """Makes the configs of a message, whose code lies one after the other."""
-        code = BytesIO(message["code"])
-        return [cls.from_json(item, code.read(item["code_bytes"])) for item in message["compiled_configs"]]
+    problem: Mapping[str, Any]
+    launch: Launch | None
 
 
-def rendered_from(data: Mapping[str, Any]) -> Rendered:
-    """Reads a rendered kernel from its fields."""
-    return Rendered(**{**data, "launch": _launch_from(data["launch"]), "options": tuple(data["options"])})
+@functools.cache
+def _catalogue(origin: str) -> Catalogue:
+    """What a file declares, or the package; read once, for reading it takes longer than many configs."""
+    return catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
 
 
-def _launch_from(data: Mapping[str, Any] | None) -> Launch | None:
-    """Reads a launch; a CPU kernel has none."""
-    return Launch.from_json(data) if data else None
+def problem_from(data: Mapping[str, Any]) -> Problem:
+    """Returns the problem that a message names; `origin` is the file of a user's own operation, or empty."""
+    return (
+        _catalogue(data.get("origin", ""))
+        .operation(data["operation"])
+        .problem(data["shape"], data["dtype"], data["layout"], data["precision"], data.get("epilogue", ""))
+    )
+
+
+def fresh_seed() -> int:
+    """Returns a new seed: each worker draws its own inputs, so no config can be correct by knowing them."""
+    return random.SystemRandom().randrange(2**32)
 
 
 @dataclass
@@ -116,12 +115,10 @@ class Turns:
     library_rms_rel: float | None = None
 
 
-#: A turn of a sentinel is the median of this many samples, or one if they take longer than this in seconds.
-SAMPLES_PER_TURN, LONG_TURN_S = 3, 0.02
-#: Share of the budget in which all run untimed, so that clocks have risen, and at most so many seconds.
+#: Share of a sentinel's budget in which all run untimed, so that clocks have risen; seconds at the most.
 WARM_UP, WARM_UP_LIMIT_S = 0.1, 0.1
-#: Blocks that are timed even beyond the budget.
-MIN_BLOCKS = 3
+#: Blocks of a sentinel, however long they take, and at the most.
+SENTINEL_BLOCKS = 3, 100_000
 #: Readings of the board that are kept for each block.
 READ = ("sm_clock_hz", "temperature_c", "power_w", "throttle_reasons")
 #: Seconds that a survey's first run may take, and times of the best: to replace the worker takes seconds, too.
@@ -129,8 +126,6 @@ FIRST_FLOOR_S, FIRST_FACTOR = 4.0, 20.0
 #: A survey's samples of the library, with which all configs are compared: what fits into these seconds, and at
 #: most so many.
 LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
-
-
 #: Seconds after which no further finalist is timed as programs call it, the fastest first.
 STATES_S = 2.0
 
@@ -164,7 +159,6 @@ class _Player(CheckedSamples):
         config: The config; None for the library.
         stages_s: Seconds spent in each stage.
         error: Its error when it was verified.
-        first_s: Seconds of its first run, including waiting for the device.
         kinds: Kinds of inputs at which it kept the promise of a precision; 0 if that was not tested.
         states: See `tuner.devices.protocol.Device.in_programs`.
     """
@@ -172,7 +166,6 @@ class _Player(CheckedSamples):
     config: CompiledConfig | None = None
     stages_s: dict[str, float] = field(default_factory=dict)
     error: Error | None = None
-    first_s: float = 0.0
     kinds: int = 0
     states: Mapping[str, float] = field(default_factory=dict)
 
@@ -208,6 +201,7 @@ class Bench:
         unwell: True after a failure that may have poisoned the device's context.
         limit: Largest error that a config may have; see `limit_error`.
         best_s: In a survey, the best time so far in seconds, the library's too; None while there is none.
+        run_s: Seconds of the last run that was verified, including waiting for the device.
     """
 
     device: Device
@@ -217,14 +211,12 @@ class Bench:
     unwell: bool = field(default=False, init=False)
     limit: ErrorLimit | None = field(default=None, init=False)
     best_s: float | None = field(default=None, init=False)
+    run_s: float = field(default=0.0, init=False)
 
-    def _player(
-        self, run: Run = _not_loaded, config: CompiledConfig | None = None, allowance: float = 1.0
-    ) -> _Player:
-        """A run of the library's or, not yet loaded, a config."""
-        if config is None:
-            return _Player(self.device, run, self.regime, self.workload, allowance)
-        stages_s, allowance = {"compile": config.compile_s}, config.rendered.allowance
+    def _player(self, config: CompiledConfig | None, run: Run = _not_loaded, allowance: float = 1.0) -> _Player:
+        """A config that is not loaded yet; or a run of the library's."""
+        allowance = config.rendered.allowance if config else allowance
+        stages_s = {"compile": config.compile_s} if config else {}
         return _Player(
             self.device, run, self.regime, self.workload, allowance, config=config, stages_s=stages_s
         )
@@ -250,10 +242,10 @@ class Bench:
             first_limit_s: Seconds that its first run may take; beyond them this process ends.
             brief: True for a survey: few samples, and no readings of the board.
         """
-        player = self._player(config=compiled_config)
+        player = self._player(compiled_config)
         try:
-            self._admit(player, first_limit_s)
-            lost = lost_at_first(player.first_s, incumbent_s, brief)
+            self._admit(player, first_limit_s or 0.0)
+            lost = lost_at_first(self.run_s, incumbent_s, brief)
             screened = lost or self._screened(player, incumbent_s, brief)
             self._refuse(player, player.wrong)
             circumstances = {} if brief else self._circumstances(player)
@@ -264,12 +256,12 @@ class Bench:
         outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
         return player.measurement(outcome, screened.pruned, screened.samples_s, circumstances)
 
-    def _admit(self, player: _Player, first_limit_s: float | None = None, finals: bool = False) -> None:
+    def _admit(self, player: _Player, first_limit_s: float = 0.0, finals: bool = False) -> None:
         """Loads and verifies a config.
 
         Args:
             player: Takes what comes of it.
-            first_limit_s: Seconds that its first run may take; beyond them this process ends.
+            first_limit_s: See `verify_run`.
             finals: True to verify it over each poison, on two draws, and on inputs of several kinds.
 
         Raises:
@@ -280,7 +272,7 @@ class Bench:
             player.run = self.device.load(player.config.rendered, player.config.code, self.workload)
         broken = ""
         with player.stage("verify"):
-            player.error, wrong = self.verify_run(self._first_run(player, first_limit_s), player.allowance)
+            player.error, wrong = self.verify_run(player.run, player.allowance, limit_s=first_limit_s)
             for poison in POISONS[1:] if finals else ():
                 wrong = wrong or self._over(poison, player)
             if finals and not wrong and player.allowance <= 1 and self.workload.problem.precision != IEEE:
@@ -290,24 +282,6 @@ class Bench:
         self._refuse(player, wrong, finals)
         if broken:
             raise _Refused(Outcome.INACCURATE, broken)
-
-    def _first_run(self, player: _Player, limit_s: float | None) -> Run:
-        """The first run, with a time limit: SIGALRM ends this process if it takes too long.
-
-        Nothing milder stops a kernel, and the parent process sees the reason.
-        """
-
-        def run() -> None:
-            begun_s = time.perf_counter()
-            signal.setitimer(signal.ITIMER_REAL, limit_s or 0.0)
-            try:
-                player.run()
-                self.device.synchronize()
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
-            player.first_s = time.perf_counter() - begun_s
-
-        return run
 
     def _over(self, poison: str, player: _Player) -> str:
         """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
@@ -325,8 +299,9 @@ class Bench:
         return screened
 
     def verify_run(
-        self, run: Run, allowance: float = 1.0, draw: Draw | None = None, poison: str = NAN
-    ) -> tuple[Error, str]:
+        self, run: Run, allowance: float = 1.0, draw: Draw | None = None, poison: str = NAN,
+        limit_s: float = 0.0,
+    ) -> tuple[Error, str]:  # fmt: skip
         """Returns error and complaint of a run on a draw of the inputs, by default the first.
 
         Args:
@@ -334,10 +309,18 @@ class Bench:
             allowance: So many times the usual tolerance is allowed.
             draw: The inputs.
             poison: What the outputs hold before it.
+            limit_s: Seconds after which SIGALRM ends this process; 0 for no limit. Nothing milder stops a
+                kernel, and the parent process sees the reason.
         """
         self.workload.begin(draw or self.workload.first, poison)
-        run()
-        self.device.synchronize()
+        begun_s = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            run()
+            self.device.synchronize()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        self.run_s = time.perf_counter() - begun_s
         return self.workload.check(allowance)
 
     def _refuse(self, player: _Player, wrong: str, finals: bool = False) -> None:
@@ -348,8 +331,7 @@ class Bench:
             raise _Refused(Outcome.CRASHED, f"{SPOILT}: {wrong}")
         if wrong:
             raise _Refused(Outcome.WRONG_RESULT, wrong)
-        complaint = self.limit.complaint(player.error, finals) if self.limit is not None else ""
-        if self.limit is not None and complaint:
+        if self.limit is not None and (complaint := self.limit.complaint(player.error, finals)):
             raise _Refused(Outcome.INACCURATE, complaint, self.limit.circumstances)
 
     def _failed(self, failure: Exception, player: _Player) -> Measurement:
@@ -377,30 +359,34 @@ class Bench:
         time_s = statistics.median(screened.samples_s)
         return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
-    def verify(self, compiled_config: CompiledConfig) -> str:
-        """Describes what is wrong with a config's output; empty if nothing is."""
-        try:
-            run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
-            return self.verify_run(run)[1]
-        except (LaunchFailed, MemoryError) as failure:
-            return self._failed(failure, self._player(config=compiled_config)).reason
+    def verify(self, compiled_config: CompiledConfig, cases: Sequence[Case]) -> str:
+        """Checks a config at other shapes; returns what is wrong at the first at which it fails, or nothing."""
+        for case in cases:
+            problem, rendered = problem_from(case.problem), compiled_config.rendered
+            bench = Bench(self.device, Workload(self.device, problem, fresh_seed()), "hot")
+            try:
+                launched = replace(rendered, launch=case.launch)
+                wrong = bench.verify_run(self.device.load(launched, compiled_config.code, bench.workload))[1]
+            except (LaunchFailed, MemoryError) as failure:
+                wrong = bench._failed(failure, bench._player(compiled_config)).reason
+            self.unwell |= bench.unwell
+            if wrong:
+                return f"at {problem}: {wrong}"
+        return ""
 
     def _libraries(self, threads: Collection[int] = ()) -> list[_Player]:
         """The library, if there is one, with its default number of threads, then with each other number."""
-        default = self.device.library(self.workload)
+        problem, default = self.workload.problem, self.device.library(self.workload)
         if default is None:
             return []
         others = set(threads) - {0, int(self.device.circumstances(default).get("threads", 0))}
         runs = [default, *(self.device.library(self.workload, count) for count in sorted(others))]
-        return [self._library(run) for run in runs if run is not None]
-
-    def _library(self, run: Run) -> _Player:
-        problem = self.workload.problem
         allowance = problem.operation.baselines[self.device.info.kind].allowance(problem)
-        player = self._player(run, allowance=allowance)
-        with player.stage("verify"):
-            player.error, player.wrong = self.verify_run(run, player.allowance)
-        return player
+        players = [self._player(None, run, allowance) for run in runs if run is not None]
+        for player in players:
+            with player.stage("verify"):
+                player.error, player.wrong = self.verify_run(player.run, allowance)
+        return players
 
     def measure_baseline(self) -> Measurement | None:
         """Verifies and times the library with the same code as a kernel; None if there is none."""
@@ -428,15 +414,15 @@ class Bench:
             default number of threads. The library's are missing if no finalist could be timed.
         """
         begun_s = time.monotonic()
-        admitted, lost = self._admitted(compiled_configs, finals=True)
+        admitted, lost = self._admitted(dict(enumerate(compiled_configs)), finals=True)
         if not admitted:
             return list(lost.values())
         players = [*admitted.values(), *self._libraries(threads)]
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
-        times = interleave([player.turn_s for player in players], left_s)
-        self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times)
+        times_s = interleave([player.turn_s for player in players], left_s)
+        self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s)
         self.workload.draw_anew()
-        timed = iter([self._judged(*timed) for timed in zip(players, times, strict=True)])
+        timed = map(self._judged, players, times_s)
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
         return [*finalists, *timed]
 
@@ -455,21 +441,21 @@ class Bench:
                 player.wrong = player.wrong or f"called as programs do: {self._failed(failure, player).reason}"
 
     def _admitted(
-        self, compiled_configs: Sequence[CompiledConfig], finals: bool = False
-    ) -> tuple[dict[int, _Player], dict[int, Measurement]]:
-        """By number the configs that are to be timed, and what came of the others."""
-        players: dict[int, _Player] = {}
-        lost: dict[int, Measurement] = {}
-        for number, compiled_config in enumerate(compiled_configs):
-            player = self._player(config=compiled_config)
+        self, compiled_configs: Mapping[Name, CompiledConfig], finals: bool = False
+    ) -> tuple[dict[Name, _Player], dict[Name, Measurement]]:
+        """The configs that are to be timed, and what came of the others."""
+        players: dict[Name, _Player] = {}
+        lost: dict[Name, Measurement] = {}
+        for name, compiled_config in compiled_configs.items():
+            player = self._player(compiled_config)
             try:
                 self._admit(player, finals=finals)
-                players[number] = player
+                players[name] = player
             except FAILURES as failure:
-                lost[number] = self._failed(failure, player)
+                lost[name] = self._failed(failure, player)
         return players, lost
 
-    def _judged(self, player: _Player, samples_s: tuple[float, ...]) -> Measurement:
+    def _judged(self, player: _Player, samples_s: Sequence[float]) -> Measurement:
         """Judges a finalist after the rounds, on new inputs; the library is not checked."""
         player.stages_s.clear()
         try:
@@ -480,69 +466,45 @@ class Bench:
             return self._failed(refused, player)
         return player.measurement(Outcome.MEASURED, "", samples_s, self._circumstances(player))
 
-    def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
+    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], terms: Terms) -> Turns:
         """Verifies participants and library, and times them in turns until enough is known or time is up.
 
         Args:
-            named: The configs with their names, the champion first.
+            compiled_configs: The configs by name.
             terms: When to stop.
         """
-        names = [name for name, _ in named]
-        admitted, lost = self._admitted([config for _, config in named])
-        turns = Turns(wrong={names[number]: measurement.reason for number, measurement in lost.items()})
-        players = {names[number]: player for number, player in admitted.items()}
+        players, lost = self._admitted(compiled_configs)
+        turns = Turns(wrong={name: measurement.reason for name, measurement in lost.items()})
         for player in self._libraries():
             players[LIBRARY] = player
             turns.library_rms_rel = player.error.rms_rel if player.error else None
         if CHAMPION not in players:
             return turns
-        try:
-            self._take_turns(players, terms, turns)
-            for name, player in players.items():
-                player.finish()
-                if player.wrong and name != LIBRARY:
-                    turns.wrong[name] = player.wrong
-                    del turns.rounds_s[name]
-        except (LaunchFailed, MemoryError) as failure:
-            turns.rounds_s.clear()
-            turns.wrong[CHAMPION] = f"while all were timed: {self._failed(failure, players[CHAMPION]).reason}"
-        return turns
 
-    def _take_turns(self, players: Mapping[str, _Player], terms: Terms, turns: Turns) -> None:
-        """Takes turns block by block."""
-        begun_s = time.monotonic()
-        slowest_s = self._warm_up(players.values(), min(WARM_UP * terms.budget_s, WARM_UP_LIMIT_S))
-        count = SAMPLES_PER_TURN if SAMPLES_PER_TURN * slowest_s <= LONG_TURN_S else 1
-        names = list(players)
-        turns.rounds_s = {name: [] for name in names}
-        block_s = 0.0
-        for block in range(1_000_000):
-            block_begun_s = time.monotonic()
-            if block >= MIN_BLOCKS and block_begun_s - begun_s + block_s > terms.budget_s:
-                return
-            # Each begins in turn, so that none always follows the same one.
-            forth = [names[(block + place) % len(names)] for place in range(len(names))]
-            for name in (*forth, *reversed(forth)):
-                turns.rounds_s[name].append(statistics.median(players[name].take_s(count)))
+        def is_enough(times_s: Sequence[Sequence[float]]) -> bool:
             readings = self.device.circumstances(players[CHAMPION].run)
             for name in READ:
                 if name in readings:
                     turns.circumstances.setdefault(name, []).append(readings[name])
-            block_s = time.monotonic() - block_begun_s
-            if not terms.full and decided(turns.rounds_s, terms.bound):
-                return
+            return not terms.full and decided(dict(zip(players, times_s, strict=True)), terms.bound)
 
-    def _warm_up(self, players: Collection[_Player], seconds: float) -> float:
-        """Runs all untimed for a while; returns the most seconds that a run takes with what surrounds it."""
-        begun_s = time.monotonic()
-        slowest_s = 0.0
-        while True:
-            for player in players:
-                run_begun_s = time.monotonic()
-                self.device.samples_s(player.run, 1, self.regime)
-                slowest_s = max(slowest_s, time.monotonic() - run_begun_s)
-            if time.monotonic() - begun_s >= seconds:
-                return slowest_s
+        try:
+            warm_s = time.monotonic() + min(WARM_UP * terms.budget_s, WARM_UP_LIMIT_S)
+            while time.monotonic() < warm_s:
+                for player in players.values():
+                    self.device.samples_s(player.run, 1, self.regime)
+            takers = [player.take_s for player in players.values()]
+            times_s = interleave(takers, terms.budget_s, is_enough, *SENTINEL_BLOCKS)
+            for (name, player), rounds_s in zip(players.items(), times_s, strict=True):
+                player.finish()
+                if player.wrong and name != LIBRARY:
+                    turns.wrong[name] = player.wrong
+                else:
+                    turns.rounds_s[name] = rounds_s
+        except (LaunchFailed, MemoryError) as failure:
+            turns.rounds_s.clear()
+            turns.wrong[CHAMPION] = f"while all were timed: {self._failed(failure, players[CHAMPION]).reason}"
+        return turns
 
     def survey(self, compiled_config: CompiledConfig | None) -> Measurement | None:
         """Times a config for a survey, which needs many times rather than exact ones; notes the best.
@@ -565,7 +527,7 @@ class Bench:
         return measurement
 
     def _library_briefly(self) -> Measurement | None:
-        player = self._player()
+        player = self._player(None)
         try:
             run = self.device.library(self.workload)
             if run is None:

@@ -7,13 +7,15 @@ import os
 import select
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
 from tuner.devices.machine_load import memory_bytes
-from tuner.results.measurement import CompileReport, Measurement, Outcome
+from tuner.devices.protocol import Binary
+from tuner.results import codec
+from tuner.results.measurement import Measurement, Outcome
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 
@@ -116,7 +118,7 @@ class CompilePool:
             job, worker = self._waiting.popleft(), self._idle.pop() if self._idle else self._start()
             message = {
                 "do": "compile", "problem": job.problem, "architecture": self._architecture,
-                "rendered": asdict(job.rendered),
+                "rendered": codec.to_json(job.rendered),
             }  # fmt: skip
             try:
                 worker.request(message, compile_limit_s(self._took_s))
@@ -141,8 +143,9 @@ class CompilePool:
     def _bury(self, worker: Worker, job: _Job | None, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
         worker.close()
-        if job is not None and (failure.timed_out or job.crashes):
-            outcome = Outcome.TIMED_OUT if failure.timed_out else Outcome.COMPILE_FAILED
+        is_slow = failure.outcome is Outcome.TIMED_OUT
+        if job is not None and (is_slow or job.crashes):
+            outcome = Outcome.TIMED_OUT if is_slow else Outcome.COMPILE_FAILED
             self._ready[job.ticket] = Measurement(outcome, f"while compiling, {failure}")
         elif job is not None:
             job.crashes += 1
@@ -188,8 +191,9 @@ def _result(rendered: Rendered, answer: Mapping[str, Any]) -> CompiledConfig | M
     compile_s = answer["compile_s"]
     if "failed" in answer:
         return Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
-    report = replace(CompileReport(**answer["compiled"]), launch_hash=rendered.launch_hash)
-    return CompiledConfig(rendered, answer["code"], report, compile_s)
+    binary = codec.from_json(Binary, answer["binary"])
+    report = replace(binary.report, launch_hash=rendered.launch_hash)
+    return CompiledConfig(rendered, binary.code, report, compile_s)
 
 
 def workers_for(cores: int, devices: int) -> int:

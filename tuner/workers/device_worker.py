@@ -8,22 +8,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.launch import Launch
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
-from tuner.workers.bench import CompiledConfig, Turns
+from tuner.workers.bench import Bench, Case, CompiledConfig, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
-from tuner.workers.process import Worker, WorkerFailed
+from tuner.workers.process import Worker, WorkerFailed, call_of, result_of
 
+T = TypeVar("T")
 #: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
 LONG_LIMIT_S = 600.0
 #: Seconds that dropping a problem's arrays may take.
@@ -120,18 +118,15 @@ class DeviceWorker:
         try:
             return self.channel.ask(message, LONG_LIMIT_S)
         except WorkerFailed as failure:
+            what = str(message.get("method", message["do"])).replace("_", " ")
             raise DeviceTrouble(
-                f"{self._found.info.name} cannot {message['do']}: {failure}; run `tuner doctor`"
+                f"{self._found.info.name} cannot {what}: {failure}; run `tuner doctor`"
             ) from failure
 
     def prepare(
-        self,
-        problem: Mapping[str, Any],
-        regime: str,
-        energy: bool = False,
-        error_limit: float | None = None,
+        self, problem: Mapping[str, Any], regime: str, energy: bool = False, error_limit: float | None = None
     ) -> None:
-        """Makes arrays and reference, with inputs drawn afresh for each worker.
+        """Makes arrays and references, with inputs drawn afresh for each worker.
 
         Args:
             problem: The problem's name.
@@ -144,9 +139,10 @@ class DeviceWorker:
             DeviceTrouble: It cannot, for example for lack of memory.
         """
         self._prepared = {
-            "problem": dict(problem), "regime": regime, "energy": energy, "error_limit": error_limit
+            "do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy,
+            "error_limit": error_limit, "references": 2,
         }  # fmt: skip
-        self.trusted({"do": "prepare", **self._prepared, "seed": fresh_seed()})
+        self.trusted(self._prepared)
 
     def rest(self) -> None:
         """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
@@ -177,17 +173,8 @@ class DeviceWorker:
             WorkerFailed: The worker crashed, took too long or reports trouble; it has been replaced.
             DeviceTrouble: The device stays unwell.
         """
-        try:
-            self.channel.expect(limit_s)
-            answer = self.channel.collect()
-            if "trouble" in answer:
-                raise WorkerFailed(answer["trouble"])
-        except WorkerFailed:
-            self.replace()
-            raise
-        if answer["unwell"]:
-            self.replace()
-        return answer
+        self.channel.expect(limit_s)
+        return self._collected(checks_clock=False)
 
     def replace(self) -> None:
         """Replaces the worker by a fresh one, and checks that the device is healthy.
@@ -210,12 +197,11 @@ class DeviceWorker:
         else:
             raise DeviceTrouble(f"{self._found.info.name} stays unwell: {unwell}; finished trials are kept")
         if self._prepared is not None:
-            self.prepare(**self._prepared)
+            self.trusted(self._prepared)
 
     def baseline(self) -> Measurement | None:
         """Measures the library; None if the operation declares none."""
-        data = self.trusted({"do": "baseline"})["measurement"]
-        return Measurement.from_json(data) if data else None
+        return result_of(Bench.measure_baseline, self.trusted(call_of(Bench.measure_baseline)))
 
     def begin(
         self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None
@@ -228,14 +214,15 @@ class DeviceWorker:
             limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
         self._begun = compiled_config, incumbent_s, limit_s
-        limit_s = run_limit_s(incumbent_s) if limit_s is None else limit_s
-        message = CompiledConfig.message([compiled_config]) | {
-            "do": "measure", "incumbent_s": incumbent_s, "first_limit_s": first_limit_s(incumbent_s),
-        }  # fmt: skip
+        limits = {"incumbent_s": incumbent_s, "first_limit_s": first_limit_s(incumbent_s)}
+        message = call_of(Bench.measure, compiled_config=compiled_config, **limits)
+        self._request(message, run_limit_s(incumbent_s) if limit_s is None else limit_s)
+
+    def _request(self, message: Mapping[str, Any], limit_s: float) -> None:
+        """Sends a request. A worker that was dead before it is replaced: that is not the request's fault."""
         try:
             self.channel.request(message, limit_s)
         except WorkerFailed:
-            # The worker was dead before the request: not this config's fault.
             self.replace()
             self.channel.request(message, limit_s)
 
@@ -252,75 +239,75 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        answer = self._collected()
-        if "stopped" in answer or answer.get("outcome") is Outcome.WRONG_RESULT:
+        measurement, is_credible = self._finished()
+        if not is_credible:
             self.begin(*self._begun)
-            answer = self._collected()
-        if "trouble" not in answer:
-            return Measurement.from_json(answer["measurement"])
-        outcome, limit_s = answer.get("outcome", Outcome.CRASHED), first_limit_s(self._begun[1])
-        if "stopped" in answer and outcome is Outcome.TIMED_OUT:
-            return Measurement(Outcome.CRASHED, answer["stopped"])
-        if answer.get("alarmed") and limit_s is not None:
-            return Measurement(outcome, f"its first run did not end in time: stopped after {limit_s:.3g} s")
-        return Measurement(outcome, answer["trouble"])
+            measurement, _ = self._finished()
+        return measurement
 
-    def _collected(self) -> dict[str, Any]:
+    def _finished(self) -> tuple[Measurement, bool]:
+        """A measurement, and whether its worker ran all the time and had a true clock."""
+        channel = self.channel
+        try:
+            measurement = result_of(Bench.measure, self._collected())
+        except WorkerFailed as failure:
+            measurement = Measurement(failure.outcome, str(failure))
+            if failure.outcome is Outcome.WRONG_RESULT:
+                return measurement, False
+            if channel.stopped_s and failure.outcome is Outcome.TIMED_OUT:
+                reason = f"its process did not run for {channel.stopped_s:.3g} s"
+                measurement = Measurement(Outcome.CRASHED, reason)
+        return measurement, not channel.stopped_s
+
+    def _collected(self, checks_clock: bool = True) -> dict[str, Any]:
         """The answer to the pending request; a worker that failed or is unwell has been replaced.
 
-        Of a failure, ``trouble`` is the reason, and ``outcome`` what it makes of a config. ``stopped`` says how
-        long the worker did not run.
+        Args:
+            checks_clock: False if the worker may have begun before it was waited for.
+
+        Raises:
+            WorkerFailed: The worker crashed, took too long, reports trouble, or its clock is wrong.
         """
         channel = self.channel
         try:
             answer = channel.collect()
-            if clock := self._clock_trouble(answer):
-                answer = {"trouble": clock, "outcome": Outcome.WRONG_RESULT}
-        except WorkerFailed as failure:
-            outcome = Outcome.TIMED_OUT if failure.timed_out or failure.alarmed else Outcome.CRASHED
-            answer = {"trouble": str(failure), "outcome": outcome, "alarmed": failure.alarmed}
-        if channel.stopped_s:
+            if "trouble" in answer:
+                raise WorkerFailed(answer["trouble"])
+            if checks_clock and (trouble := self._clock_trouble(answer)):
+                raise WorkerFailed(trouble, Outcome.WRONG_RESULT)
+        except WorkerFailed:
+            self.replace()
+            raise
+        finally:
             self.stopped_s += channel.stopped_s
-            answer["stopped"] = f"its process did not run for {channel.stopped_s:.3g} s"
-        if "trouble" in answer or answer["unwell"]:
+        if answer["unwell"]:
             self.replace()
         return answer
 
     def _clock_trouble(self, answer: Mapping[str, Any]) -> str:
         """What is wrong with the worker's clock, or with the sum of times that it took one after the other."""
-        trouble = self.channel.clock_trouble(answer)
-        took_s, passed_s = sum(answer.get("measurement", {}).get("samples_s", ())), answer.get("clock_s", 0.0)
-        if not trouble and kind_of(self._found.spec).times_pass and took_s > passed_s:
-            return f"its runs took {took_s:.3g} s in all, and only {passed_s:.3g} s passed"
+        trouble, result = self.channel.clock_trouble(answer), answer["result"]
+        took_s = sum(result["samples_s"]) if isinstance(result, dict) and "samples_s" in result else 0.0
+        if not trouble and kind_of(self._found.spec).times_pass and took_s > answer["clock_s"]:
+            return f"its runs took {took_s:.3g} s in all, and only {answer['clock_s']:.3g} s passed"
         return trouble
 
-    def _answer_to(
-        self, message: Mapping[str, Any], limit_s: float, configs: Sequence[CompiledConfig]
-    ) -> dict[str, Any]:
-        """Sends configs with a request, and waits for the answer; see `_collected`."""
-        try:
-            self.channel.request({**message, **CompiledConfig.message(configs)}, limit_s)
-        except WorkerFailed as failure:
-            self.replace()
-            return {"trouble": str(failure)}
-        return self._collected()
+    def _called(self, method: Callable[..., T], limit_s: float, **arguments: Any) -> T:
+        """What a method of the bench returns; see `_collected`."""
+        self._request(call_of(method, **arguments), limit_s)
+        return result_of(method, self._collected())
 
-    def verify(
-        self, compiled_config: CompiledConfig, cases: Sequence[tuple[Mapping[str, Any], Launch | None]]
-    ) -> str:
+    def verify(self, compiled_config: CompiledConfig, cases: Sequence[Case]) -> str:
         """Checks a compiled config at other shapes.
-
-        Args:
-            compiled_config: The config to check.
-            cases: Problems by name, each with the launch for it.
 
         Returns:
             What is wrong; empty if nothing is. A worker that crashed or hung has been replaced.
         """
-        named = [{"problem": dict(problem), "launch": launch and asdict(launch)} for problem, launch in cases]
-        message = {"do": "verify", "cases": named, "seed": fresh_seed()}
-        answer = self._answer_to(message, LIMIT_FLOOR_S * (1 + len(cases)), [compiled_config])
-        return str(answer.get("trouble") or answer["wrong"])
+        limit_s = LIMIT_FLOOR_S * (1 + len(cases))
+        try:
+            return self._called(Bench.verify, limit_s, compiled_config=compiled_config, cases=cases)
+        except WorkerFailed as failure:
+            return str(failure)
 
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
@@ -364,21 +351,23 @@ class DeviceWorker:
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int]
     ) -> list[Measurement] | str:
         """Returns the measurements, or the failure after which the worker was replaced."""
-        message = {"do": "finals", "budget_s": budget_s, "threads": list(threads)}
-        answer = self._answer_to(message, LONG_LIMIT_S, compiled_configs)
-        if "trouble" in answer:
-            return str(answer["trouble"])
-        measurements = [Measurement.from_json(measurement) for measurement in answer["measurements"]]
+        arguments = {"compiled_configs": compiled_configs, "budget_s": budget_s, "threads": threads}
+        try:
+            self._request(call_of(Bench.finals, **arguments), LONG_LIMIT_S)
+            answer = self._collected()
+        except WorkerFailed as failure:
+            return str(failure)
+        measurements = result_of(Bench.finals, answer)
         if answer["unwell"]:
             reasons = (measurement.reason for measurement in measurements if measurement.reason)
             return next(reasons, "the device was left unwell")
         return measurements
 
-    def sentinel(self, named: Sequence[tuple[str, CompiledConfig]], terms: Terms) -> Turns:
+    def sentinel(self, compiled_configs: Mapping[str, CompiledConfig], terms: Terms) -> Turns:
         """Times configs and the library in turns, after `prepare`.
 
         Args:
-            named: The configs with their names, the champion first.
+            compiled_configs: The configs by name, the champion first.
             terms: When to stop.
 
         Returns:
@@ -387,12 +376,11 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        message = {"do": "sentinel", "names": [name for name, _ in named], "terms": asdict(terms)}
-        limit_s = LIMIT_FLOOR_S * (1 + len(named)) + terms.budget_s
-        answer = self._answer_to(message, limit_s, [config for _, config in named])
-        return (
-            Turns(wrong={named[0][0]: answer["trouble"]}) if "trouble" in answer else Turns(**answer["turns"])
-        )
+        limit_s = LIMIT_FLOOR_S * (1 + len(compiled_configs)) + terms.budget_s
+        try:
+            return self._called(Bench.sentinel, limit_s, compiled_configs=compiled_configs, terms=terms)
+        except WorkerFailed as failure:
+            return Turns(wrong={next(iter(compiled_configs)): str(failure)})
 
     def transfers_s(self) -> Mapping[str, float]:
         """Seconds for ``allocate``, ``to_device`` and ``to_host`` of the problem's arrays; empty on a CPU.
@@ -406,11 +394,6 @@ class DeviceWorker:
     def close(self) -> None:
         """Kills the worker."""
         self.channel.close()
-
-
-def fresh_seed() -> int:
-    """Returns a new seed: each worker draws its own inputs, so no config can be correct by knowing them."""
-    return random.SystemRandom().randrange(2**32)
 
 
 class Crew:

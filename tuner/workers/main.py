@@ -19,23 +19,21 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import psutil
 
-from tuner.declare import catalogue
-from tuner.declare.catalogue import Catalogue
-from tuner.declare.problem import Problem
+from tuner.declare.kernel import Rendered
+from tuner.declare.launch import Launch
 from tuner.devices.detect import compiler_for, kind_of, open_device
 from tuner.devices.machine_load import memory_bytes
 from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
 from tuner.errors import InputError, TunerError
+from tuner.results import codec
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason
-from tuner.results.sentinel import Terms
-from tuner.workers.bench import Bench, CompiledConfig, rendered_from
-from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken
+from tuner.workers.bench import Bench, CompiledConfig, fresh_seed, problem_from
+from tuner.workers.process import MEMORY_VARIABLE, Channel, ChannelBroken, called
 from tuner.workers.workload import Workload
 
 #: Linux: prctl option that sets the signal a process gets when its parent ends.
@@ -45,21 +43,6 @@ PR_SET_PDEATHSIG = 1
 GARBAGE_THRESHOLDS = (100_000, 20, 20)
 
 Answer = dict[str, Any]
-
-
-@functools.cache
-def _catalogue(origin: str) -> Catalogue:
-    """What a file declares, or the package; read once, for reading it takes longer than many configs."""
-    return catalogue.from_file(Path(origin)) if origin else catalogue.builtin()
-
-
-def problem_from(data: dict[str, Any]) -> Problem:
-    """Returns the problem that a message names; `origin` is the file of a user's own operation, or empty."""
-    return (
-        _catalogue(data.get("origin", ""))
-        .operation(data["operation"])
-        .problem(data["shape"], data["dtype"], data["layout"], data["precision"], data.get("epilogue", ""))
-    )
 
 
 class CompileHandlers:
@@ -74,10 +57,11 @@ class CompileHandlers:
         ``spent`` means that the worker is better replaced, because it may hold the compiler's memory.
         """
         start = time.perf_counter()
-        rendered, problem = rendered_from(message["rendered"]), problem_from(message["problem"])
+        rendered = codec.from_json(Rendered, message["rendered"])
         try:
-            binary = self._compiler_for(rendered.target).compile(rendered, message["architecture"], problem)
-            answer: dict[str, Any] = {"compiled": asdict(binary.report), "code": binary.code}
+            compiler, problem = self._compiler_for(rendered.target), problem_from(message["problem"])
+            binary = compiler.compile(rendered, message["architecture"], problem)
+            answer: dict[str, Any] = {"binary": codec.to_json(binary)}
         except (CompileFailed, MemoryError) as failure:
             reason = memory_reason(failure) if isinstance(failure, MemoryError) else str(failure)
             answer = {"failed": reason, "spent": OUT_OF_MEMORY in reason}
@@ -112,26 +96,23 @@ class DeviceHandlers:
         return {"unwell": ""}
 
     def prepare(self, message: dict[str, Any]) -> Answer:
-        """Makes a problem's arrays and reference."""
-        problem = problem_from(message["problem"])
+        """Makes a problem's arrays.
+
+        ``references`` is the number of draws of the inputs that get a reference now: for a survey one, or none
+        if the library alone is to be timed.
+        """
+        problem, seed = problem_from(message["problem"]), fresh_seed()
         # The arrays of the problem before go first: both need not fit.
         self._bench = None
-        workload = Workload(self._device, problem, message["seed"])
-        workload.draw_anew()
-        self._device.synchronize()
-        self._bench = Bench(self._device, workload, message["regime"], message["energy"])
-        if message["error_limit"] is not None:
-            self._bench.limit_error(message["error_limit"])
-        return {}
-
-    def prepare_survey(self, message: dict[str, Any]) -> Answer:
-        """Makes a problem's arrays, for a survey; without a reference if the library alone is to be timed."""
-        problem, seed = problem_from(message["problem"]), message["seed"]
-        self._bench = None
         self._generator = self._generator or self._device.random(seed)
-        workload = Workload(self._device, problem, seed, message["checked"], self._generator)
-        self._bench = Bench(self._device, workload, message["regime"])
-        return self._told()
+        workload = Workload(self._device, problem, seed, message["references"] > 0, self._generator)
+        if message["references"] > 1:
+            workload.draw_anew()
+            self._device.synchronize()
+        self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
+        if message.get("error_limit") is not None:
+            self._bench.limit_error(message["error_limit"])
+        return {"unwell": self._bench.unwell}
 
     def rest(self, message: dict[str, Any]) -> Answer:
         """Drops the problem's arrays, and gives their memory back."""
@@ -139,50 +120,22 @@ class DeviceHandlers:
         self._surveyed.clear()
         return {"free_bytes": self._device.free_bytes()}
 
-    def measure(self, message: dict[str, Any]) -> Answer:
-        """Measures a compiled config."""
-        (config,) = CompiledConfig.all_from(message)
-        measurement = self._ready().measure(config, message["incumbent_s"], message["first_limit_s"])
-        return self._told(measurement=measurement.to_json())
-
-    def verify(self, message: dict[str, Any]) -> Answer:
-        """Checks one compiled config at other shapes; ``wrong`` names the first at which it fails."""
-        (config,) = CompiledConfig.all_from(message)
-        for case in message["cases"]:
-            problem = problem_from(case["problem"])
-            bench = Bench(self._device, Workload(self._device, problem, message["seed"]), "hot")
-            wrong = bench.verify(config.launched(case["launch"]))
-            if wrong:
-                return {"wrong": f"at {problem}: {wrong}", "unwell": bench.unwell}
-        return {"wrong": "", "unwell": False}
-
-    def baseline(self, message: dict[str, Any]) -> Answer:
-        """Measures the library; ``measurement`` is None if there is none."""
-        measurement = self._ready().measure_baseline()
-        return self._told(measurement=measurement and measurement.to_json())
-
-    def finals(self, message: dict[str, Any]) -> Answer:
-        """Times finalists in alternation with the library, whose measurements come last."""
-        configs = CompiledConfig.all_from(message)
-        measurements = self._ready().finals(configs, message["budget_s"], message["threads"])
-        return self._told(measurements=[measurement.to_json() for measurement in measurements])
-
-    def sentinel(self, message: dict[str, Any]) -> Answer:
-        """Times champion, the one before and the library in turns."""
-        named = list(zip(message["names"], CompiledConfig.all_from(message), strict=True))
-        return self._told(turns=asdict(self._ready().sentinel(named, Terms(**message["terms"]))))
+    def call(self, message: dict[str, Any]) -> Answer:
+        """Calls a method of the bench; see `tuner.workers.process.call_of`."""
+        return {"result": called(self._ready(), message), "unwell": self._ready().unwell}
 
     def survey(self, message: dict[str, Any]) -> Answer:
         """Times the library or a config for a survey; source and code come with a config's first problem."""
         config, key = None, message["key"]
-        if "rendered" in message:
-            self._surveyed[key] = CompiledConfig.from_json(message, message["code"])
+        if "config" in message:
+            self._surveyed[key] = codec.from_json(CompiledConfig, message["config"])
         if key:
-            config = self._surveyed[key].launched(message["launch"])
+            launch = message["launch"] and codec.from_json(Launch, message["launch"])
+            config = replace(self._surveyed[key], rendered=replace(self._surveyed[key].rendered, launch=launch))
         known = self._ready().survey(config)
         # A survey keeps no more of it.
         brief = known and Measurement(known.outcome, known.reason, known.samples_s)
-        return self._told(measurement=brief and brief.to_json())
+        return {"measurement": brief and brief.to_json(), "unwell": self._ready().unwell}
 
     def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
@@ -192,9 +145,6 @@ class DeviceHandlers:
         if self._bench is None:
             raise RuntimeError("prepare comes first")
         return self._bench
-
-    def _told(self, **answer: Any) -> Answer:
-        return {**answer, "unwell": self._ready().unwell}
 
 
 def serve(channel: Channel, handlers: CompileHandlers | DeviceHandlers) -> None:

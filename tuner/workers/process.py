@@ -18,23 +18,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, get_type_hints
 
 from tuner.errors import DeviceTrouble, InputError
+from tuner.results.codec import converters
+from tuner.results.measurement import Outcome
 
-MAGIC = b"TTF1"
-_HEADER = struct.Struct("!4sII")
-#: A longer frame counts as rubbish.
+T = TypeVar("T")
+#: A longer message counts as rubbish.
 LIMIT_BYTES = 1 << 30
 
 
 class ChannelBroken(Exception):
-    """The other side closed the channel, wrote rubbish, or stopped in the middle of a frame.
+    """The other side closed the channel, wrote rubbish, or stopped in the middle of a message.
 
     Attributes:
-        rubbish: True if bytes arrived that are not a frame.
+        rubbish: True if bytes arrived that are not a message.
     """
 
     def __init__(self, reason: str, rubbish: bool = False) -> None:
@@ -43,30 +45,31 @@ class ChannelBroken(Exception):
 
 
 class Channel:
-    """One end of a socket that carries messages: JSON objects, and bytes as their ``code``."""
+    """One end of a socket that carries messages, which are JSON objects."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
+    def __init__(self, end: socket.socket, limit_s: int = 0) -> None:
+        """Takes the socket.
+
+        Args:
+            end: The socket.
+            limit_s: Seconds that the other side may stop in the middle of a message; 0 for any number.
+        """
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", limit_s, 0))
+        self._connection = Connection(end.detach())
 
     def fileno(self) -> int:
         """For selectors."""
-        return self._socket.fileno()
+        return self._connection.fileno()
 
-    def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Sends a message.
-
-        Args:
-            message: JSON object; ``code`` may be bytes.
-            limit_s: Seconds to wait for the other side to read.
 
         Raises:
             ChannelBroken: The other side does not read.
         """
-        code = message.get("code", b"")
-        text = json.dumps({name: value for name, value in message.items() if name != "code"}).encode()
         try:
-            self._socket.settimeout(limit_s)
-            self._socket.sendall(_HEADER.pack(MAGIC, len(text), len(code)) + text + code)
+            self._connection.send_bytes(json.dumps(message).encode())
         except OSError as error:
             raise ChannelBroken(f"cannot send: {error}") from error
 
@@ -74,45 +77,35 @@ class Channel:
         """Waits for a message.
 
         Args:
-            limit_s: Seconds for the whole of it; None waits forever.
+            limit_s: Seconds until it begins; None waits forever.
 
         Raises:
             ChannelBroken: Closed, rubbish, or too slow.
         """
-        until = None if limit_s is None else time.monotonic() + limit_s
-        magic, text_length, code_length = _HEADER.unpack(self._read(_HEADER.size, until))
         message = None
-        if magic == MAGIC and text_length + code_length <= LIMIT_BYTES:
-            text, code = self._read(text_length, until), self._read(code_length, until)
-            with contextlib.suppress(ValueError):
-                message = json.loads(text)
+        try:
+            if not self._connection.poll(limit_s):
+                raise ChannelBroken("no answer: timed out")
+            message = json.loads(self._connection.recv_bytes(LIMIT_BYTES))
+        except (EOFError, OSError) as error:
+            if self._connection.readable:  # it is not after a message of an impossible length
+                is_end = isinstance(error, EOFError) or error.errno is None
+                raise ChannelBroken("closed its channel" if is_end else f"no answer: {error}") from error
+        except ValueError:
+            pass
         if not isinstance(message, dict):
             raise ChannelBroken("wrote rubbish into its channel", rubbish=True)
-        return message | {"code": code}
-
-    def _read(self, length: int, until: float | None) -> bytes:
-        parts, missing = [], length
-        while missing:
-            try:
-                self._socket.settimeout(None if until is None else max(until - time.monotonic(), 1e-3))
-                part = self._socket.recv(min(missing, 1 << 20))
-            except OSError as error:
-                raise ChannelBroken(f"no answer: {error}") from error
-            if not part:
-                raise ChannelBroken("closed its channel")
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+        return message
 
     def close(self) -> None:
         """Closes this end."""
-        self._socket.close()
+        self._connection.close()
 
 
 #: Seconds that a worker may take to start and open its device.
 START_LIMIT_S = 120.0
-#: Seconds that the rest of a frame may take after its first bytes.
-FRAME_LIMIT_S = 30.0
+#: Seconds that a worker may stop in the middle of a message.
+FRAME_LIMIT_S = 30
 #: Environment variable with the bytes that a worker may take beyond those that it has when it is ready.
 MEMORY_VARIABLE = "TUNER_WORKER_BYTES"
 #: Seconds between two looks at a worker that is waited for.
@@ -132,13 +125,12 @@ class WorkerFailed(Exception):
     """A worker that had to be given up.
 
     Attributes:
-        timed_out: True if it was killed for being too slow.
-        alarmed: True if it ended itself because a run took too long.
+        outcome: What that makes of a config: it was too slow, has a false clock, or crashed its process.
     """
 
-    def __init__(self, reason: str, timed_out: bool = False, alarmed: bool = False) -> None:
+    def __init__(self, reason: str, outcome: Outcome = Outcome.CRASHED) -> None:
         super().__init__(reason)
-        self.timed_out, self.alarmed = timed_out, alarmed
+        self.outcome = outcome
 
 
 class Worker:
@@ -173,7 +165,7 @@ class Worker:
             pass_fds=(theirs.fileno(),), env=variables, start_new_session=True,
         )  # fmt: skip
         theirs.close()
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, FRAME_LIMIT_S)
 
     @property
     def pid(self) -> int:
@@ -197,7 +189,7 @@ class Worker:
         """
         self.expect(limit_s)
         try:
-            self._channel.send(message, FRAME_LIMIT_S)
+            self._channel.send(message)
         except ChannelBroken as error:
             raise WorkerFailed(self._obituary(error)) from error
 
@@ -207,7 +199,7 @@ class Worker:
         `expect` and `collect` then wait for one answer after the other. If the worker is gone, `collect` tells.
         """
         with contextlib.suppress(ChannelBroken):
-            self._channel.send(message, FRAME_LIMIT_S)
+            self._channel.send(message)
 
     def expect(self, limit_s: float) -> None:
         """Says that another answer, to this request or one sent ahead, is to come within so many seconds."""
@@ -259,8 +251,8 @@ class Worker:
             answer = self._channel.receive(0.01 if self.overdue() else FRAME_LIMIT_S)
         except ChannelBroken as error:
             reason = self._obituary(error)
-            alarmed = self._process.poll() == -signal.SIGALRM
-            raise WorkerFailed(reason, timed_out=self.overdue(), alarmed=alarmed) from error
+            is_slow = self.overdue() or self._process.poll() == -signal.SIGALRM
+            raise WorkerFailed(reason, Outcome.TIMED_OUT if is_slow else Outcome.CRASHED) from error
         self.busy = False
         return answer
 
@@ -293,6 +285,8 @@ class Worker:
             return f"the worker {error}"
         if code is None:
             return f"the worker did not answer in time ({error})"
+        if code == -signal.SIGALRM:
+            return "its first run did not end in time"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = self._last_words()
         return f"the worker died with {how}" + (f": {tail}" if tail else "")
@@ -329,3 +323,29 @@ def answered(answer: dict[str, Any]) -> dict[str, Any]:
     if "trouble" in answer:
         raise (InputError if answer.get("bad_input") else DeviceTrouble)(answer["trouble"])
     return answer
+
+
+def call_of(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """A request to call a method of a worker's bench; `called` answers it.
+
+    Args:
+        method: The method, whose annotations say how arguments and result are written as JSON.
+        arguments: Its arguments.
+    """
+    hints = get_type_hints(method)
+    written = {name: converters(hints[name])[0](value) for name, value in arguments.items()}
+    return {"do": "call", "method": method.__name__, "arguments": written}
+
+
+def called(owner: object, request: Mapping[str, Any]) -> Any:
+    """Calls a method as `call_of` says; returns its result as JSON."""
+    method = getattr(owner, request["method"])
+    hints = get_type_hints(method)
+    arguments = {name: converters(hints[name])[1](value) for name, value in request["arguments"].items()}
+    return converters(hints["return"])[0](method(**arguments))
+
+
+def result_of(method: Callable[..., T], answer: Mapping[str, Any]) -> T:
+    """The result of a call in a worker's answer."""
+    result: T = converters(get_type_hints(method)["return"])[1](answer["result"])
+    return result

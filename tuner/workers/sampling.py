@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 import time
@@ -164,10 +163,10 @@ JUDGED_AFTER = 3
 #: In a survey, what takes this many times the best is not timed again, nor what takes so many seconds more in
 #: its first run: a model needs to know that it is slow, not how slow. Of all else so many samples are taken.
 CUT_OFF, BRIEF_ONCE_S, BRIEF_SAMPLES = 6.0, 0.02, 3
-#: Rounds of the finals; the minimum applies only if ten rounds would take twice the budget.
-LEAST_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 3, 10, 60
-#: Samples of each compiled config in a round, taken back to back; the round's time is their median.
-SAMPLES_PER_ROUND = 3
+#: Blocks of finals: the least if the usual minimum would take twice the budget, that minimum, and the most.
+LEAST_BLOCKS, MIN_BLOCKS, MAX_BLOCKS = 2, 5, 30
+#: Samples of a turn, taken back to back; its time is their median.
+SAMPLES_PER_TURN = 3
 
 
 @dataclass(frozen=True)
@@ -244,33 +243,44 @@ def _settled(samples: Sequence[float]) -> bool:
     return len(samples) >= MIN_SAMPLES and noise(samples) < MAX_NOISE
 
 
-def interleave(players: Sequence[Callable[[int], list[float]]], budget_s: float) -> list[tuple[float, ...]]:
-    """Times several participants in alternation, so that drift of clocks and temperature affects all alike.
+def interleave(
+    players: Sequence[Callable[[int], list[float]]],
+    budget_s: float,
+    is_enough: Callable[[Sequence[Sequence[float]]], bool] = lambda times_s: False,
+    least: int = LEAST_BLOCKS,
+    most: int = MAX_BLOCKS,
+) -> list[list[float]]:
+    """Times several participants in turns, so that drift of clocks and temperature affects all alike.
 
-    Each round times every compiled config once, each time beginning with the next one.
+    A block times all of them forth and back. Each block begins with the next one, so that none always follows
+    the same one.
 
     Args:
-        players: For each compiled config, a function that takes this many more samples of it, in seconds.
-        budget_s: Wall time in seconds after which no round begins beyond the minimum number.
+        players: Each takes this many more samples of a participant, in seconds.
+        budget_s: Wall time in seconds after which no block begins beyond the minimum number.
+        is_enough: Whether these times, two of each participant for each block, say enough; asked after a block.
+        least: Blocks if `MIN_BLOCKS` would take twice the budget.
+        most: Blocks at the most.
 
     Returns:
-        For each compiled config one time per round, seconds.
+        The times of each participant, in seconds.
 
     Raises:
         LaunchFailed: A run failed.
     """
-    rounds: list[list[float]] = [[] for _ in players]
-    start_s = time.monotonic()
-    least, samples = MIN_ROUNDS, 1
-    for number in itertools.count():
-        spent_s = time.monotonic() - start_s
-        if number == 1:
-            # The first round, of one sample each, shows what a round costs.
-            samples = SAMPLES_PER_ROUND if SAMPLES_PER_ROUND * MIN_ROUNDS * spent_s <= budget_s else 1
-            least = MIN_ROUNDS if MIN_ROUNDS * spent_s <= 2 * budget_s else LEAST_ROUNDS
-        if number >= MAX_ROUNDS or (number >= least and spent_s > budget_s):
+    times_s: list[list[float]] = [[] for _ in players]
+    begun_s, wanted, samples = time.monotonic(), MIN_BLOCKS, 1
+    for block in range(most):
+        spent_s = time.monotonic() - begun_s
+        if block == 1:
+            # The first block, of one sample each, shows what a block costs.
+            samples = SAMPLES_PER_TURN if SAMPLES_PER_TURN * MIN_BLOCKS * spent_s <= budget_s else 1
+            wanted = MIN_BLOCKS if MIN_BLOCKS * spent_s <= 2 * budget_s else least
+        if block >= wanted and spent_s > budget_s:
             break
-        for offset in range(len(players)):
-            index = (number + offset) % len(players)
-            rounds[index].append(statistics.median(players[index](samples)))
-    return [tuple(times) for times in rounds]
+        forth = [(block + place) % len(players) for place in range(len(players))]
+        for number in (*forth, *reversed(forth)):
+            times_s[number].append(statistics.median(players[number](samples)))
+        if is_enough(times_s):
+            break
+    return times_s

@@ -242,9 +242,10 @@ def test_a_survey_times_three_samples_and_cuts_off_what_is_slow(tmp_path: Path) 
 
 
 def test_a_sentinel_times_champion_and_library_in_turns_and_leaves_out_what_is_wrong(room: Room) -> None:
-    named = [("champion", BEST), ("before", fault_configs()["wrong_result"])]
+    configs = {"champion": BEST, "before": fault_configs()["wrong_result"]}
     turns = room.bench.sentinel(
-        [(name, room.compiled_config(config)) for name, config in named], Terms(bound=0.05, budget_s=0.5)
+        {name: room.compiled_config(config) for name, config in configs.items()},
+        Terms(bound=0.05, budget_s=0.5),
     )
     assert turns.rounds_s.keys() == {"champion", "library"}
     assert len({len(times) for times in turns.rounds_s.values()}) == 1

@@ -21,7 +21,7 @@ from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, process
-from tuner.workers.bench import CompiledConfig
+from tuner.workers.bench import Case, CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 
@@ -93,7 +93,7 @@ def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path:
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
     assert worker.restarts == 1
     worker.channel.kill()
-    with pytest.raises(DeviceTrouble, match=r"Fake board cannot baseline: .*; run `tuner doctor`"):
+    with pytest.raises(DeviceTrouble, match=r"Fake board cannot measure baseline: .*; run `tuner doctor`"):
         worker.baseline()
 
 
@@ -103,7 +103,7 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
     found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
-    cases = [(named(tmp_path, 7), good.rendered.launch)]
+    cases = [Case(named(tmp_path, 7), good.rendered.launch)]
     assert worker.verify(good, cases) == ""
     assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
     crash = compiled_config(tmp_path, fault_configs()["crash"])
@@ -113,10 +113,10 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
 
 def test_requests_sent_ahead_are_answered_one_after_the_other(make: Make, tmp_path: Path) -> None:
     worker = make()
-    prepared = {"do": "prepare_survey", "regime": "cold", "checked": False, "seed": 1}
+    prepared = {"do": "prepare", "regime": "cold", "references": 0}
     for n in (1000, -1):
         # More than a socket holds: the worker reads it while it is busy.
-        worker.send({**prepared, "problem": named(tmp_path, n), "code": bytes(5_000_000)})
+        worker.send({**prepared, "problem": named(tmp_path, n), "code": "x" * 5_000_000})
         worker.send({"do": "survey", "key": ""})
     assert not worker.answer(10.0)["unwell"]
     assert worker.answer(10.0)["measurement"]["samples_s"][0] == pytest.approx(2 * BEST_S, rel=0.01)
@@ -160,7 +160,7 @@ def test_a_first_run_far_above_the_best_is_stopped(
     worker.begin(compiled_config(tmp_path, fault_configs()["hang"]), BEST_S)
     found = worker.finish()
     assert (found.outcome, worker.restarts) == (Outcome.TIMED_OUT, 1)
-    assert found.reason == "its first run did not end in time: stopped after 0.2 s"
+    assert found.reason == "its first run did not end in time"
     assert measured(worker, compiled_config(tmp_path, BEST)).outcome is Outcome.MEASURED
 
 

@@ -35,10 +35,6 @@ def screened(run: Scripted, incumbent_s: float | None) -> sampling.Screened:
     return screen_by(run.take_s, incumbent_s)
 
 
-def played(runs: list[Scripted], budget_s: float) -> list[tuple[float, ...]]:
-    return interleave([each.take_s for each in runs], budget_s)
-
-
 @given(st.floats(1e-6, 1e-1), st.floats(sampling.HOPELESS * 1.01, 100.0), st.integers(0, 999))
 def test_what_is_far_slower_is_pruned_and_says_so(best_s: float, factor: float, seed: int) -> None:
     found = screened(steady(best_s * factor, spread=0.005, seed=seed), best_s)
@@ -57,7 +53,7 @@ def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: floa
 # --- finals ---------------------------------------------------------------------------------------------------
 
 
-def test_each_round_takes_everyone_once_and_begins_one_further() -> None:
+def test_blocks_go_forth_and_back_and_begin_one_further() -> None:
     order: list[int] = []
 
     def player(number: int) -> Callable[[int], list[float]]:
@@ -68,15 +64,11 @@ def test_each_round_takes_everyone_once_and_begins_one_further() -> None:
         return take_s
 
     times = interleave([player(number) for number in range(3)], 1e9)
-    assert [len(each) for each in times] == [sampling.MAX_ROUNDS] * 3
-    assert [order[number * 3] for number in range(sampling.MAX_ROUNDS)] == [
-        number % 3 for number in range(sampling.MAX_ROUNDS)
-    ]
-    for number in range(sampling.MAX_ROUNDS):
-        assert set(order[number * 3 : number * 3 + 3]) == {0, 1, 2}
+    assert [len(each) for each in times] == [2 * sampling.MAX_BLOCKS] * 3
+    assert order[:18] == [0, 1, 2, 2, 1, 0, 1, 2, 0, 0, 2, 1, 2, 0, 1, 1, 0, 2]
 
 
-def test_rounds_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
+def test_blocks_that_cost_far_more_than_the_budget_are_few_and_short() -> None:
     run = steady(1e-3)
-    times = played([run], 0.0)
-    assert len(times[0]) == run.taken == sampling.LEAST_ROUNDS
+    (times,) = interleave([run.take_s], 0.0)
+    assert len(times) == run.taken == 2 * sampling.LEAST_BLOCKS
