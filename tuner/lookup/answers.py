@@ -132,12 +132,6 @@ class Answer:
     reasons: tuple[str, ...] = ()
     predicted: Predicted | None = None
 
-    def __post_init__(self) -> None:
-        """Nothing faster than a champion is known; how many configs were tried says what that is worth."""
-        tried = self.champion.trials.get("total", 0) if self.champion is not None else 0
-        if tried and self.loss == Loss():
-            object.__setattr__(self, "loss", Loss(said=f"{Loss.said}: the best of {tried} tried"))
-
     @property
     def record(self) -> Record | None:
         """The record that the answer comes from; None for ``default``."""
@@ -186,7 +180,6 @@ class Answer:
         if self.champion is None:
             return None
         measured = datetime.fromisoformat(self.champion.record.measured_at)
-        measured = measured if measured.tzinfo else measured.replace(tzinfo=UTC)
         return max(0.0, (datetime.now(UTC) - measured).total_seconds() / 86400)
 
     def to_json(self) -> dict[str, Any]:

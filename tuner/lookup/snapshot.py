@@ -9,7 +9,6 @@ import functools
 import json
 import math
 import os
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,10 +186,10 @@ class _Gathered:
 
 #: Results that are kept while nothing changes.
 KEPT = 40_000
-#: First word of the keys of answers.
-ANSWER = "answer"
+#: First words of the keys of answers, and of whether a problem has records.
+ANSWER, PROBLEM = "answer", "problem"
 #: First words of the keys of what a later state must read again.
-READ_AGAIN = (ANSWER, "devices", "problems")
+READ_AGAIN = (ANSWER, PROBLEM, "devices")
 
 
 def predictor() -> Any:
@@ -198,7 +197,7 @@ def predictor() -> Any:
     return next(iter(provided("predictor")), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """A store, or none, and the published results, in their present state.
 
@@ -211,25 +210,22 @@ class Snapshot:
     store: Store | None
     published: Path | None
     state: tuple[Any, ...]
+    #: What was read and answered, and what the keys' ids are of.
+    _results: dict[Any, tuple[Any, object]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, store: Store | None, published: Path | None = None) -> Snapshot:
-        """Looks at the present state, which takes next to no time."""
-        stamp: tuple[int, ...] = ()
+        """The present state, which is looked at in next to no time; that of before where nothing changed."""
+        state = tuple(_files(str(published or _named(tuned_folder))))
         if store is not None:
-            from tuner.store.matrix import stamp as stamp_of
+            from tuner.store.matrix import stamp
 
-            stamp = stamp_of(store)
-        return cls(store, published, (*stamp, *_files(str(published or _named(tuned_folder)))))
-
-    @property
-    def _kept(self) -> dict[Any, tuple[Any, object]]:
-        """What is kept of this store and folder in this state: results, and what their keys' ids are of."""
-        kept = _KEPT.setdefault(self.store if self.store is not None else _NO_STORE, {})
-        if kept.get(self.published, (None,))[0] != self.state:
-            kept[self.published] = self.state, {}
-        results: dict[Any, tuple[Any, object]] = kept[self.published][1]
-        return results
+            state = *stamp(store), *state
+        latest = _WITHOUT_STORE if store is None else store.snapshots
+        snapshot: Snapshot | None = latest.get(published)
+        if snapshot is None or snapshot.state != state:
+            snapshot = latest[published] = cls(store, published, state)
+        return snapshot
 
     def once(self, key: tuple[Hashable, ...], work: Callable[[], T], resting_on: object = None) -> T:
         """What was read or answered in this state under a key, or is now.
@@ -239,19 +235,18 @@ class Snapshot:
             work: Reads or answers it.
             resting_on: Is kept with the result, so that nothing else has its id.
         """
-        kept = self._kept
-        result = kept.get(key)  # another thread may clear them at any moment
+        result = self._results.get(key)  # another thread may clear them at any moment
         if result is None:
             result = work(), resting_on
-            if len(kept) >= KEPT:
-                kept.clear()
-            kept[key] = result
+            if len(self._results) >= KEPT:
+                self._results.clear()
+            self._results[key] = result
         value: T = result[0]
         return value
 
     def known(self, key: tuple[Hashable, ...]) -> Any:
         """What was read or answered in this state under a key; None if nothing was."""
-        return self._kept.get(key, (None,))[0]
+        return self._results.get(key, (None,))[0]
 
     def inherit(
         self,
@@ -268,12 +263,12 @@ class Snapshot:
             holds: Whether nothing of a subject has changed since.
             answers: Whether an answer still holds, by its key.
         """
-        for key, (result, resting_on) in list(earlier._kept.items()):
+        for key, (result, resting_on) in list(earlier._results.items()):
             if key[0] in READ_AGAIN:
                 if key[0] == ANSWER and answers(key, result):
-                    self._kept[key] = result, resting_on
+                    self._results[key] = result, resting_on
             elif not isinstance(key[1], Subject) or holds(key[1]):
-                self._kept[key] = result, resting_on
+                self._results[key] = result, resting_on
             elif key[0] == "tuned":
                 self.tuned(key[1], resting_on)  # type: ignore[arg-type]
 
@@ -310,13 +305,7 @@ class Snapshot:
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""
         store = self.store
-        if store is None:
-            return False
-        from tuner.store.matrix import problems_after
-
-        known = _PROBLEMS.setdefault(store, {})
-        self.once(("problems",), lambda: known.update(problems_after(store, max(known.values(), default=0))))
-        return problem in known
+        return store is not None and self.once((PROBLEM, problem), lambda: store.has_problem(problem))
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
@@ -373,14 +362,5 @@ def _files(folder: str) -> list[tuple[str, int, int]]:
     return files
 
 
-#: Store -> the problems that it has records of, with their numbers there: rows are only ever added.
-_PROBLEMS: weakref.WeakKeyDictionary[Any, dict[ProblemKey, int]] = weakref.WeakKeyDictionary()
-
-
-class _NoStore:
-    """Stands for the absence of a database."""
-
-
-_NO_STORE = _NoStore()
-#: Store -> folder of published results -> the latest state, and what is kept of it.
-_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, dict[Any, Any]]]] = weakref.WeakKeyDictionary()
+#: Folder of published results -> the latest snapshot without a database.
+_WITHOUT_STORE: dict[Path | None, Snapshot] = {}

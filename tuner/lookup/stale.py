@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.folders import kernels_folder
@@ -18,29 +16,21 @@ from tuner.results.record import Record, measured_as_now
 LOOK_EVERY_S = 1.0
 
 
-@dataclass
-class _Builtin:
-    """The catalogue as last read, the files' names, times of change and sizes then, and when it was looked."""
-
-    catalogue: Catalogue | None = None
-    files: tuple[tuple[str, int, int], ...] = ()
-    looked_s: float = -math.inf
-
-
-_BUILTIN = _Builtin()
-
-
 def builtin_now() -> Catalogue:
     """The built-in catalogue; executing all declarations takes longer than any lookup."""
-    now_s = time.monotonic()
-    if _BUILTIN.catalogue is None or now_s >= _BUILTIN.looked_s + LOOK_EVERY_S:
-        paths = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
-        files = tuple((str(path), (of := path.stat()).st_mtime_ns, of.st_size) for path in paths)
-        if _BUILTIN.files != files:
-            _BUILTIN.catalogue, _BUILTIN.files = builtin(), files
-        _BUILTIN.looked_s = now_s
-    assert _BUILTIN.catalogue is not None, "there are kernels, so that files were seen to differ"
-    return _BUILTIN.catalogue
+    return _builtin_at(time.monotonic() // LOOK_EVERY_S)
+
+
+@functools.lru_cache(maxsize=1)
+def _builtin_at(look: float) -> Catalogue:
+    paths = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return _builtin_of(tuple((str(path), (of := path.stat()).st_mtime_ns, of.st_size) for path in paths))
+
+
+@functools.lru_cache(maxsize=1)
+def _builtin_of(files: tuple[tuple[str, int, int], ...]) -> Catalogue:
+    """The catalogue of files with their times of change and sizes."""
+    return builtin()
 
 
 def staleness(

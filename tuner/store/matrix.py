@@ -59,14 +59,6 @@ class Crowned(NamedTuple):
     crowned_at: str
 
 
-def problems_after(store: Reader, number: int) -> dict[ProblemKey, int]:
-    """The problems that were stored after the one of this number, with their own numbers; all for 0."""
-    of = tables.problems.c
-    with store.reading() as connection:
-        later = connection.execute(sa.select(*of).where(of.number > number))
-        return {rows.problem_of(row): int(row.number) for row in later}
-
-
 def stamp(store: Reader) -> tuple[int, ...]:
     """Returns a value that changes with every record, champion, retraction, crown log's entry or model."""
     with store.reading() as connection:

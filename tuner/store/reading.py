@@ -80,6 +80,8 @@ class Reader:
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine = engine
         self._where = where
+        #: What lookups have read of it, by folder of published results (`tuner.lookup.snapshot`).
+        self.snapshots: dict[Any, Any] = {}
         self._ruling: tuple[object, Ruling] = (), Ruling()
 
     @contextlib.contextmanager
@@ -110,6 +112,10 @@ class Reader:
             if self._ruling[0] != stamp:
                 self._ruling = stamp, _ruling(connection) if stamp[0] else Ruling()
         return self._ruling[1]
+
+    def has_problem(self, problem: ProblemKey) -> bool:
+        """True if anything was ever stored of a problem, on whatever device."""
+        return bool(self.read(rows.number_of(problem)))
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""

@@ -164,7 +164,7 @@ def fits(table: sa.Table, **wanted: Any) -> list[Any]:
         if value is None or value == "":
             continue
         if name == "problem":
-            conditions.append(of.problem == number_of(value))
+            conditions.append(of.problem == number_of(value).scalar_subquery())
         elif name == "device":
             conditions.append(of.device.in_(devices_like(value)))
         elif name == "kernels":
@@ -179,11 +179,11 @@ def fits(table: sa.Table, **wanted: Any) -> list[Any]:
     return conditions
 
 
-def number_of(problem: ProblemKey) -> Any:
-    """The number of a problem, for a condition on what refers to it."""
+def number_of(problem: ProblemKey) -> sa.Select[Any]:
+    """Selects the number of a problem."""
     of = tables.problems.c
     same = (of[name] == value for name, value in problem_row(problem).items())
-    return sa.select(of.number).where(*same).scalar_subquery()
+    return sa.select(of.number).where(*same)
 
 
 def boards(uuid: str) -> Any:
