@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,16 +50,11 @@ def records() -> None:
     """Export, import, publish, list, check and take back records."""
 
 
-@contextmanager
-def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Shows a bar on a terminal's stderr."""
+def _status(what: str, quiet: bool) -> AbstractContextManager[object]:
+    """Shows on a terminal's stderr that something is going on."""
     from rich.console import Console
-    from rich.progress import Progress
 
-    hidden = quiet or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task(what)
-        yield lambda done, there: bar.update(task, completed=done, total=max(there, 1))
+    return nullcontext() if quiet else Console(stderr=True).status(what)
 
 
 @records.command("export")
@@ -88,15 +82,17 @@ def export_(
     writable_file(path)
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
-    with Store.open(db, read_only=True) as store, _progress("exporting", quiet) as progress:
+    if form == "parquet" and path is None:
+        raise InputError("Parquet goes to a file, got none; name it with -o FILE.parquet")
+    with Store.open(db, read_only=True) as store, _status("exporting", quiet):
         if form == "lines":
-            counts = export(store, path, wanted, progress=progress)
+            counts = export(store, path, wanted)
             timings = f", {counts.timings} timings of surveys" if counts.timings else ""
             written = f"{counts.records} records and {counts.champions} champions{timings}"
         else:
             from tuner.python.tuned import export_table
 
-            written = f"{export_table(store, path, form, wanted)} records"
+            written = f"{export_table(store, path, wanted, form == 'parquet')} records"
     if not quiet:
         click.echo(f"{written} written to {file}", err=True)
 
@@ -129,8 +125,8 @@ def import_(
     """
     with Store.open(db) as store:
         for file in files:
-            with _progress(f"importing {file}", quiet) as progress:
-                counts = _imported(store, file, skip_broken, progress, cache)
+            with _status(f"importing {file}", quiet):
+                counts = _imported(store, file, skip_broken, cache)
             for number, why in counts.broken:
                 click.echo(f"tuner: {file}, line {number}: {why}", err=True)
             if counts.broken_lines > len(counts.broken):
@@ -145,20 +141,18 @@ def import_(
             )
 
 
-def _imported(
-    store: Store, file: str, skip_broken: bool, progress: Callable[[int, int], None], cache: dict[str, Any]
-) -> Counts:
+def _imported(store: Store, file: str, skip_broken: bool, cache: dict[str, Any]) -> Counts:
     if file == "-":
         with tempfile.NamedTemporaryFile(prefix="tuner-import-") as copy:
             shutil.copyfileobj(sys.stdin.buffer, copy)
             copy.flush()
-            return take(store, Path(copy.name), skip_broken=skip_broken, progress=progress)
+            return take(store, Path(copy.name), skip_broken=skip_broken)
     path = Path(file)
     if "://" in file or _is_database(path):
         with Store.open(file if "://" in file else f"sqlite:///{file}", read_only=True) as source:
-            return merge(store, source, progress)
+            return merge(store, source)
     if not is_cache(path):
-        return take(store, path, skip_broken=skip_broken, progress=progress)
+        return take(store, path, skip_broken=skip_broken)
     cached = _cached(path, **cache)
     new = store.add(cached)
     return Counts(records=new, known=len(cached) - new)

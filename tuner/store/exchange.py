@@ -13,7 +13,7 @@ import io
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -35,9 +35,11 @@ TOLD = 20
 CHUNK_BYTES, PACKED_BYTES = 1 << 16, 1 << 10
 #: Bytes of a line, and of the window of a compressed file, at the most.
 LONGEST_LINE_BYTES, WINDOW_BYTES = 32 << 20, 128 << 20
-
-#: Called now and then with the amounts done and in total: records on export, bytes on import.
-Progress = Callable[[int, int], None]
+#: First bytes of a compressed file -> what unpacks a member or frame of it.
+_PACKINGS: Mapping[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"\x28\xb5\x2f\xfd": lambda: zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj(),
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,7 @@ class Counts:
     timings: int = 0
 
 
-def export(
-    store: Store, path: Path | None, wanted: Selection | None = None, *, progress: Progress | None = None
-) -> Counts:
+def export(store: Store, path: Path | None, wanted: Selection | None = None) -> Counts:
     """Writes retractions, records, champions, then surveys, each ordered by id: equal records make equal text.
 
     Retracted items are left out, but their retractions are written, so that other databases retract them, too.
@@ -76,30 +76,26 @@ def export(
         store: The store to read.
         path: The file; an existing one is replaced once all is written. None for stdout.
         wanted: Which records; all if None.
-        progress: Reports progress.
     """
     if path is None:
-        return _written(store, wanted, sys.stdout, progress)
+        return _written(store, wanted, sys.stdout)
     fresh = path.with_name(f".{path.name}.part")
     try:
         with _writer(fresh, path.suffix) as out:
-            counts = _written(store, wanted, out, progress)
+            counts = _written(store, wanted, out)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     return counts
 
 
-def _written(store: Store, wanted: Selection | None, out: IO[str], progress: Progress | None) -> Counts:
-    there = listing.count(store) if progress else 0
+def _written(store: Store, wanted: Selection | None, out: IO[str]) -> Counts:
     print(lines.header(), file=out)
     counts, timings = Counter[type](), 0
     for item in listing.everything(store, wanted):
         print(lines.line_of(item), file=out)
         counts[type(item)] += 1
         timings += len(item.timings) if isinstance(item, SurveyPart) else 0
-        if progress and counts[Record] % BATCH == 0:
-            progress(counts[Record], there)
     return _counts(counts, timings=timings)
 
 
@@ -123,7 +119,7 @@ def _writer(path: Path, ending: str) -> Iterator[IO[str]]:
             yield text
 
 
-def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progress | None = None) -> Counts:
+def take(store: Store, path: Path, *, skip_broken: bool = False) -> Counts:
     """Adds everything in a file that the store lacks.
 
     The file is read to its end before anything is stored, so a broken one changes nothing. It is stored in
@@ -133,12 +129,11 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
         store: The store to add to.
         path: The file; its first bytes show its compression.
         skip_broken: True to store all good lines, in one pass, and list the bad ones.
-        progress: Reports progress.
 
     Raises:
         InputError: There is no such file, or a line is broken; then nothing of the file is stored.
     """
-    file = LinesFile(path, progress)
+    file = LinesFile(path)
     if not skip_broken:
         for number, content in file.contents():
             if isinstance(content, str):
@@ -150,7 +145,7 @@ def take(store: Store, path: Path, *, skip_broken: bool = False, progress: Progr
     return taken(store, file.contents())
 
 
-def merge(store: Store, source: Store, progress: Progress | None = None) -> Counts:
+def merge(store: Store, source: Store) -> Counts:
     """Adds everything in another store that this one lacks; both may be written to meanwhile.
 
     Items retracted there are retracted here, and are not copied.
@@ -158,17 +153,8 @@ def merge(store: Store, source: Store, progress: Progress | None = None) -> Coun
     Args:
         store: The store to add to.
         source: The store to read.
-        progress: Reports progress.
     """
-    there = listing.count(source)
-
-    def items() -> Iterator[tuple[int, Kept]]:
-        for number, item in enumerate(listing.everything(source), 1):
-            if progress and number % BATCH == 0:
-                progress(min(number, there), there)
-            yield number, item
-
-    return taken(store, items())
+    return taken(store, enumerate(listing.everything(source)))
 
 
 def taken(store: Store, contents: Iterable[tuple[int, Kept | str | None]]) -> Counts:
@@ -194,17 +180,15 @@ def taken(store: Store, contents: Iterable[tuple[int, Kept | str | None]]) -> Co
 
 @dataclass
 class LinesFile:
-    """A file of lines.
+    """A file of lines, which may be read more than once.
 
     Attributes:
         path: Where.
-        progress: Reports progress in bytes of the file, which may be read more than once.
         most_bytes: Bytes of all lines, unpacked, beyond which the file counts as damaged.
         damage: What keeps the file from being read to its end; empty if nothing does.
     """
 
     path: Path
-    progress: Progress | None = None
     most_bytes: int = 1 << 40
     damage: str = ""
 
@@ -217,28 +201,15 @@ class LinesFile:
         number = 0
         try:
             with self.path.open("rb") as raw:
-                for line in self._lines(raw):
-                    number += 1
-                    if self.progress and number % BATCH == 0:
-                        self.progress(raw.tell(), self.path.stat().st_size)
+                for number, line in enumerate(self._lines(_unpacked(raw)), 1):
                     yield number, _content_of(line)
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        except (EOFError, zlib.error, zstandard.ZstdError) as error:
             self.damage = f"the file is damaged from here on ({error})"
             yield number + 1, self.damage
-        except FileNotFoundError as error:
-            raise InputError(f"a file to import must exist, found none at {self.path}") from error
-        except IsADirectoryError as error:
-            raise InputError(f"a file is imported, {self.path} is a folder; name the files in it") from error
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise InputError(f"a file to import must exist, got {self.path}: {error.strerror}") from error
 
-    def _lines(self, raw: IO[bytes]) -> Iterator[bytes]:
-        start = raw.read(4)
-        raw.seek(0)
-        if start == b"\x28\xb5\x2f\xfd":
-            return self._split(_unpacked(raw))
-        file: Any = gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw
-        return self._split(iter(lambda: file.read(CHUNK_BYTES), b""))
-
-    def _split(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+    def _lines(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Yields lines.
 
         Raises:
@@ -254,21 +225,25 @@ class LinesFile:
         yield from [rest] if rest else []
 
 
-def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
-    """Yields the bytes of zstd frames.
+def _unpacked(raw: io.BufferedReader) -> Iterator[bytes]:
+    """Yields the bytes of a file, whose first bytes show its compression: gzip members, zstd frames or none.
 
     Raises:
-        EOFError: The last frame is incomplete, which the library's own reader would not report.
+        EOFError: The last member or frame is incomplete, which zstd's own reader would not report.
     """
-    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
-    frame = unpacker.decompressobj()
+    start = raw.peek(4)
+    begun = next((begun for magic, begun in _PACKINGS.items() if start.startswith(magic)), None)
+    if begun is None:
+        yield from iter(lambda: raw.read(CHUNK_BYTES), b"")
+        return
+    unpacking = begun()
     while packed := raw.read(PACKED_BYTES):
         while packed:
-            if frame.eof:
-                frame = unpacker.decompressobj()
-            yield frame.decompress(packed)
-            packed = frame.unused_data
-    if not frame.eof:
+            if unpacking.eof:
+                unpacking = begun()
+            yield unpacking.decompress(packed)
+            packed = unpacking.unused_data
+    if not unpacking.eof:
         raise EOFError("it ends early")
 
 
