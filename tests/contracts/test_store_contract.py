@@ -295,7 +295,6 @@ def test_what_is_taken_back_counts_nowhere_and_undone_it_counts_again(store: Sto
     kept, gone = record(square(64), 2e-3), record(square(64), 1e-3)
     crowned = [champion(kept), champion(gone, crowned_at="2026-01-02T00:00:00.000000+00:00")]
     store.crown(crowned)
-    assert store.crowned(BOARD) == {(square(64), "cold")}
     retraction = Retraction(gone.id, "a NUL \0 in the reason")
     assert store.add([retraction, retraction]) == 1
     assert store.add(retraction) == 0
@@ -379,18 +378,18 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> Non
     crowned = champion(record(problem, 2e-3), baseline=record(problem, 3e-3, role=Role.BASELINE), speedup=1.5)
     store.crown(crowned)
     store.add([record(problem, 1e-3), record(other, 5e-3, device=CPU)])
-    manifest = snapshots.take(store, "published", "code")
-    assert snapshots.take(store, "published", "code") == manifest, "nothing has changed"
-    with snapshots.as_of(url, manifest) as then:
+    manifest = snapshots.take(store, "code")
+    assert snapshots.take(store, "code") == manifest, "nothing has changed"
+    with snapshots.as_of(url, manifest.positions) as then:
         before = _all_of(then, problem, other)
         store.crown(champion(record(problem, 1e-4), "2026-02-01T00:00:00.000000+00:00"))
         store.add([record(problem, 1e-5), record(square(256))])
         store.add(Retraction(crowned.record.id))
         assert _all_of(then, problem, other) == before
-    later = snapshots.take(store, "published", "code")
+    later = snapshots.take(store, "code")
     assert later.number > manifest.number
     assert snapshots.manifest(store, manifest.number) == manifest
-    with snapshots.as_of(url, manifest) as again, snapshots.as_of(url, later) as now:
+    with snapshots.as_of(url, manifest.positions) as again, snapshots.as_of(url, later.positions) as now:
         assert _all_of(again, problem, other) == before
         assert _all_of(now, problem, other) == _all_of(store, problem, other) != before
     assert before[0] == crowned

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import io
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -25,7 +26,7 @@ from tuner.export import FORMATS, exported_files
 from tuner.lookup.asking import parse_key
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.responses import Reads, error_json, in_thread, is_local, service_of, tagged, working
+from tuner.service.responses import Reads, Serves, error_json, is_local, tagged
 from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
 from tuner.service.state import ANSWERS, Service
 
@@ -36,8 +37,8 @@ LARGEST_DIM = 2**31 - 1
 LONGEST_TEXT = 200
 #: Largest number of a row: a database counts in 64 bits.
 LARGEST_NUMBER = 2**62
-#: Problems of one request, and those that are answered before other requests have a turn.
-MOST_PROBLEMS, TURN = 1000, 10
+#: Problems of one request.
+MOST_PROBLEMS = 1000
 #: What words may tell instead.
 PROBLEM_KEYS = ("operation", "dims", "dtype", "layout", "precision", "epilogue")
 
@@ -186,12 +187,6 @@ def _sizes(dims: Dims) -> tuple[list[str], list[str]]:
 # --- answers -------------------------------------------
 
 
-async def view_of(request: Request, number: int | None) -> OpenSnapshot:
-    """The snapshot of a number; the present one without."""
-    cache = service_of(request).cache
-    return cache.present if number is None else await working(request, lambda: cache.view(number))
-
-
 def _marked(service: Service, view: OpenSnapshot, body: AnswerBody, counts: bool) -> tuple[bytes, bytes]:
     """An answer with what is no longer as it was then; and the same with its snapshot.
 
@@ -201,36 +196,33 @@ def _marked(service: Service, view: OpenSnapshot, body: AnswerBody, counts: bool
         body: The answer.
         counts: Whether the question counts as demand.
     """
-    if counts and body.tally is not None:
-        body.tally.hits[0] += 1
-    marks = {"retracted": service.cache.retraction(view, body.answer), "differs": view.differs}
-    marked = b"".join(b",%s" % json_bytes({name: mark})[1:-1] for name, mark in marks.items() if mark)
+    if counts:
+        service.cache.count(view, body.answer)
+    marks = service.cache.marks(view, body.answer)
+    marked = b",%s" % json_bytes(marks)[1:-1] if marks else b""
     return body.text + marked, b'%s,"snapshot":%d%s}' % (body.text, view.manifest.number, marked)
 
 
 @router.get("/best", summary="The kernel and config to use for a problem")
-async def best(request: Request, caller: Reads, question: AsQuery) -> Response:
+async def best(request: Request, service: Serves, caller: Reads, question: AsQuery) -> Response:
     """Answers as `tuner best --json` does, with the snapshot's number and without ages.
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
-    service, view = service_of(request), await view_of(request, question.snapshot)
-    asked = question.read()
+    number, asked, view = question.snapshot, question.read(), service.cache.present
+    view = view if number is None else await run_in_threadpool(service.cache.view, number)
     body = view.known(asked)
     if body is None:
-        # An answer by records takes a millisecond or two, one by a model several times that: those wait for
-        # each other only, one at a time.
-        limit = service.quick if view.is_quick(asked) else service.deep
-        body = await in_thread(limit, lambda: view.body(asked))
+        body = await anyio.to_thread.run_sync(view.body, asked, limiter=service.answering)
     ANSWERS.labels(body.answer.match).inc()
     answer, data = _marked(service, view, body, counts=is_local(request))
     return tagged(request, data, view.manifest.number, basis=answer)
 
 
 @router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
-async def best_of_many(request: Request, caller: Reads, questions: Questions) -> Response:
+def best_of_many(request: Request, service: Serves, caller: Reads, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
-    service, view = service_of(request), await view_of(request, questions.snapshot)
+    view = service.cache.view(questions.snapshot)
 
     def answer(question: dict[str, Any] | str) -> bytes:
         try:
@@ -240,32 +232,28 @@ async def best_of_many(request: Request, caller: Reads, questions: Questions) ->
         except (TunerError, ValidationError) as error:
             return json_bytes({"refused": error_json(error)})
 
-    answers: list[bytes] = []
-    for start in range(0, len(questions.problems), TURN):
-        some = questions.problems[start : start + TURN]
-        answers += await in_thread(service.deep, functools.partial(list, map(answer, some)))
-    body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, b",".join(answers))
+    answers = b",".join(map(answer, questions.problems))
+    body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, answers)
     return tagged(request, body, view.manifest.number)
 
 
 @router.get("/export", summary="The champion as files to take away")
-async def export(request: Request, caller: Reads, wanted: Annotated[ExportOfQuery, Query()]) -> Response:
+def export(
+    request: Request, service: Serves, caller: Reads, wanted: Annotated[ExportOfQuery, Query()]
+) -> Response:
     """The champion as source, binary, Python module or JSON, as `tuner export` writes it.
 
     One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.
     """
-    view, asked, catalogue = await view_of(request, wanted.snapshot), wanted.read(), builtin_now()
-
-    def made() -> dict[str, bytes]:
-        problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
-        try:
-            return exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
-        except EnvironmentTrouble as error:
-            if isinstance(error, StoreTrouble):
-                raise
-            raise InputError(f"this server cannot export it as {wanted.format}: {error}") from error
-
-    files, name = await working(request, made), wanted.file
+    view, asked, catalogue = service.cache.view(wanted.snapshot), wanted.read(), builtin_now()
+    problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
+    try:
+        files = exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
+    except StoreTrouble:
+        raise
+    except EnvironmentTrouble as error:
+        raise InputError(f"this server cannot export it as {wanted.format}: {error}") from error
+    name = wanted.file
     if name and name not in files:
         raise UnknownName("file of this export", name, list(files))
     name, data = (name, files[name]) if name else _as_one(files)
@@ -286,14 +274,3 @@ def _as_one(files: Mapping[str, bytes]) -> tuple[str, bytes]:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name), data)
     return f"{first.partition('.')[0]}.zip", packed.getvalue()
-
-
-@router.get("/snapshots/{number}", summary="What a snapshot rests on")
-async def snapshot(
-    request: Request, caller: Reads,
-    number: Annotated[int, Path(ge=1, le=LARGEST_NUMBER)] | Literal["latest"],
-) -> Response:  # fmt: skip
-    """The manifest of a snapshot by its number, or of the present one: `latest`."""
-    view = await view_of(request, None if number == "latest" else number)
-    data = json_bytes(view.manifest.to_json() | {"differs": view.differs})
-    return tagged(request, data, view.manifest.number)

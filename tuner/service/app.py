@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
 import sys
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import anyio.to_thread
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,8 +28,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
-from tuner.service.responses import REFUSALS, RULES, SAFE, Reads, failed, is_local, service_of, working
-from tuner.service.state import REQUESTS, SECONDS, Service, Settings, metrics_text
+from tuner.service.responses import REFUSALS, SAFE, Reads, Serves, is_local
+from tuner.service.state import REQUESTS, SECONDS, WORKING, Service, Settings, metrics_text
 from tuner.version import __version__
 
 router = APIRouter(tags=["machines"])
@@ -38,7 +45,7 @@ END_WITHIN_S = 5
 SWITCH_S = 0.0005
 #: Connections and requests at once; more are told to come back.
 MOST_AT_ONCE = 2000
-#: Methods that are heard; others are refused and counted as one.
+#: Methods that are counted by their names.
 METHODS = (*SAFE, "POST", "PUT", "PATCH", "DELETE")
 #: Headers of every response.
 HEADERS = {
@@ -56,33 +63,30 @@ _LOG = logging.getLogger("tuner.service.requests")
 
 
 @router.get("/healthz", summary="Is the server alive?")
-async def healthz() -> Response:
+async def healthz() -> dict[str, Any]:
     """200 as long as it answers at all."""
-    return JSONResponse({"ok": True, "version": __version__})
+    return {"ok": True, "version": __version__}
 
 
 @router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
-async def readyz(request: Request) -> Response:
+async def readyz(service: Serves, response: Response) -> dict[str, Any]:
     """200 if it has reached its database within the last minute."""
-    cache = service_of(request).cache
-    ready = time.monotonic() - cache.looked_s < NOT_READY_S
-    state = {"ready": ready, "snapshot": cache.present.manifest.number}
-    return JSONResponse(state, 200 if ready else 503)
+    ready = time.monotonic() - service.cache.looked_s < NOT_READY_S
+    response.status_code = 200 if ready else 503
+    return {"ready": ready, "snapshot": service.cache.present.manifest.number}
 
 
 @router.get("/openapi.json", summary="This description, for programs")
-async def openapi(request: Request, caller: Reads) -> Response:
+async def openapi(request: Request, caller: Reads) -> dict[str, Any]:
     """OpenAPI; /docs shows it to people."""
     app: FastAPI = request.app
-    return JSONResponse(app.openapi())
+    return app.openapi()
 
 
-@router.get("/metrics", summary="Figures for Prometheus")
-async def metrics(request: Request, caller: Reads) -> Response:
+@router.get("/metrics", summary="Figures for Prometheus", response_class=PlainTextResponse)
+def metrics(service: Serves, caller: Reads) -> Response:
     """Requests, answers, jobs, rows and the process itself, in Prometheus' text format."""
-    service = service_of(request)
-    text = await working(request, lambda: metrics_text(service.store, service.cache))
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(metrics_text(service.store, service.cache), media_type=CONTENT_TYPE_LATEST)
 
 
 # --- the guard -----------------------------------------
@@ -129,25 +133,17 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not heard; None if it is."""
-        if request.method not in METHODS:
-            return _refusal(405, "Refused", RULES[405])
-        host = request.headers.get("host", "")
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        status, kind, why = 403, "OtherOrigin", "a page of another site may not send requests here"
         if self._names is not None and name.casefold() not in self._names:
-            return _refusal(
-                421, "UnknownHost",
-                "this server is not called by that name; use the name that it was started with, or start it "
-                "with --allow-host NAME",
-            )  # fmt: skip
-        origin = request.headers.get("origin")
-        is_own = is_local(request) and (origin is None or origin.partition("://")[2] == host)
-        if not is_own and request.method not in SAFE:
-            return _refusal(403, "OtherOrigin", "a page of another site may not send requests here")
-        return None
-
-
-def _refusal(status: int, kind: str, why: str) -> Response:
-    return JSONResponse({"error": {"kind": kind, "message": why}}, status, {"connection": "close"})
+            status, kind = 421, "UnknownHost"
+            why = "this server is not called by that name; use its own, or start it with --allow-host NAME"
+        elif request.method in SAFE or (
+            is_local(request) and origin in (None, f"http://{host}", f"https://{host}")
+        ):
+            return None
+        return JSONResponse({"error": {"kind": kind, "message": why}}, status, {"connection": "close"})
 
 
 def _timely(scope: Scope, receive: Receive) -> Receive:
@@ -211,15 +207,24 @@ def create_app(service: Service) -> Guard:
     app = FastAPI(
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
         docs_url=None, redoc_url=None, openapi_url=None, max_body_size=MOST_BYTES, responses=REFUSALS,
+        lifespan=_lifespan,
     )  # fmt: skip
     for kind in (TunerError, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, failed)
+        app.add_exception_handler(kind, pages.failed)
     app.state.service = service
-    app.state.error_page = pages.error_page
-    app.include_router(router)
+    own = Path(__file__).parent / "static"
+    app.mount("/assets", StaticFiles(directory=own, packages=[("plotly", "package_data")]))
     for module in (answers, records, job_queue, pages, dashboard):
         app.include_router(module.router)
+    app.include_router(router)
     return Guard(app, service)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Bounds the threads, each of which may use a connection to the database."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = WORKING
+    yield
 
 
 class JsonLines(logging.Formatter):

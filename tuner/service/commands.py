@@ -14,7 +14,6 @@ from tuner.cli.formatting import print_json, show
 from tuner.cli.options import DEVICE, database_option, json_option
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.extras import remedy
-from tuner.service.pool import checked_cluster
 
 #: Packages without which there is no server.
 NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
@@ -39,9 +38,9 @@ NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette"
     "--cluster", default="", metavar="CLUSTER",
     help="Run jobs on a fleet: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md).",
 )  # fmt: skip
-@click.option("--tls-ca", type=click.Path(path_type=Path), help="With --cluster: the authority, PEM.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="With --cluster: the certificate, PEM.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="With --cluster: the private key, PEM.")
+@click.option("--tls-ca", type=click.Path(), help="With --cluster: the authority, PEM.")
+@click.option("--tls-cert", type=click.Path(), help="With --cluster: the certificate, PEM.")
+@click.option("--tls-key", type=click.Path(), help="With --cluster: the private key, PEM.")
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME",
     help="Answer requests to this host name, too; repeat for several.",
@@ -52,12 +51,13 @@ NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette"
     help="Believe a proxy on this machine about the client's address.",
 )  # fmt: skip
 @database_option
-def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Path, **settings: Any) -> None:
+def serve(no_jobs: bool, **settings: Any) -> None:
     """Serve answers, records, jobs and pages over HTTP.
 
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
     is given. Jobs run in processes of their own; they go on if the server ends, and the next one finds them.
     """
+    cluster = settings["cluster"]
     for extra, names in (("serve", NEEDED), ("fleet", ("distributed",) if cluster else ())):
         if missing := [name for name in names if find_spec(name) is None]:
             raise EnvironmentTrouble(
@@ -66,12 +66,16 @@ def serve(no_jobs: bool, cluster: str, tls_ca: Path, tls_cert: Path, tls_key: Pa
     path = settings["root_path"]
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {path!r}")
-    cluster, tls = checked_cluster(cluster, (tls_ca, tls_cert, tls_key), settings["db"])
+    if not re.fullmatch(r"(local|(tcp|tls)://.+|(slurm|pbs):.+)?", cluster):
+        forms = "local, tcp://HOST:8786, tls://HOST:8786, slurm:FILE.toml or pbs:FILE.toml"
+        raise InputError(f"a cluster is {forms}, got {cluster!r}; choose one of them")
+    files = {name: settings.pop(f"tls_{name}") for name in ("ca", "cert", "key")}
+    tls = tuple(f"--tls-{name}={path}" for name, path in files.items() if path)
     gc.disable()  # what is read until the server answers stays: looking through it takes a sixth of the start
     from tuner.service.app import run
     from tuner.service.state import Settings
 
-    run(Settings(**settings, jobs=not no_jobs, cluster=cluster, tls=tls))
+    run(Settings(**settings, jobs=not no_jobs, tls=tls))
 
 
 @click.group()
@@ -155,8 +159,7 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
         if file is not None and remove:
             pool.disallow(store, file)
         elif file is not None:
-            allowed = pool.allow(store, file)
-            click.echo(f"allowed: {allowed.path} ({len(allowed.covers)} files)", err=True)
+            click.echo(f"allowed: {file}, with {len(pool.allow(store, file))} sources", err=True)
         files = pool.allowed_json(store)
     if listed or as_json:
         rows = [(row["file"], row["digest"][:12], row["allowed_at"][:16]) for row in files]

@@ -6,15 +6,15 @@ import functools
 import threading
 
 import httpx
-from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi import APIRouter
+from fastapi.responses import Response
 
 from tuner.errors import NothingFound
 from tuner.results.objectives import TIME
 from tuner.results.record import OBJECTIVES_OF_STUDY, Role
 from tuner.search.optuna_bridge import Shown
-from tuner.service.responses import Reads, root_of, service_of, working
-from tuner.service.state import Service
+from tuner.service.pages import ReadPage
+from tuner.service.responses import root_of
 from tuner.store import listing
 from tuner.store.reading import Reader
 from tuner.study.starting import observed, that_count
@@ -62,25 +62,27 @@ def objectives_of(study: str) -> tuple[str, ...]:
 
 
 @router.get(f"{HOME}/study")
-async def study(request: Request, caller: Reads, name: str = "") -> Response:
+def study(page: ReadPage, name: str = "") -> Response:
     """Leads from the name of a study to its page."""
-    service = service_of(request)
-    number = await working(request, lambda: show(service.store, name, shown(service.settings.db)))
-    page = f"/studies/{number}" if number is not None else ""
-    return RedirectResponse(f"{root_of(request)}{HOME}/dashboard{page}", 303)
+    number = show(page.service.store, name, shown(page.service.settings.db))
+    return page.lead(f"{HOME}/dashboard" + (f"/studies/{number}" if number is not None else ""))
 
 
 @router.get(HOME)
 @router.get(f"{HOME}/{{path:path}}")
-async def dashboard(request: Request, caller: Reads, path: str = "") -> Response:
+def dashboard(page: ReadPage, path: str = "") -> Response:
     """Whatever of the dashboard is asked for by GET; it has no other methods here."""
-    service, home = service_of(request), f"{root_of(request)}{HOME}"
     if not path:
-        return RedirectResponse(f"{home}/dashboard", 303)
-    found = await working(request, lambda: _response(service, f"/{path}?{request.url.query}"))
-    headers = {name: found.headers[name] for name in HEADERS if name in found.headers}
+        return page.lead(f"{HOME}/dashboard")
+    home, studies = f"{root_of(page.request)}{HOME}", shown(page.service.settings.db)
+    with _OPENING:
+        if not studies.storage.get_all_studies() and not show_last(page.service.store, studies):
+            raise NothingFound("no study is kept in this database; tune something first")
+        client = _client(page.service.settings.db)
+    told = client.get(f"/{path}?{page.request.url.query}")
+    headers = {name: told.headers[name] for name in HEADERS if name in told.headers}
     has_paths = "html" in headers.get("content-type", "") or path.endswith(".js")
-    return Response(_placed(found.text, home) if has_paths else found.content, found.status_code, headers)
+    return Response(_placed(told.text, home) if has_paths else told.content, told.status_code, headers)
 
 
 def _placed(text: str, home: str) -> str:
@@ -91,16 +93,6 @@ def _placed(text: str, home: str) -> str:
         text = text.replace(own, own.replace("/", f"{home}/", 1))
     text = text.replace("${this.baseURL}/api", f"{home}/api")
     return text.replace('url_prefix:"/dashboard"', f'url_prefix:"{home}/dashboard"')
-
-
-def _response(service: Service, target: str) -> httpx.Response:
-    """What the dashboard answers to a GET."""
-    studies = shown(service.settings.db)
-    with _OPENING:
-        if not studies.storage.get_all_studies() and not show_last(service.store, studies):
-            raise NothingFound("no study is kept in this database; tune something first")
-        client = _client(service.settings.db)
-    return client.get(target)
 
 
 @functools.cache

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
 
 from tuner.declare import catalogue
-from tuner.declare.problem import check_sizes
 from tuner.errors import InputError, NothingFound, PlanError
 from tuner.lookup.stale import builtin_now
-from tuner.night.plan import Complaints, document_of, plan_of
+from tuner.night.plan import Complaints, Plan, document_of, plan_of
+from tuner.results.record import ProblemKey
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
-from tuner.service.pool import DevicePool, allowed_file, allowed_json, node
+from tuner.service.pool import DevicePool, allowed_json, check_allowed, node
 from tuner.service.records import After
-from tuner.service.responses import Follows, Submits, root_of, service_of, working
-from tuner.service.stored_jobs import Job
+from tuner.service.responses import Follows, Serves, Submits, root_of
+from tuner.service.state import Service
+from tuner.service.stored_jobs import JobRow
 from tuner.service.supervisor import queue
 from tuner.service.tokens import READ, Caller
 from tuner.store import Store
@@ -36,21 +36,21 @@ from tuner.store import Store
 router = APIRouter(prefix="/v1", tags=["jobs"])
 #: Seconds between two looks for events, event streams at once, and seconds that one lasts.
 LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
-#: Characters of a plan, and its problems.
-LONGEST_PLAN, MOST_PROBLEMS = 256 << 10, 10_000
+#: Characters of a plan.
+LONGEST_PLAN = 256 << 10
 #: How often a mark may stand in a plan; numbers of more than 20 digits, and more than 40 dots in a line.
 MOST_MARKS, TOO_LONG = {"[": 2000, "{": 2000, ".": 2000, ",": 10_000}, re.compile(r"[0-9_]{21}|(\.[^.\n]*){41}")
 #: Seconds and trials of a job, and how far off its deadline may be.
 LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(days=3650)
-#: Unfinished jobs, of one submitter and in all.
-MOST_OF_ONE, MOST_JOBS = 1000, 5000
+#: Unfinished jobs of one submitter.
+MOST_OF_ONE = 1000
 #: Of a job, what only this node uses.
 HIDDEN = ("same", "node", "process", "number")
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
 
 
-State = Annotated[Literal[jobs.STATES], Query(description="Only jobs of this state.")]  # type: ignore[valid-type]
+State = Annotated[Literal["", *jobs.STATES], Query(description="Only jobs of this state.")]  # type: ignore[valid-type]
 ManyJobs = Annotated[int, Query(ge=1, le=1000, description="Jobs of a page.")]
 
 
@@ -83,8 +83,8 @@ class NewJob(BaseModel):
 # --- submitted and cancelled ---------------------------
 
 
-def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple[Job, bool]:
-    """Checks a job and stores it.
+def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple[JobRow, bool]:
+    """Checks a job and stores it. A job for a problem is a plan of that problem alone.
 
     Returns:
         The job, or the equal one that is unfinished; and whether it is new.
@@ -95,19 +95,17 @@ def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple
     if (new.problem is None) == (not new.plan):
         raise InputError("a job has a problem or a plan, got both or neither; give the one or the other")
     deadline = _deadline(new.deadline) if new.deadline else ""
-    if new.problem is not None:
-        spec = pool.spec(new.device)
-        asked = _problem(store, new.problem, pool.targets(spec))
-    else:
-        asked, device = _plan(store, new.plan)
-        spec = pool.spec(new.device or ("" if pool.cluster else device))
-    asked |= {"seconds": new.seconds, "trials": new.trials}
-    same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
-    unfinished = jobs.unfinished_of(store)
-    if unfinished.get(submitter, 0) >= MOST_OF_ONE or sum(unfinished.values()) >= MOST_JOBS:
-        rule = f"there are up to {MOST_JOBS} unfinished jobs, {MOST_OF_ONE} of one submitter"
+    unfinished = [job for job in jobs.unfinished(store, node()) if job.submitter == submitter]
+    if len(unfinished) >= MOST_OF_ONE:
+        rule = f"there are up to {MOST_OF_ONE} unfinished jobs of one submitter"
         raise InputError(f"{rule}; wait until some have ended, or cancel some")
-    return jobs.submit(store, Job(asked, same, node(), submitter, spec, new.priority, deadline))
+    text = new.plan if new.problem is None else problem_plan(store, new.problem, new)
+    plan, asked = _plan(store, text)
+    spec = pool.spec(new.device or ("" if pool.cluster else plan.device))
+    asked |= {"kind": "plan" if new.problem is None else "problem", "seconds": new.seconds or plan.seconds}
+    same = hashlib.sha256(json.dumps([asked, spec, node()], sort_keys=True).encode()).hexdigest()
+    columns = {"asked": asked, "node": node(), "submitter": submitter, "device": spec, "deadline": deadline}
+    return jobs.submit(store, same, new.priority, **columns)
 
 
 def _deadline(when: datetime) -> str:
@@ -119,29 +117,24 @@ def _deadline(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _problem(store: Store, asked: ProblemOfJob, targets: Collection[str]) -> dict[str, Any]:
-    """A checked problem, written out in full, for which each of some targets has a kernel."""
-    file = allowed_file(store, asked.file) if asked.file else None
-    kernels = catalogue.from_file(file) if file else builtin_now()
-    if file and not asked.problem and not asked.operation:
+def problem_plan(store: Store, asked: ProblemOfJob, budget: NewJob) -> str:
+    """The plan of one problem; texts of JSON are texts of TOML, too."""
+    if asked.file:
+        check_allowed(store, asked.file)
+    kernels = catalogue.from_file(Path(asked.file)) if asked.file else builtin_now()
+    if asked.file and not asked.problem and not asked.operation:
         asked = asked.model_copy(update={"operation": kernels.kernels[-1].operation})
-    key, regime = asked.key(kernels), asked.checked_regime()
-    problem = key.of_operation(kernels.operation(key.operation))
-    check_sizes(problem)
-    for target in targets:
-        if not kernels.serving(problem, target, tuple(asked.kernels)):
-            raise InputError(
-                f"{key.operation} has no kernel for {target} that is for {problem}; choose another"
-            )
-    names = ("operation", "dtype", "layout", "precision")
-    full = {name: getattr(key, name) for name in names} | {"shape": key.dims, "regime": regime}
-    full |= {"kernels": asked.kernels, "file": str(file or ""), **problem.told_epilogue}
-    what = f"{key} {regime}".removesuffix(" cold")
-    return {"kind": "problem", "what": what, "problem": full, "files": [str(file)] if file else []}
+    key = asked.key(kernels)
+    values = {name: getattr(key, name) for name in ("operation", "dtype", "layout", "precision", "epilogue")}
+    values |= {"file": asked.file, "regime": asked.checked_regime(), "kernels": asked.kernels}
+    values |= {"seconds": budget.seconds, "trials": budget.trials}
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
+    sizes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in key.dims.items())
+    return "\n".join(["[[problems]]", *lines, f"set = {{{sizes}}}", "[watch]", "problems = 0", ""])
 
 
-def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
-    """A checked plan, and the device that it names."""
+def _plan(store: Store, text: str) -> tuple[Plan, dict[str, Any]]:
+    """A checked plan, and what is stored of it."""
     check_bounds(text)
     try:
         document, complaints = document_of(text, PLAN)
@@ -149,16 +142,18 @@ def _plan(store: Store, text: str) -> tuple[dict[str, Any], str]:
         plan = plan_of(document, Path("/nothing") / PLAN, complaints)
     except RecursionError:
         raise PlanError(f"{PLAN}: brackets of a plan nest a few levels deep; correct it") from None
-    if len(plan.items) > MOST_PROBLEMS:
-        rule = f"problems: a plan that is submitted has at most {MOST_PROBLEMS} problems"
-        raise complaints.about(("problems", 0), f"{rule}, got {len(plan.items)}; use fewer sizes, or split it")
     if plan.watch.rollback != "report":
         rule = "rollback: a plan that is submitted takes no champion back by itself; leave it out"
         raise complaints.about(("watch", "rollback"), rule)
     until = plan.until.isoformat("minutes") if plan.until is not None else ""
-    what = f"plan of {len(plan.items)} problem{'s' if len(plan.items) != 1 else ''}"
-    limits = {"plan_seconds": plan.seconds, "until": until}
-    return {"kind": "plan", "what": what, "plan": text, "files": files, **limits}, plan.device
+    asked: dict[str, Any] = {"plan": text, "files": files, "until": until}
+    asked["what"] = f"plan of {len(plan.items)} problems"
+    if len(plan.items) == 1 and not plan.surveys:
+        (item,) = plan.items
+        key = ProblemKey.of(item.problem)
+        what = f"{key} {item.regime}".removesuffix(" cold")
+        asked |= {"what": what, "problem": key.as_keys() | {"regime": item.regime}}
+    return plan, asked
 
 
 def check_bounds(text: str) -> None:
@@ -182,27 +177,25 @@ def _files(store: Store, document: Mapping[str, Any], complaints: Complaints) ->
     for kind, key in (("problems", "file"), ("surveys", "file"), ("surveys", "shapes")):
         tables = document.get(kind)
         for index, table in enumerate(tables if isinstance(tables, list) else []):
-            file = table.get(key) if isinstance(table, dict) else None
-            with complaints.noting((kind, index, key), f"{key}: "):
-                if file is not None and str(allowed_file(store, str(file))) != file:
-                    raise InputError(f"a plan that is submitted names a file by its whole path, got {file!r}")
-            files += [file] if file is not None else []
+            if isinstance(table, dict) and key in table:
+                files.append(str(table[key]))
+                with complaints.noting((kind, index, key), f"{key}: "):
+                    check_allowed(store, files[-1])
     complaints.check()
     return files
 
 
-def cancel(store: Store, job_id: str) -> Job:
+def cancel(store: Store, job_id: str) -> JobRow:
     """Cancels a job: one that waits ends at once, one that runs keeps what it has measured.
 
     Raises:
         NothingFound: There is no such job.
         InputError: It has ended.
     """
-    job = job_of(store, job_id)
-    is_changed = (
-        jobs.change(store, job.id, [jobs.QUEUED], jobs.CANCELLED, "cancelled while it waited")
-        or jobs.change(store, job.id, [jobs.RUNNING], jobs.STOPPING, "cancelled")
-    )  # fmt: skip
+    is_changed = job_of(store, job_id) and (
+        jobs.change(store, job_id, [jobs.QUEUED], jobs.CANCELLED, "cancelled while it waited")
+        or jobs.change(store, job_id, [jobs.RUNNING], jobs.STOPPING, "cancelled")
+    )
     job = job_of(store, job_id)
     if not is_changed and job.state != jobs.STOPPING:
         raise InputError(f"a job can be cancelled until it ends, job {job.id} is {job.state}")
@@ -212,7 +205,7 @@ def cancel(store: Store, job_id: str) -> Job:
 # --- looked at -----------------------------------------
 
 
-def job_of(store: Store, job_id: str, caller: Caller | None = None) -> Job:
+def job_of(store: Store, job_id: str, caller: Caller | None = None) -> JobRow:
     """The job of an id.
 
     Args:
@@ -230,137 +223,116 @@ def job_of(store: Store, job_id: str, caller: Caller | None = None) -> Job:
     return job
 
 
-def jobs_page(
-    store: Store, state: str | None, before: int, limit: int, submitter: str | None = None
-) -> dict[str, Any]:
+def jobs_page(store: Store, state: str, before: int, limit: int, submitter: str = "") -> dict[str, Any]:
     """A page of jobs, of one submitter or of all, latest first, with places in the queue, and counts."""
     latest = jobs.latest(store, [state] if state else [], limit + 1, before, submitter)
-    places = places_of(store)
-    page = [job_json(job, places) | {"report": None} for job in latest[:limit]]
+    page = [job | {"report": None} for job in jobs_json(store, *latest[:limit])]
     more = latest[limit - 1].number if len(latest) > limit else None
     return {"jobs": page, "counts": jobs.counts(store), "next": more}
 
 
-def places_of(store: Store) -> dict[str, int]:
-    """Id of a job that waits -> its place in the queue, from 1."""
-    return {job.id: place for place, job in enumerate(queue(store), 1)}
-
-
-def job_json(job: Job, places: Mapping[str, int] = {}) -> dict[str, Any]:
-    """A job as a JSON object, with its place in the queue; null for what is not yet."""
-    keys = {name: value for name, value in vars(job).items() if name not in HIDDEN}
-    keys |= {name: keys[name] or None for name in ("deadline", "progress", "started_at", "ended_at")}
-    return keys | {"what": job.asked.get("what", job.asked["kind"]), "position": places.get(job.id)}
+def jobs_json(store: Store, *rows: JobRow) -> list[dict[str, Any]]:
+    """Jobs as JSON objects, with their places in the queue and their champions; null for what is not yet."""
+    places = {job.id: place for place, job in enumerate(queue(store), 1)}
+    told = []
+    for job in rows:
+        keys = {name: value for name, value in job._mapping.items() if name not in HIDDEN}
+        keys |= {name: keys[name] or None for name in ("deadline", "progress", "started_at", "ended_at")}
+        problems = (job.report or {}).get("problems", [])
+        champion = problems[0]["after"] if len(problems) == 1 else None
+        told.append(keys | {"what": job.asked["what"], "position": places.get(job.id), "champion": champion})
+    return told
 
 
 # --- routes --------------------------------------------
 
 
-@router.post("/jobs", status_code=202, summary="Submits a job")
-async def submit_one(request: Request, caller: Submits, job: NewJob) -> Response:
-    """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
-    stored, new = await submitted(request, job, caller)
-    headers = {"location": f"{root_of(request)}/v1/jobs/{stored.id}"}
-    return JSONResponse(job_json(stored) | {"new": new}, 202 if new else 200, headers)
-
-
-async def submitted(request: Request, job: NewJob, caller: Caller) -> tuple[Job, bool]:
+def submitted(service: Service, job: NewJob, caller: Caller) -> tuple[JobRow, bool]:
     """Checks and stores a job, and has it started."""
-    service = service_of(request)
-    stored = await working(request, lambda: submit(service.store, service.pool, job, caller.name))
+    stored = submit(service.store, service.pool, job, caller.name)
     service.wake()
     return stored
 
 
-async def cancelled(request: Request, job_id: str) -> Job:
+def cancelled(service: Service, job_id: str) -> JobRow:
     """Cancels a job."""
-    service = service_of(request)
-    job = await working(request, lambda: cancel(service.store, job_id))
+    job = cancel(service.store, job_id)
     service.wake()
     return job
 
 
+@router.post("/jobs", status_code=202, summary="Submits a job")
+def submit_one(
+    request: Request, response: Response, service: Serves, caller: Submits, job: NewJob
+) -> dict[str, Any]:
+    """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
+    stored, new = submitted(service, job, caller)
+    response.headers["location"] = f"{root_of(request)}/v1/jobs/{stored.id}"
+    response.status_code = 202 if new else 200
+    return jobs_json(service.store, stored)[0] | {"new": new}
+
+
 @router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
-async def listing(
-    request: Request, caller: Follows, state: State | None = None, before: After = 0, limit: ManyJobs = 100
-) -> Response:
+def listing(
+    service: Serves, caller: Follows, state: State = "", before: After = 0, limit: ManyJobs = 100
+) -> dict[str, Any]:
     """Queued jobs have their position. `next` is the `before` of the next page, null after the last."""
-    store = service_of(request).store
-    only = None if caller.may(READ) else caller.name
-    return JSONResponse(await working(request, lambda: jobs_page(store, state, before, limit, only)))
+    return jobs_page(service.store, state, before, limit, "" if caller.may(READ) else caller.name)
 
 
 @router.get("/jobs/{job_id}", summary="A job: state, progress, report")
-async def one(request: Request, caller: Follows, job_id: str) -> Response:
+def one(service: Serves, caller: Follows, job_id: str) -> dict[str, Any]:
     """Everything about a job; the report is what the command printed."""
-    store = service_of(request).store
-    job = await working(request, lambda: job_json(job_of(store, job_id, caller), places_of(store)))
-    return JSONResponse(job)
+    return jobs_json(service.store, job_of(service.store, job_id, caller))[0]
 
 
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
-async def cancel_one(request: Request, caller: Submits, job_id: str) -> Response:
+def cancel_one(service: Serves, caller: Submits, job_id: str) -> dict[str, Any]:
     """A job that waits ends at once, one that runs is interrupted in an orderly way."""
-    return JSONResponse(job_json(await cancelled(request, job_id)))
-
-
-async def _counted(request: Request) -> AsyncIterator[None]:
-    """Counts a stream as long as it is open.
-
-    Raises:
-        HTTPException: As many are open as may be.
-    """
-    service = service_of(request)
-    if service.streams >= MOST_STREAMS:
-        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
-        raise HTTPException(503, why, {"retry-after": "5"})
-    service.streams += 1
-    try:
-        yield
-    finally:
-        service.streams -= 1
+    return jobs_json(service.store, cancelled(service, job_id))[0]
 
 
 @router.get(
-    "/jobs/{job_id}/events", summary="What happens to a job, as it happens", dependencies=[Depends(_counted)],
+    "/jobs/{job_id}/events", summary="What happens to a job, as it happens",
     responses={200: {"content": {"text/event-stream": {}}}},
 )  # fmt: skip
 async def events(
-    request: Request, caller: Follows, job_id: str,
+    service: Serves, caller: Follows, job_id: str,
     last_event_id: Annotated[str, Header(max_length=20, description="Only what came after this event.")] = "",
 ) -> Response:  # fmt: skip
     """Server-sent events: `state` and `progress`, with the id of the last state. The stream ends with the job.
 
     After a broken connection, browsers ask for what came after the last event that they have.
     """
-    store = service_of(request).store
-    job = await working(request, lambda: job_of(store, job_id, caller))
+    if service.streams >= MOST_STREAMS:
+        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
+        raise HTTPException(503, why, {"retry-after": "5"})
+    job = await run_in_threadpool(job_of, service.store, job_id, caller)
     after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
-    return EventSourceResponse(_events(request, job, after), ping=15)
+    return EventSourceResponse(_events(service, job, after), ping=15)
 
 
-def _news(store: Store, job: Job, after: int) -> tuple[Job, Sequence[Any]]:
-    """A job as it is, and then its events after one of them: the last of all is stored with its state."""
-    return job_of(store, job.id), jobs.events(store, job, after)
-
-
-async def _events(request: Request, job: Job, after: int) -> AsyncIterator[ServerSentEvent]:
-    store, progress = service_of(request).store, job.progress if job.ended_at else {}
-    for _ in range(int(STREAM_S / LOOK_EVERY_S)):
-        job, events = await working(request, functools.partial(_news, store, job, after))
-        if job.progress != progress:
-            progress = job.progress
-            yield ServerSentEvent(json.dumps(progress), event="progress", id=str(after))
-        for event in events:
-            after, data = event.number, event.said | {"at": event.at, "state": event.kind}
-            yield ServerSentEvent(json.dumps(data), event="state", id=str(after))
-        if job.ended_at:
-            return
-        await asyncio.sleep(LOOK_EVERY_S)
+async def _events(service: Service, job: JobRow, after: int) -> AsyncIterator[ServerSentEvent]:
+    progress = job.progress if job.ended_at else {}
+    service.streams += 1
+    try:
+        for _ in range(int(STREAM_S / LOOK_EVERY_S)):
+            # The job before its events: the last of them is stored with its state.
+            job = await run_in_threadpool(job_of, service.store, job.id)
+            if job.progress != progress:
+                progress = job.progress
+                yield ServerSentEvent(json.dumps(progress), event="progress", id=str(after))
+            for event in await run_in_threadpool(jobs.events, service.store, job, after):
+                after, data = event.number, event.said | {"at": event.at, "state": event.kind}
+                yield ServerSentEvent(json.dumps(data), event="state", id=str(after))
+            if job.ended_at:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+    finally:
+        service.streams -= 1
 
 
 @router.get("/allowed", summary="Kernel files that jobs may name")
-async def allowed_files(request: Request, caller: Submits) -> Response:
+def allowed_files(service: Serves, caller: Submits) -> dict[str, Any]:
     """What the operator has allowed on this node."""
-    store = service_of(request).store
-    return JSONResponse({"allowed": await working(request, lambda: allowed_json(store))})
+    return {"allowed": allowed_json(service.store)}

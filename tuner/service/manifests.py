@@ -1,13 +1,13 @@
 """Snapshots: numbered manifests of what answers rest on, and a store as it was at one of them.
 
-A manifest tells the last row of each table that answers rest on. Rows are only ever added, so the rows up to
-there are the same at any later time.
+A manifest is a row: its ``number`` in this database, when it was made, ``positions`` and ``code``. Positions
+tell the last row of each table that answers rest on. Rows are only ever added, so the rows up to there are the
+same at any later time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,32 +16,7 @@ from tuner.results.record import ProblemKey, utc_now
 from tuner.store import Store, opening, rows, tables
 from tuner.store.reading import Reader
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """What the answers of a snapshot rest on.
-
-    Attributes:
-        number: Its number in this database.
-        made_at: ISO 8601, UTC.
-        positions: Table -> number of its last row.
-        published: Digest of the published results and models.
-        code: Version of tile-tuner, and a digest of the kernels' files.
-    """
-
-    number: int
-    made_at: str
-    positions: Mapping[str, int]
-    published: str
-    code: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The manifest as a JSON object."""
-        positions = {name.removeprefix("tuner_"): last for name, last in self.positions.items()}
-        return {
-            "snapshot": self.number, "made_at": self.made_at, **positions, "published": self.published,
-            "code": self.code,
-        }  # fmt: skip
+Manifest = sa.Row[Any]
 
 
 def positions(store: Reader) -> dict[str, int]:
@@ -50,35 +25,33 @@ def positions(store: Reader) -> dict[str, int]:
         return rows.positions(connection)
 
 
-def take(store: Store, published: str, code: str) -> Manifest:
+def take(store: Store, code: str) -> Manifest:
     """The snapshot of what is there now: the last one if nothing has changed since, else a new one.
 
     Writers take turns, so no row before the last one can appear afterwards.
 
     Args:
         store: The store.
-        published: Digest of the published results and models.
-        code: Version of the code.
+        code: Digest of the files that answers rest on.
 
     Raises:
         StoreTrouble: The database cannot be written.
     """
     of = tables.snapshots
     with store.writing() as connection:
-        basis = {"positions": rows.positions(connection), "published": published, "code": code}
+        now = rows.positions(connection)
         last = connection.execute(sa.select(of).order_by(of.c.number.desc()).limit(1)).one_or_none()
-        if last is not None and all(last._mapping[name] == value for name, value in basis.items()):
-            return Manifest(**last._mapping)
-        row = basis | {"made_at": utc_now()}
-        return Manifest(**connection.execute(sa.insert(of).values(**row).returning(of)).one()._mapping)
+        if last is not None and (last.positions, last.code) == (now, code):
+            return last
+        row = {"positions": now, "code": code, "published": "", "made_at": utc_now()}
+        return connection.execute(sa.insert(of).values(**row).returning(of)).one()
 
 
 def manifest(store: Reader, number: int) -> Manifest | None:
     """A snapshot by its number; None if there is none."""
     of = tables.snapshots
     with store.reading() as connection:
-        row = connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
-        return Manifest(**row._mapping) if row is not None else None
+        return connection.execute(sa.select(of).where(of.c.number == number)).one_or_none()
 
 
 def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey] | None:
@@ -94,7 +67,7 @@ def changed_problems(store: Reader, before: Mapping[str, int]) -> set[ProblemKey
         return set(map(rows.problem_of, connection.execute(changed)))
 
 
-def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> Store:
+def as_of(url: str, positions: Mapping[str, int], patience_s: float = 30.0) -> Store:
     """Opens a database, for reading, as it was at a snapshot.
 
     Temporary views of the connection, which have the names of the tables, end at the snapshot's last rows. Both
@@ -102,14 +75,13 @@ def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> Store:
 
     Args:
         url: The database.
-        manifest: The snapshot.
+        positions: Those of the snapshot.
         patience_s: Seconds to wait for another process that writes.
 
     Raises:
         StoreTrouble: The database cannot be used.
     """
     parts = opening.parsed(url)
-    where = parts.render_as_string(hide_password=True)
     engine = opening.make_engine(parts, read_only=True, patience_s=patience_s)
     server = engine.dialect.name == "postgresql"
 
@@ -120,13 +92,11 @@ def as_of(url: str, manifest: Manifest, patience_s: float = 30.0) -> Store:
             cursor.execute("SELECT quote_ident(current_schema())")
             schema = cursor.fetchone()[0]
         for table in rows.ANSWERING:
-            last = int(manifest.positions.get(table.name, 0))
-            cursor.execute(
-                f"CREATE TEMP VIEW {table.name} AS SELECT * FROM {schema}.{table.name} WHERE number <= {last}"
-            )
+            rest = f"SELECT * FROM {schema}.{table.name} WHERE number <= {positions.get(table.name, 0)}"
+            cursor.execute(f"CREATE TEMP VIEW {table.name} AS {rest}")
         cursor.close()
         if server:
             connection.commit()
 
     sa.event.listen(engine, "connect", connected)
-    return Store(engine, where)
+    return Store(engine, parts.render_as_string(hide_password=True))

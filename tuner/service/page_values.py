@@ -15,8 +15,7 @@ from tuner.night import stored
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.service import stored_jobs as jobs
-from tuner.service.job_queue import job_json
-from tuner.service.records import known_record
+from tuner.service.job_queue import jobs_json
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
 from tuner.store import listing, watched
@@ -30,9 +29,14 @@ EVENTS = 6
 LATEST, WANTED, FASTEST, MOST_TRIALS = 20, 5, 20, 3000
 #: Operations of ``kernels/limits``, which measure what a device can do -> what they are a limit of.
 LIMITS = {"read": "gbps", "copy": "gbps", "multiply_add": "tflops"}
-
-
-# --- what is known -------------------------------------
+#: What problems may be sorted by -> its value in a row. The largest come first, but problems by their words.
+ORDERS: Mapping[str, Any] = {
+    "crowned": lambda row: row["crowned_at"] or "",
+    "problem": lambda row: (row["operation"], row["dtype"], [*row["shape"].values()]),
+    "ratio": lambda row: (row["champion"] or {}).get("speedup") or 0.0,
+    "time": lambda row: (row["champion"] or {}).get("time_s") or 0.0,
+    "records": lambda row: row["records"],
+}
 
 
 def places(view: OpenSnapshot, device: str = "") -> list[Reign]:
@@ -52,95 +56,7 @@ def present(known: Iterable[Reign]) -> list[Champion]:
     return [place.champion for place in known if place.champion is not None]
 
 
-def record_values(view: OpenSnapshot, record_id: str) -> dict[str, Any]:
-    """The page of a record; see `known_record`."""
-    record, retraction = known_record(view, record_id)
-    link = link_json(record.problem, record.device.name, record.regime)
-    return {"record": record, "fields": listing.record_json(record, retraction), "link": link}
-
-
-def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, regime: str) -> list[Record]:
-    """The last records of a problem on a device, of the database and published, in order of measurement."""
-    records = {record.id: record for record in listing.trials(view.store, problem, device, regime, MOST_TRIALS)}
-    for result in view.snapshot.standing(problem.operation, (device.kind, device.name)):
-        champion = result.champion.record
-        if (champion.problem, champion.regime) == (problem, regime):
-            for record in (champion, result.champion.baseline, *result.runners_up):
-                if record is not None:
-                    records.setdefault(record.id, record)
-    return sorted(records.values(), key=lambda record: record.measured_at)
-
-
-def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:
-    """GB/s of reading, else of copying, and TFLOPS of multiply-adds: measured here, else published."""
-    limits: dict[str, float] = {}
-    for operation, unit in LIMITS.items():
-        wanted = Selection(operation=operation, device=device.name)
-        latest = listing.latest(view.store, wanted, 500, only=[Outcome.MEASURED.value])
-        if latest and unit not in limits:
-            limits[unit] = max(getattr(record, unit) for _, record in latest)
-    path = tuned_folder() / slug(device.name) / "limits.toml"
-    return (tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | limits
-
-
-# --- pages ---------------------------------------------
-
-
-def overview_values(service: Service) -> dict[str, Any]:
-    """The first page."""
-    view, pool = service.cache.present, service.pool
-
-    def known() -> tuple[Any, ...]:
-        devices = _measured_devices(view)
-        champions = present(places(view, devices[0]["name"])) if devices else []
-        figures = required("figures").of_champions(champions, None) if champions else []
-        crowned = sorted(reigns(view.store), key=lambda place: place.history[-1].crowned_at, reverse=True)
-        return list(map(reign_json, crowned[:LATEST])), devices, figures
-
-    latest, devices, figures = view.snapshot.once((ANSWER, "overview"), known)
-    here = set() if pool.is_elsewhere else {named[0].info.name for named in pool.devices.values()}
-    running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
-    events = stored.events(service.store, limit=EVENTS)
-    nights = [event.data for event in events if event.event == stored.ENDED]
-    return {
-        "latest": latest, "devices": devices, "here_devices": here, "figures": figures,
-        "device_names": list(dict.fromkeys([*(device["name"] for device in devices), *here])),
-        "running": [job_json(job) for job in running], "wanted": wanted_rows(service)[:WANTED],
-        "queued": jobs.counts(service.store)[jobs.QUEUED], "night": nights[-1] if nights else None,
-    }  # fmt: skip
-
-
-def _measured_devices(view: OpenSnapshot) -> list[dict[str, Any]]:
-    """The devices with counts, those with the most problems tuned first."""
-    rows, infos = listing.problems(view.store), view.snapshot.devices()
-    devices = []
-    for name, kind in sorted(
-        {info.name: info.kind for info in [*infos, *(row.device for row in rows)]}.items()
-    ):
-        ratios = [champion.speedup for champion in present(places(view, name))]
-        devices.append(
-            {
-                "name": name, "kind": kind, "tuned": len(ratios), "compared": sum(map(bool, ratios)),
-                "ahead": sum(ratio > 1 for ratio in ratios),
-                "records": sum(row.records for row in rows if row.device.name == name),
-            }
-        )  # fmt: skip
-    return sorted(devices, key=lambda device: (-device["tuned"], -device["records"]))
-
-
-#: What problems may be sorted by -> its value in a row. The largest come first; words by their first letters.
-ORDERS: Mapping[str, Any] = {
-    "crowned": lambda row: row["crowned_at"] or "",
-    "problem": lambda row: (
-        [-ord(letter) for letter in f"{row['operation']} {row['dtype']}"] + [*row["shape"].values()]
-    ),
-    "ratio": lambda row: (row["champion"] or {}).get("speedup") or 0.0,
-    "time": lambda row: (row["champion"] or {}).get("time_s") or 0.0,
-    "records": lambda row: row["records"],
-}
-
-
-def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str) -> list[dict[str, Any]]:
+def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str = "") -> list[dict[str, Any]]:
     """The problems that were measured or published, with their champions."""
     rows: dict[Any, dict[str, Any]] = {}
     for place in places(view):
@@ -156,7 +72,44 @@ def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str) -> list[dict[
         for (problem, _, name, regime), row in rows.items()
         if wanted.has(problem) and wanted.regime in ("", regime) and device in ("", name.casefold())
     ]
-    return sorted(fitting, key=ORDERS.get(sort, ORDERS["crowned"]), reverse=True)
+    return sorted(fitting, key=ORDERS.get(sort, ORDERS["crowned"]), reverse=sort != "problem")
+
+
+def overview_values(service: Service) -> dict[str, Any]:
+    """The first page."""
+    view, pool = service.cache.present, service.pool
+
+    def known() -> tuple[Any, ...]:
+        rows = problem_rows(view, Selection())
+        devices = _devices(rows)
+        champions = present(places(view, devices[0]["name"])) if devices else []
+        return rows[:LATEST], devices, required("figures").of_champions(champions, None) if champions else []
+
+    latest, devices, figures = view.snapshot.once((ANSWER, "overview"), known)
+    here = [] if pool.is_elsewhere else [device.info.name for device in pool.devices.values()]
+    running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
+    events = stored.events(service.store, limit=EVENTS)
+    nights = [event.data for event in events if event.event == stored.ENDED]
+    return {
+        "latest": latest, "devices": devices, "here_devices": here, "figures": figures,
+        "device_names": list(dict.fromkeys([*(device["name"] for device in devices), *here])),
+        "running": jobs_json(service.store, *running), "wanted": wanted_rows(service)[:WANTED],
+        "queued": jobs.counts(service.store)[jobs.QUEUED], "night": nights[-1] if nights else None,
+    }  # fmt: skip
+
+
+def _devices(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The devices of problems with counts, those with the most problems tuned first."""
+    devices: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        empty = {"name": row["device"], "tuned": 0, "compared": 0, "ahead": 0, "records": 0}
+        counts = devices.setdefault(row["device"], empty)
+        speedup = (row["champion"] or {}).get("speedup") or 0.0
+        counts["tuned"] += row["champion"] is not None
+        counts["compared"] += speedup > 0
+        counts["ahead"] += speedup > 1
+        counts["records"] += row["records"]
+    return sorted(devices.values(), key=lambda device: (-device["tuned"], -device["records"]))
 
 
 def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -> dict[str, Any]:
@@ -168,39 +121,39 @@ def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -
     place = next((one for one in places(view, device.name) if one.place[::3] == (problem, asked.regime)), None)
     records = _records_of(view, problem, device, asked.regime)
     origin = next((record.origin for record in records if record.origin), "")
+    timed = [record for record in records if record.measurement.outcome is Outcome.MEASURED]
     champion = place.champion if place else None
-    timed = [
-        record
-        for record in records
-        if record.role is not Role.BASELINE and record.measurement.outcome is Outcome.MEASURED
-    ]
-    library_s = [record.measurement.time_s for record in records if record.role is Role.BASELINE]
     return {
-        "key": problem, "answer": answer.to_json(), "library_s": min(filter(None, library_s), default=None),
+        "key": problem, "answer": answer.to_json(), "left_out": len(records) >= MOST_TRIALS,
         "history": [champion_json(place, one) for one in place.history[::-1]] if place else [],
         "figures": required("figures").of_records(str(problem), records, champion) if records else [],
-        "left_out": len(records) >= MOST_TRIALS,
-        "fastest": sorted(timed, key=lambda record: record.measurement.time_s or 0.0)[:FASTEST],
-        "asked": link_json(problem, device.name, asked.regime), "command": tune_command(question, origin),
+        "fastest": sorted(
+            (record for record in timed if record.role is not Role.BASELINE),
+            key=lambda record: record.measurement.time_s or 0.0,
+        )[:FASTEST],
+        "asked": problem.as_keys() | {"device": device.name, "regime": asked.regime},
+        "command": tune_command(question, origin),
         "study": next((record.study for record in reversed(records) if record.study), ""),
         "job_device": "" if origin else service.pool.spec_of(device.name),
     }  # fmt: skip
 
 
-def link_json(problem: ProblemKey, device: str, regime: str) -> dict[str, Any]:
-    """A problem on a device, as lists have it and the filter ``question`` takes it."""
-    return {
-        "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype, "layout": problem.layout,
-        "precision": problem.precision, **problem.told_epilogue, "regime": regime, "device": device,
-    }  # fmt: skip
+def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, regime: str) -> list[Record]:
+    """The last records of a problem on a device, of the database and published, in order of measurement."""
+    records = {record.id: record for record in listing.trials(view.store, problem, device, regime, MOST_TRIALS)}
+    for result in view.snapshot.standing(problem.operation, (device.kind, device.name)):
+        champion = result.champion.record
+        if (champion.problem, champion.regime) == (problem, regime):
+            for record in filter(None, (champion, result.champion.baseline, *result.runners_up)):
+                records.setdefault(record.id, record)
+    return sorted(records.values(), key=lambda record: record.measured_at)
 
 
 def device_values(service: Service, name: str) -> dict[str, Any]:
     """The page of a device."""
     view, offered = service.cache.present, service.pool.devices
-    own = [device.info for named in offered.values() for device in named]
-    known = [*own, *view.snapshot.devices()]
-    info = completed_device(offered[name][0].info if name in offered else name, known)
+    known = [*(device.info for device in offered.values()), *view.snapshot.devices()]
+    info = completed_device(offered[name].info if name in offered else name, known)
 
     def measured() -> dict[str, Any]:
         limits, crowned = _limits(view, info), [one for one in places(view, info.name) if one.champion]
@@ -209,10 +162,22 @@ def device_values(service: Service, name: str) -> dict[str, Any]:
             reign_json(one) | {"compiled": champion.record.measurement.compiled}
             for one, champion in zip(crowned, present(crowned), strict=True)
         ]
-        rows.sort(key=lambda row: (row["operation"], [*row["shape"].values()]))
+        rows.sort(key=ORDERS["problem"])
         return {"champions": rows, "figures": figures, "has_limits": len(limits) == 2}
 
     return {"info": info} | view.snapshot.once((ANSWER, "device", info.name), measured)
+
+
+def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:
+    """GB/s of reading, else of copying, and TFLOPS of multiply-adds: measured here, else published."""
+    limits: dict[str, float] = {}
+    for operation, unit in LIMITS.items():
+        wanted = Selection(operation=operation, device=device.name)
+        latest = listing.latest(view.store, wanted, 500, only=[Outcome.MEASURED.value])
+        if latest and unit not in limits:
+            limits[unit] = max(getattr(record, unit) for _, record in latest)
+    path = tuned_folder() / slug(device.name) / "limits.toml"
+    return (tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | limits
 
 
 def wanted_rows(service: Service) -> list[dict[str, Any]]:

@@ -1,55 +1,57 @@
-"""Pages for people: overview, problems, devices, jobs with their forms, login; and files that pages need."""
+"""Pages for people: overview, problems, devices, jobs with their forms, login, errors."""
 
 from __future__ import annotations
 
 import functools
-import gzip
 import importlib.metadata
+import secrets
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 import jinja2
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Depends, Form, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from markupsafe import Markup
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from tuner.declare.catalogue import kernels_json
 from tuner.declare.problem import worded
-from tuner.errors import NothingFound, TunerError
+from tuner.errors import TunerError
 from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, clock, duration
 from tuner.service import job_queue
 from tuner.service import stored_jobs as jobs
-from tuner.service.answers import AsQuery, QuestionBody, Text, view_of
+from tuner.service.answers import AsQuery, Text
 from tuner.service.page_values import (
     ORDERS,
     device_values,
-    link_json,
     overview_values,
     problem_rows,
     problem_values,
-    record_values,
     wanted_rows,
 )
-from tuner.service.records import After, Selected
-from tuner.service.responses import Reads, Submits, checked, complaint, root_of, service_of, status_of, working
+from tuner.service.records import After, Selected, known_record
+from tuner.service.responses import Reads, Serves, Submits, checked, error_json, root_of, status_of
 from tuner.service.snapshots import json_bytes
-from tuner.service.tokens import COOKIE, LASTS_S, READ, SUBMIT, Caller
+from tuner.service.state import Service
+from tuner.service.tokens import COOKIE, LASTS_S, READ, SECRET_BYTES, SUBMIT, Caller, digest_of
+from tuner.store import listing
 from tuner.version import __version__
 
 router = APIRouter(include_in_schema=False)
 #: Rows of a page, wanted problems, and events and problems of one job that are shown.
 ROWS, WANTED, EVENTS, PROBLEMS = 100, 200, 100, 500
+#: Seconds after which a client should try again what the database or a device refused.
+RETRY_AFTER_S = 5
+#: Who is not known.
+NOBODY = Caller("", frozenset())
 TITLES = {404: "Not found", 401: "Log in", 403: "Not allowed", 422: "That cannot be asked", 503: "Not now"}
-#: Files that pages need -> media type.
-MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-FOLDER = Path(__file__).parent
 
 
 # --- rendering -----------------------------------------
@@ -71,11 +73,6 @@ def lasted(job: Mapping[str, Any]) -> str:
         return "-"
     ended = datetime.fromisoformat(job["ended_at"]) if job["ended_at"] else datetime.now(UTC)
     return clock((ended - datetime.fromisoformat(job["started_at"])).total_seconds())
-
-
-def result_of(job: jobs.Job) -> Mapping[str, Any] | None:
-    """The champion that a job for one problem reported."""
-    return job.report if isinstance(job.report, dict) and "kernel" in job.report else None
 
 
 def problem_words(row: Mapping[str, Any]) -> str:
@@ -105,7 +102,7 @@ FILTERS = {
 @functools.cache
 def templates() -> jinja2.Environment:
     """The templates of pages."""
-    loader = jinja2.FileSystemLoader(FOLDER / "templates")
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= FILTERS
     environment.globals |= {"version": __version__, "plotly": importlib.metadata.version("plotly")}
@@ -113,180 +110,163 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def page(
-    request: Request, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200,
-    headers: Mapping[str, str] | None = None,
-) -> Response:  # fmt: skip
-    """A page.
+@dataclass(frozen=True)
+class Page:
+    """Renders pages for one request.
 
-    Args:
+    Attributes:
         request: What is asked.
-        template: Name of the template, without its ending.
-        caller: Who asks; None for nobody who is known.
-        values: What the template shows.
-        status: Status of the response.
-        headers: More headers.
+        service: The server.
+        caller: Who asks.
     """
-    service = service_of(request)
-    shared = {
-        "root": root_of(request), "caller": caller, "open": service.registry.is_open,
-        "may_submit": caller is not None and caller.may(SUBMIT), "here": request.scope["path"],
-        "snapshot": service.cache.present.manifest.number,
-    }  # fmt: skip
-    text = templates().get_template(f"{template}.html").render(shared | dict(values))
-    return HTMLResponse(text, status, {"cache-control": "no-store", **(headers or {})})
+
+    request: Request
+    service: Service
+    caller: Caller = NOBODY
+
+    def show(
+        self, template: str, code: int = 200, headers: Mapping[str, str] | None = None, **values: Any
+    ) -> Response:
+        """A page of a template, which shows some values."""
+        shared = {
+            "root": root_of(self.request), "caller": self.caller, "open": self.service.registry.is_open,
+            "may_submit": self.caller.may(SUBMIT),
+            "here": self.request.scope["path"], "snapshot": self.service.cache.present.manifest.number,
+        }  # fmt: skip
+        text = templates().get_template(f"{template}.html").render(shared | values)
+        return HTMLResponse(text, code, {"cache-control": "no-store", **(headers or {})})
+
+    def lead(self, target: str) -> RedirectResponse:
+        """Leads to a path of this server."""
+        return RedirectResponse(f"{root_of(self.request)}{target}", 303)
 
 
-def error_page(request: Request, status: int, message: str, headers: Mapping[str, str]) -> Response:
-    """An error as a page."""
-    values = {"status": status, "message": message, "title": TITLES.get(status, "That did not work")}
-    return page(request, "error", None, values, status, headers)
+async def read_page(request: Request, service: Serves, caller: Reads) -> Page:
+    """Pages for whoever may read."""
+    return Page(request, service, caller)
 
 
-def redirect(request: Request, target: str) -> RedirectResponse:
-    """Leads to a path of this server."""
-    return RedirectResponse(f"{root_of(request)}{target}", 303)
+async def submit_page(request: Request, service: Serves, caller: Submits) -> Page:
+    """Pages for whoever may submit jobs."""
+    return Page(request, service, caller)
+
+
+ReadPage = Annotated[Page, Depends(read_page)]
+SubmitPage = Annotated[Page, Depends(submit_page)]
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """Answers an error: as JSON, or as a page to a browser, which may have to log in first."""
+    status, detail = status_of(error), error_json(error)
+    headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+    headers |= (error.headers or {}) if isinstance(error, HTTPException) else {}
+    wants_json = request.scope["path"].startswith("/v1") or "text/html" not in request.headers.get("accept", "")
+    if wants_json:
+        return JSONResponse({"error": detail}, status, headers)
+    page = Page(request, request.app.state.service)
+    if status == 401 and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        return page.lead(f"/login?next={quote(request.scope['path'] + query)}")
+    title = TITLES.get(status, "That did not work")
+    return page.show("error", status, headers, status=status, message=detail["message"], title=title)
 
 
 # --- what there is -------------------------------------
 
 
 @router.get("/")
-async def overview(request: Request, caller: Reads) -> Response:
+def overview(page: ReadPage) -> Response:
     """What runs, what changed last night, which devices there are."""
-    service = service_of(request)
-    return page(request, "overview", caller, await working(request, lambda: overview_values(service)))
-
-
-@router.get("/ask")
-async def ask(request: Request, caller: Reads, q: Text = "", device: Text = "") -> Response:
-    """Leads from a problem in words to its page."""
-    try:
-        asked = QuestionBody(problem=q, device=device).read()
-    except TunerError as error:
-        service = service_of(request)
-        values = await working(request, lambda: overview_values(service))
-        return page(request, "overview", caller, values | {"asked": q, "refused": str(error)}, 422)
-    return redirect(request, f"/problem?{question_query(link_json(asked.problem, asked.device, asked.regime))}")
+    return page.show("overview", **overview_values(page.service))
 
 
 @router.get("/problems")
-async def problems(
-    request: Request, caller: Reads, wanted: Selected, sort: Text = "", after: After = 0
-) -> Response:
+def problems(page: ReadPage, wanted: Selected, sort: Text = "", after: After = 0) -> Response:
     """The problems that were measured or published."""
-    view = service_of(request).cache.present
+    view = page.service.cache.present
     selected = vars(wanted) | {"shape": ",".join(map(str, wanted.shape))}
-    rows = await working(request, lambda: problem_rows(view, wanted, sort))
-    values = {
-        "problems": rows[after : after + ROWS], "count": len(rows), "after": after, "limit": ROWS,
-        "next": after + ROWS if len(rows) > after + ROWS else None, "orders": ORDERS, "sort": sort,
-        "device_names": sorted({info.name for info in view.snapshot.devices()}),
-        "operations": sorted(builtin_now().operations), "query": urlencode(selected), "wanted": selected,
-    }  # fmt: skip
-    return page(request, "problems", caller, values)
+    rows = problem_rows(view, wanted, sort)
+    return page.show(
+        "problems", problems=rows[after : after + ROWS], count=len(rows), after=after, limit=ROWS,
+        next=after + ROWS if len(rows) > after + ROWS else None, orders=ORDERS, sort=sort,
+        device_names=sorted({info.name for info in view.snapshot.devices()}),
+        operations=sorted(builtin_now().operations), query=urlencode(selected), wanted=selected,
+    )  # fmt: skip
 
 
 @router.get("/problem")
-async def problem(request: Request, caller: Reads, question: AsQuery) -> Response:
+def problem(page: ReadPage, question: AsQuery) -> Response:
     """The answer to a problem, its champions and trials."""
-    service, view, asked = service_of(request), await view_of(request, question.snapshot), question.read()
-    return page(
-        request, "problem", caller, await working(request, lambda: problem_values(service, view, asked))
-    )
+    view = page.service.cache.view(question.snapshot)
+    return page.show("problem", **problem_values(page.service, view, question.read()))
 
 
 @router.get("/device")
-async def device(request: Request, caller: Reads, name: Text = "") -> Response:
+def device(page: ReadPage, name: Text = "") -> Response:
     """A device with its champions below its limits."""
-    service = service_of(request)
-    return page(request, "device", caller, await working(request, lambda: device_values(service, name)))
+    return page.show("device", **device_values(page.service, name))
 
 
 @router.get("/kernels")
-async def kernels(request: Request, caller: Reads) -> Response:
+def kernels(page: ReadPage) -> Response:
     """Every kernel, with parameters and rules."""
-    return page(request, "kernels", caller, {"kernels": kernels_json(builtin_now())})
+    return page.show("kernels", kernels=kernels_json(builtin_now()))
 
 
 @router.get("/wanted")
-async def wanted(request: Request, caller: Reads) -> Response:
+def wanted(page: ReadPage) -> Response:
     """What was asked and has no exact answer."""
-    rows = await working(request, lambda: wanted_rows(service_of(request)))
-    saves_s = sum(row["saves_s"] for row in rows)
-    return page(request, "wanted", caller, {"wanted": rows[:WANTED], "saves_s": saves_s})
+    rows = wanted_rows(page.service)
+    return page.show("wanted", wanted=rows[:WANTED], saves_s=sum(row["saves_s"] for row in rows))
 
 
 @router.get("/records/{record_id}")
-async def record(request: Request, caller: Reads, record_id: str) -> Response:
+def record(page: ReadPage, record_id: str) -> Response:
     """Everything that is known of a measurement, of the database or published."""
-    view = service_of(request).cache.present
-    return page(request, "record", caller, await working(request, lambda: record_values(view, record_id)))
+    record, retraction = known_record(page.service.cache.present, record_id)
+    link = record.problem.as_keys() | {"device": record.device.name, "regime": record.regime}
+    return page.show("record", record=record, fields=listing.record_json(record, retraction), link=link)
 
 
 @router.get("/docs")
-async def docs(request: Request, caller: Reads) -> Response:
+def docs(page: ReadPage) -> Response:
     """Every route with its parameters, its body and an example."""
-    app: FastAPI = request.app
-    described = app.openapi()
+    described, url = page.request.app.openapi(), page.request.url
     routes = [
         {"path": path, "method": method, **route}
         for path, methods in described["paths"].items()
         for method, route in methods.items()
     ]
-    base = f"{request.url.scheme}://{request.url.netloc}{root_of(request)}"
-    return page(request, "docs", caller, {"described": described, "routes": routes, "base": base})
-
-
-@router.get("/assets/{name}")
-async def asset(request: Request, name: str) -> Response:
-    """Stylesheet, scripts, and the library of plots: everything comes from here."""
-    data, packed, media = await working(request, lambda: _asset(name))
-    headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(packed, media_type=media, headers={**headers, "content-encoding": "gzip"})
-    return Response(data, media_type=media, headers=headers)
-
-
-@functools.lru_cache(maxsize=16)
-def _asset(name: str) -> tuple[bytes, bytes, str]:
-    """A file, the same compressed, and its media type; only files that are listed are found."""
-    places = {path.name: path for path in (FOLDER / "static").iterdir() if path.suffix in MEDIA}
-    if name == "plotly.js":
-        import plotly
-
-        places[name] = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    if name not in places:
-        raise NothingFound("there is no such file")
-    data = places[name].read_bytes()
-    return data, gzip.compress(data, 6, mtime=0), f"{MEDIA[places[name].suffix]}; charset=utf-8"
+    base = f"{url.scheme}://{url.netloc}{root_of(page.request)}"
+    return page.show("docs", described=described, routes=routes, base=base)
 
 
 # --- login ---------------------------------------------
 
 
 @router.get("/login")
-async def login(request: Request, next: str = "/") -> Response:
+def login(request: Request, service: Serves, next: str = "/") -> Response:
     """The form."""
-    return page(request, "login", None, {"next": local(next)})
+    return Page(request, service).show("login", next=local(next))
 
 
 @router.post("/login")
-async def log_in(request: Request) -> Response:
+async def log_in(
+    request: Request, service: Serves, token: Annotated[str, Form()] = "", next: Annotated[str, Form()] = "/"
+) -> Response:
     """Exchanges a token for a cookie that scripts cannot read, and other sites' requests do not carry."""
-    form = await request.form(max_fields=5, max_part_size=4096)
-    target = local(str(form.get("next", "/")))
+    page, target = Page(request, service), local(next)
     try:
-        caller = await checked(request, str(form.get("token", "")).strip())
+        caller = await checked(request, service, token.strip())
         if not caller.may(READ):
             raise HTTPException(403, "pages need a token of scope read; this one does not have it")
     except HTTPException as error:
-        values = {"next": target, "refused": error.detail}
-        return page(request, "login", None, values, error.status_code, error.headers)
-    response = redirect(request, target)
+        return page.show("login", error.status_code, error.headers, next=target, refused=error.detail)
+    cookie, response = secrets.token_urlsafe(SECRET_BYTES), page.lead(target)
+    service.sessions.keep(digest_of(cookie), caller.name)
     response.set_cookie(
-        COOKIE, service_of(request).sessions.begin(caller.name), max_age=LASTS_S, path=root_of(request) or "/",
-        httponly=True, samesite="strict", secure=request.url.scheme == "https",
+        COOKIE, cookie, max_age=LASTS_S, path=root_of(request) or "/", httponly=True, samesite="strict",
+        secure=request.url.scheme == "https",
     )  # fmt: skip
     return response
 
@@ -298,10 +278,10 @@ def local(target: str) -> str:
 
 
 @router.post("/logout")
-async def log_out(request: Request) -> Response:
+def log_out(request: Request, service: Serves) -> Response:
     """Ends the session."""
-    service_of(request).sessions.end(request.cookies.get(COOKIE, ""))
-    response = redirect(request, "/login")
+    service.sessions.forget(digest_of(request.cookies.get(COOKIE, "")))
+    response = Page(request, service).lead("/login")
     response.delete_cookie(COOKIE, path=root_of(request) or "/")
     return response
 
@@ -309,66 +289,55 @@ async def log_out(request: Request) -> Response:
 # --- jobs ----------------------------------------------
 
 
+class JobForm(BaseModel):
+    """A job as it is filled in."""
+
+    problem: str = ""
+    plan: str = ""
+    device: str = ""
+    seconds: float | None = None
+    priority: int = 0
+
+
 @router.get("/jobs")
-async def listing(request: Request, caller: Reads, state: Text = "", before: After = 0) -> Response:
+def listing_page(page: ReadPage, state: Text = "", before: After = 0) -> Response:
     """The jobs, and a form for a new one."""
-    return await _jobs(request, caller, {}, state, before)
+    return _jobs(page, JobForm(), state if state in jobs.STATES else "", before)
 
 
-async def _jobs(
-    request: Request, caller: Caller, form: Mapping[str, str], state: str = "", before: int = 0,
-    refused: str = "", status: int = 200,
-) -> Response:  # fmt: skip
-    service, chosen = service_of(request), state if state in jobs.STATES else ""
-    found = await working(request, lambda: job_queue.jobs_page(service.store, chosen or None, before, ROWS))
-    latest = await working(
-        request, lambda: jobs.latest(service.store, [chosen] if chosen else [], ROWS, before)
-    )
-    values = {
-        "chosen": chosen, "refused": refused, "specs": service.pool.names, "form": form,
-        "results": {job.id: result_of(job) for job in latest},
-    }  # fmt: skip
-    return page(request, "jobs", caller, found | values, status)
+def _jobs(
+    page: Page, form: JobForm, chosen: str = "", before: int = 0, refused: str = "", status: int = 200
+) -> Response:
+    told = job_queue.jobs_page(page.service.store, chosen, before, ROWS)
+    specs = page.service.pool.names
+    return page.show("jobs", status, **told, chosen=chosen, refused=refused, specs=specs, form=form)
 
 
 @router.post("/jobs/new")
-async def submit(request: Request, caller: Submits) -> Response:
-    """Submits a job from a form, whose empty fields do not count."""
-    form = await request.form(max_fields=10, max_part_size=job_queue.LONGEST_PLAN)
-    fields = {name: str(value).strip() for name, value in form.items() if isinstance(value, str)}
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value and name != "problem"}
+def submit(page: SubmitPage, form: Annotated[JobForm, Form()]) -> Response:
+    """Submits a job from a form."""
     try:
-        if "plan" not in given:
-            given["problem"] = {"problem": fields.get("problem", "")}
-        job, _ = await job_queue.submitted(request, job_queue.NewJob.model_validate(given), caller)
-    except ValidationError as error:
-        return await _jobs(request, caller, fields, refused=complaint(error.errors()), status=422)
-    except TunerError as error:
-        return await _jobs(request, caller, fields, refused=str(error), status=status_of(error))
-    return redirect(request, f"/jobs/{job.id}")
+        problem = None if form.plan else {"problem": form.problem}
+        new = job_queue.NewJob.model_validate(vars(form) | {"problem": problem})
+        job, _ = job_queue.submitted(page.service, new, page.caller)
+    except (TunerError, ValidationError) as error:
+        return _jobs(page, form, refused=error_json(error)["message"], status=status_of(error))
+    return page.lead(f"/jobs/{job.id}")
 
 
 @router.get("/jobs/{job_id}")
-async def one(request: Request, caller: Reads, job_id: str) -> Response:
+def one(page: ReadPage, job_id: str) -> Response:
     """A job, live."""
-    store, devices = service_of(request).store, service_of(request).pool.devices
-
-    def values() -> dict[str, Any]:
-        job = job_queue.job_of(store, job_id)
-        events = jobs.events(store, job)
-        report = job.report if isinstance(job.report, dict) else {}
-        is_linked = job.asked["kind"] == "problem" and job.device in devices
-        link = job.asked["problem"] | {"device": devices[job.device][0].info.name} if is_linked else None
-        return {
-            "job": job_queue.job_json(job, job_queue.places_of(store)), "events": events[-EVENTS:],
-            "problems": report.get("problems", [])[:PROBLEMS], "link": link,
-            "result": result_of(job),
-        }  # fmt: skip
-
-    return page(request, "job", caller, await working(request, values))
+    store, devices = page.service.store, page.service.pool.devices
+    row = job_queue.job_of(store, job_id)
+    (job,) = job_queue.jobs_json(store, row)
+    is_linked = "problem" in row.asked and row.device in devices
+    link = row.asked["problem"] | {"device": devices[row.device].info.name} if is_linked else None
+    problems = (row.report or {}).get("problems", [])[:PROBLEMS]
+    return page.show("job", job=job, events=jobs.events(store, row)[-EVENTS:], problems=problems, link=link)
 
 
 @router.post("/jobs/{job_id}/cancel")
-async def cancel(request: Request, caller: Submits, job_id: str) -> Response:
+def cancel(page: SubmitPage, job_id: str) -> Response:
     """Cancels a job from a form."""
-    return redirect(request, f"/jobs/{(await job_queue.cancelled(request, job_id)).id}")
+    return page.lead(f"/jobs/{job_queue.cancelled(page.service, job_id).id}")

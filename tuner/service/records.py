@@ -174,7 +174,7 @@ def take_file(store: Store, path: Path) -> dict[str, Any]:
     most_bytes = min(MOST_BYTES, LEAST_UNPACKED + MOST_PACKED_TIMES * path.stat().st_size)
     file, counts, reasons = LinesFile(path, most_bytes=most_bytes), Counter[str](), list[dict[str, Any]]()
     lines = file.contents()
-    while (batch := list(itertools.islice(lines, BATCH))):
+    while batch := list(itertools.islice(lines, BATCH)):
         batch = batch[:-1] if file.damage else batch
         flaws = {number: item if isinstance(item, str) else flaw_of(item) for number, item in batch}
         counts.update(asdict(taken(store, [line for line in batch if not flaws[line[0]]])))

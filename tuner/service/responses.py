@@ -1,4 +1,4 @@
-"""Who asks and may do what; responses: JSON with an entity tag, errors, and work that blocks in a thread."""
+"""Who asks and may do what; what routes depend on; JSON with an entity tag, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
-from urllib.parse import quote
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
 
-import anyio.to_thread
 from fastapi import Depends, Request, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from tuner.errors import EnvironmentTrouble, InputError, NothingFound, PlanError, TunerError
-from tuner.service.snapshots import OpenSnapshot, json_bytes
-from tuner.service.state import REFUSED, Service
-from tuner.service.tokens import COOKIE, READ, RECORDS, SUBMIT, Caller
-
-T = TypeVar("T")
+from tuner.errors import PlanError, TunerError
+from tuner.service.snapshots import OpenSnapshot
+from tuner.service.state import Service
+from tuner.service.tokens import COOKIE, READ, RECORDS, SUBMIT, Caller, digest_of
 
 #: Header with the number of the snapshot.
 SNAPSHOT = "x-tuner-snapshot"
@@ -31,12 +27,8 @@ SNAPSHOT = "x-tuner-snapshot"
 SAFE = ("GET", "HEAD", "OPTIONS")
 #: Seconds that a wrong token takes to be refused.
 SLOW_S = 0.2
-#: Seconds after which a client should try again what the database or a device refused.
-RETRY_AFTER_S = 5
-#: The first of these that an error is, with its status: as the command line's exit codes 1, 2 and 3.
-STATUSES: tuple[tuple[type[TunerError], int], ...] = (
-    (NothingFound, 404), (InputError, 422), (EnvironmentTrouble, 503), (TunerError, 500),
-)  # fmt: skip
+#: Exit code of the command line -> status; of other errors it is 500.
+STATUSES = {1: 404, 2: 422, 3: 503}
 #: What is told where the framework refuses a request.
 RULES = {
     404: "there is nothing under this path", 405: "this path does not take that method",
@@ -46,10 +38,21 @@ RULES = {
 _LOG = logging.getLogger("tuner.service.access")
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The server's state."""
     service: Service = request.app.state.service
     return service
+
+
+Serves = Annotated[Service, Depends(service_of)]
+
+
+async def present(service: Serves) -> OpenSnapshot:
+    """The present snapshot."""
+    return service.cache.present
+
+
+Present = Annotated[OpenSnapshot, Depends(present)]
 
 
 def root_of(request: Request) -> str:
@@ -60,35 +63,31 @@ def root_of(request: Request) -> str:
 # --- who asks ------------------------------------------
 
 
-async def caller_of(request: Request) -> Caller | None:
+async def caller_of(request: Request, service: Service) -> Caller | None:
     """Who asks: by a token in a header, by the cookie of a login, or as anyone on this machine.
 
     Raises:
         HTTPException: A token is wrong, or too many were; or another page has made a browser send the cookie.
     """
-    service = service_of(request)
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    caller: Caller | None = None
     if secret:
-        caller = await checked(request, secret.strip() if scheme.lower() == "bearer" else "")
-    elif service.registry.is_open:
-        caller = service.registry.anyone
-    elif (name := service.sessions.name(request.cookies.get(COOKIE, ""))) is not None:
-        named = "origin" in request.headers or request.headers.get("sec-fetch-site") == "same-origin"
-        if request.method not in SAFE and not named:  # the guard has refused other origins
-            raise HTTPException(403, "a browser that is logged in says which page a request comes from")
-        caller = service.registry.still(name)
-    request.scope["state"]["caller"] = caller.name if caller else "-"
-    return caller
+        return await checked(request, service, secret.strip() if scheme.lower() == "bearer" else "")
+    if service.registry.is_open:
+        return service.registry.anyone
+    name = service.sessions.get(digest_of(request.cookies.get(COOKIE, "")))
+    marked = "origin" in request.headers or request.headers.get("sec-fetch-site") == "same-origin"
+    if name and request.method not in SAFE and not marked:  # the guard has refused other origins
+        raise HTTPException(403, "a browser that is logged in says which page a request comes from")
+    return service.registry.still(name) if name else None
 
 
-async def checked(request: Request, secret: str) -> Caller:
+async def checked(request: Request, service: Service, secret: str) -> Caller:
     """Who presents a secret.
 
     Raises:
         HTTPException: It is no valid token, or this address has presented too many wrong ones.
     """
-    service, address = service_of(request), request.client.host if request.client else "-"
+    address = request.client.host if request.client else "-"
     caller = service.registry.caller(secret)
     if caller is not None:
         return caller  # whatever else came from this address; it says nothing of the wrong ones
@@ -97,7 +96,6 @@ async def checked(request: Request, secret: str) -> Caller:
         why = "too many wrong tokens came from your address; wait"
         raise HTTPException(429, why, {"retry-after": str(math.ceil(wait_s))})
     count = service.throttle.failed(address)
-    REFUSED.inc()
     _LOG.warning({"refused": "a wrong token", "client": address, "failures": count})
     await asyncio.sleep(SLOW_S)
     why = "the token is unknown, expired or revoked; ask the operator for another"
@@ -111,11 +109,12 @@ def needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency: whoever asks must have one of some scopes."""
     named = " or ".join(scopes)
 
-    async def allowed(request: Request, _: Annotated[object, Security(_BEARER)]) -> Caller:
-        caller = await caller_of(request)
+    async def allowed(request: Request, service: Serves, _: Annotated[object, Security(_BEARER)]) -> Caller:
+        caller = await caller_of(request, service)
         if caller is None:
             why = f"this needs a token of scope {named}; send it as Authorization: Bearer TOKEN"
             raise HTTPException(401, why, {"www-authenticate": "Bearer"})
+        request.scope["state"]["caller"] = caller.name
         if not any(map(caller.may, scopes)):
             own = "start the server with --local-admin, or make a token"
             hint = own if caller.name == "local" else "ask the operator for another"
@@ -140,16 +139,6 @@ def is_local(request: Request) -> bool:
 # --- responses -----------------------------------------
 
 
-async def in_thread(limit: anyio.CapacityLimiter, work: Callable[[], T]) -> T:
-    """Does work that computes, in a thread, as soon as a limit admits it."""
-    return await anyio.to_thread.run_sync(work, limiter=limit)
-
-
-async def working(request: Request, work: Callable[[], T]) -> T:
-    """Does what reads or writes the database, in a thread."""
-    return await in_thread(service_of(request).working, work)
-
-
 def tagged(
     request: Request, body: bytes, snapshot: int, media: str = "application/json", basis: bytes = b"",
     more: Mapping[str, str] | None = None,
@@ -172,23 +161,6 @@ def tagged(
     return Response(body, media_type=media, headers=headers)
 
 
-async def answered(
-    request: Request, work: Callable[[OpenSnapshot], Any], view: OpenSnapshot | None = None
-) -> Response:
-    """What a snapshot, the present one by default, tells as JSON; worked out in a thread."""
-    rests_on = view or service_of(request).cache.present
-    data = await working(request, lambda: json_bytes(work(rests_on)))
-    return tagged(request, data, rests_on.manifest.number)
-
-
-# --- errors --------------------------------------------
-
-
-def status_of(error: TunerError) -> int:
-    """The status of an error."""
-    return next(status for kind, status in STATUSES if isinstance(error, kind))
-
-
 class ErrorDetail(BaseModel):
     """What is wrong: the rule, the value and the remedy; for a plan, where."""
 
@@ -208,44 +180,23 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Refusal} for code in (401, 403, 404, 422, 503)}
 
 
-def error_json(error: TunerError | ValidationError) -> dict[str, Any]:
-    """An error as a JSON object."""
-    if isinstance(error, ValidationError):
-        return {"kind": "InputError", "message": complaint(error.errors())}
+def status_of(error: Exception) -> int:
+    """The status of an error."""
+    if isinstance(error, HTTPException):
+        return error.status_code
+    is_invalid = isinstance(error, ValidationError | RequestValidationError)
+    return 422 if is_invalid else STATUSES.get(getattr(error, "exit_code", 0), 500)
+
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """An error as a JSON object: ours, a wrong value, a request that is refused, or a mistake of the server."""
+    if isinstance(error, ValidationError | RequestValidationError):
+        first = error.errors()[0]
+        where, got = ".".join(map(str, first["loc"])), str(first.get("input"))[:80]
+        return {"kind": "InputError", "message": f"{where}: {first['msg']}, got {got!r}; see /docs"}
+    if isinstance(error, HTTPException):
+        return {"kind": "Refused", "message": RULES.get(error.status_code, str(error.detail))}
+    if not isinstance(error, TunerError):
+        return {"kind": "Trouble", "message": "the server failed to answer; its log says more"}
     place = {"line": error.line, "key": error.key} if isinstance(error, PlanError) and error.line else {}
     return {"kind": type(error).__name__, "message": str(error), **place}
-
-
-def complaint(errors: Sequence[Mapping[str, Any]]) -> str:
-    """What is wrong with the first value that is not as documented."""
-    where = ".".join(map(str, errors[0]["loc"]))
-    return f"{where}: {errors[0]['msg']}, got {str(errors[0].get('input'))[:80]!r}; see /docs"
-
-
-def failed(request: Request, error: Exception) -> Response:
-    """Answers an error: ours, a value that is not as documented, a request that may not be made, a mistake."""
-    headers: Mapping[str, str] = {}
-    if isinstance(error, TunerError):
-        status, told = status_of(error), error_json(error)
-        headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
-    elif isinstance(error, RequestValidationError):
-        status, told = 422, {"kind": "InputError", "message": complaint(error.errors())}
-    elif isinstance(error, HTTPException):
-        status, headers = error.status_code, error.headers or {}
-        if status == 401 and wants_page(request) and request.method == "GET":
-            query = f"?{request.url.query}" if request.url.query else ""
-            return RedirectResponse(
-                f"{root_of(request)}/login?next={quote(request.scope['path'] + query)}", 303
-            )
-        told = {"kind": "Refused", "message": RULES.get(status, str(error.detail))}
-    else:
-        status, told = 500, {"kind": "Trouble", "message": "the server failed to answer; its log says more"}
-    if wants_page(request):
-        page: Response = request.app.state.error_page(request, status, told["message"], headers)
-        return page
-    return JSONResponse({"error": told}, status, dict(headers))
-
-
-def wants_page(request: Request) -> bool:
-    """True if a browser asks for a page."""
-    return not request.scope["path"].startswith("/v1") and "text/html" in request.headers.get("accept", "")

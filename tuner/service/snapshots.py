@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import shutil
-import tempfile
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ from pydantic_core import to_json
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.settings import cache_root
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup import Answer, answer
-from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED, declared_problem
-from tuner.lookup.demand import COLD, DEMAND, CallCount
+from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED
+from tuner.lookup.demand import COLD, DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
@@ -71,47 +68,20 @@ def json_bytes(data: Any) -> bytes:
     return to_json(data, inf_nan_mode="null")
 
 
-# --- the files that answers rest on --------------------
+def code() -> str:
+    """Version of tile-tuner, and a digest of the kernels, published results and models as they are."""
+    tuned = [path for pattern in ("*/*.json", "*/models/*.json") for path in tuned_folder().glob(pattern)]
+    paths = sorted(path for path in (*kernels_folder().rglob("*.*"), *tuned) if path.suffix != ".pyc")
+    return _code(tuple((path, path.stat().st_mtime_ns) for path in paths if path.is_file()))
 
 
 @functools.lru_cache(maxsize=4)
-def _digest(folder: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Digest of the names and contents of files, each with the time of its change and its size."""
+def _code(files: tuple[tuple[Path, int], ...]) -> str:
     whole = hashlib.sha256()
-    for path, _, _ in files:
+    for path, _ in files:
         content = path.read_bytes()
-        whole.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode() + content)
-    return whole.hexdigest()
-
-
-def _files(folder: Path, *patterns: str) -> tuple[tuple[Path, int, int], ...]:
-    paths = sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
-    return tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
-
-
-def code() -> str:
-    """Version of tile-tuner, and a digest of the kernels' files."""
-    folder = kernels_folder()
-    files = tuple(file for file in _files(folder, "**/*") if file[0].suffix != ".pyc")
-    return f"{__version__}+{_digest(folder, files)[:16]}"
-
-
-def published() -> str:
-    """Digest of the published results and models as they are; a copy of them is kept under it."""
-    folder = tuned_folder()
-    digest = _digest(folder, _files(folder, "*/*.json", "*/models/*.json"))
-    copy = _copy_of(digest)
-    if not copy.is_dir():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=copy.parent, prefix=".new-") as fresh:
-            shutil.copytree(folder, Path(fresh) / digest)
-            with contextlib.suppress(OSError):  # another server was quicker
-                Path(fresh, digest).rename(copy)
-    return digest
-
-
-def _copy_of(digest: str) -> Path:
-    return cache_root() / "service" / "published" / digest
+        whole.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    return f"{__version__}+{whole.hexdigest()[:16]}"
 
 
 # --- an open snapshot ----------------------------------
@@ -124,39 +94,27 @@ class AnswerBody:
     Attributes:
         text: JSON in bytes, without the number of the snapshot and the closing brace.
         answer: What it was made of.
-        tally: Counts how often it was asked; None for an exact answer, and for an earlier snapshot.
     """
 
     text: bytes
     answer: Answer
-    tally: CallCount | None = None
 
 
-@dataclass
 class OpenSnapshot:
     """A snapshot, open for questions from several threads.
 
     Attributes:
         manifest: What it rests on.
         store: The database as it was then.
-        published: Published results as they were then.
         naming: What the name of a device means on this machine.
-        differs: What is not as it was when the snapshot was taken, in words; empty if answers repeat exactly.
-        demand: Database in which questions without an exact answer are counted; empty to count none.
         snapshot: What lookups read, with the answers that were given.
     """
 
-    manifest: Manifest
-    store: Store
-    published: Path
-    naming: Naming
-    differs: str
-    demand: str
-    snapshot: Snapshot = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, manifest: Manifest, store: Store, naming: Naming) -> None:
         """Begins with nothing read."""
-        self.snapshot = Snapshot(self.store, self.published, ("snapshot", self.manifest.number))
+        self.manifest, self.store, self.naming = manifest, store, naming
+        self.snapshot = Snapshot(store, tuned_folder(), ("snapshot", manifest.number))
+        weakref.finalize(self, store.close)  # once no request uses it any more
 
     def answer(self, asked: LookupRequest, catalogue: Catalogue | None = None) -> Answer:
         """What a lookup answers.
@@ -175,15 +133,6 @@ class OpenSnapshot:
         body: AnswerBody | None = self.snapshot.known((ANSWER, asked))
         return body
 
-    def is_quick(self, asked: LookupRequest) -> bool:
-        """Whether an answer takes a look at records only, and no model or search for similar ones."""
-        of = asked.problem, asked.regime
-        return of in self._crowned or self.snapshot.has_published(*of)
-
-    @functools.cached_property
-    def _crowned(self) -> set[tuple[ProblemKey, str]]:
-        return self.store.crowned()
-
     def body(self, asked: LookupRequest) -> AnswerBody:
         """The answer to a question, ready to be sent.
 
@@ -196,22 +145,12 @@ class OpenSnapshot:
             answer = self.answer(asked)
             keys = answer.to_json()
             del keys["age_days"]  # it would differ from one moment to the next
-            return AnswerBody(json_bytes(keys)[:-1], answer, self._tally(asked, answer))
+            return AnswerBody(json_bytes(keys)[:-1], answer)
 
         return self.snapshot.once((ANSWER, asked), made)
 
-    def _tally(self, asked: LookupRequest, answer: Answer) -> CallCount | None:
-        """What counts a question whose answer is not exact, where that is of use to nights."""
-        if not self.demand or answer.match == EXACT or answer.question is None:
-            return None
-        problem = declared_problem(answer.question, builtin_now())
-        if asked.regime != COLD or asked.kernel or asked.confirmed or problem is None:
-            return None
-        return DEMAND.count(problem, answer.question.device, answer, self.demand)
-
     def warm(self) -> None:
         """Reads what the first questions need: champions, kernels, models and what is worked out from them."""
-        _ = self._crowned
         for operation in builtin_now().operations.values():
             with contextlib.suppress(TunerError):  # a question will tell
                 for dtype in operation.dtypes:
@@ -220,11 +159,19 @@ class OpenSnapshot:
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
                             answer(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
 
-    def inherit(self, earlier: OpenSnapshot, changed: set[ProblemKey]) -> None:
+    def inherit(self, earlier: OpenSnapshot) -> None:
         """Takes over what an earlier snapshot has read and answered about problems that have not changed.
 
-        Whatever else it had read is read again now, so that no question has to wait for that.
+        Whatever else it had read is read again now, so that no question has to wait for that. If other answers
+        may have changed, too, nothing is taken over.
         """
+        then, now = earlier.manifest, self.manifest
+        others = ("tuner_retractions", "tuner_models")
+        if then.code != now.code or any(then.positions.get(name) != now.positions[name] for name in others):
+            return
+        changed = manifests.changed_problems(self.store, then.positions)
+        if changed is None or earlier.snapshot.devices() != self.snapshot.devices():
+            return
         operations = {problem.operation for problem in changed}
 
         def holds(key: tuple[Any, ...], body: Any) -> bool:
@@ -268,13 +215,13 @@ class SnapshotCache:
         self._earlier = functools.lru_cache(maxsize=KEPT_OPEN)(self._open_earlier)
         self._rest_until_s = 0.0
         self.looked_s = time.monotonic()
-        self.present = self._open(manifests.take(store, published(), code()), url)
+        self.present = self._open(manifests.take(store, code()))
 
-    def view(self, number: int | None = None) -> OpenSnapshot:
-        """A snapshot; the present one without a number.
+    def view(self, number: int | None) -> OpenSnapshot:
+        """A snapshot by its number; the present one without.
 
         Raises:
-            NothingFound: There is none of that number, or its published results are no longer on this machine.
+            NothingFound: There is none of that number.
         """
         present = self.present
         return present if number in (None, present.manifest.number) else self._earlier(number)
@@ -288,61 +235,44 @@ class SnapshotCache:
             )
         return self._open(manifest)
 
+    def _open(self, manifest: Manifest) -> OpenSnapshot:
+        return OpenSnapshot(manifest, manifests.as_of(self._url, manifest.positions), self._naming)
+
     def refresh(self) -> None:
         """Looks for changes, and opens the next snapshot if there are any.
 
         Raises:
             StoreTrouble: The database cannot be used; the present snapshot stays.
         """
-        if time.monotonic() < self._rest_until_s:
+        begun_s, before = time.monotonic(), self.present
+        if begun_s < self._rest_until_s:
             return
-        before, now = self.present, (manifests.positions(self._store), published(), code())
-        self.looked_s = begun_s = time.monotonic()
-        then = before.manifest
-        if now == (then.positions, then.published, then.code):
+        now = manifests.positions(self._store), code()
+        self.looked_s = time.monotonic()
+        if now == (before.manifest.positions, before.manifest.code):
             return
-        after = self._open(manifests.take(self._store, *now[1:]), self._url)
-        if (changed := _changed(before, after)) is not None:
-            after.inherit(before, changed)
+        after = self._open(manifests.take(self._store, now[1]))
+        after.inherit(before)
         after.warm()
         self.present = after
         now_s = time.monotonic()
         self._rest_until_s = now_s + min(REST * (now_s - begun_s), MOST_REST_S)
 
-    def retraction(self, view: OpenSnapshot, answer: Answer) -> dict[str, str]:
-        """What marks an answer of an earlier snapshot whose record was retracted since; else empty."""
-        now, champion = self.present.manifest.positions["tuner_retractions"], answer.champion
-        if champion is None or now == view.manifest.positions.get("tuner_retractions"):
-            return {}
-        library = [champion.baseline.id] if champion.baseline else []
-        named = [champion.id, champion.record.id, *library]
-        gone = retracting.retracted(self.present.store, named)
-        first = next((gone[name] for name in named if name in gone), None)
-        return {"id": first.of, "made_at": first.made_at, "reason": first.reason} if first else {}
+    def marks(self, view: OpenSnapshot, answer: Answer) -> dict[str, Any]:
+        """What is no longer as it was when an earlier snapshot was taken: its code, or a record taken back."""
+        now, then = self.present.manifest, view.manifest
+        marks: dict[str, Any] = {}
+        champion = answer.champion
+        if champion is not None and then.positions["tuner_retractions"] != now.positions["tuner_retractions"]:
+            library = [champion.baseline.id] if champion.baseline else []
+            gone = retracting.retracted(self.present.store, [champion.id, champion.record.id, *library])
+            for first in list(gone.values())[:1]:
+                marks["retracted"] = {"id": first.of, "made_at": first.made_at, "reason": first.reason}
+        if then.code != now.code:
+            marks["differs"] = f"code and published results are {now.code} and were {then.code}"
+        return marks
 
-    def _open(self, manifest: Manifest, demand: str = "") -> OpenSnapshot:
-        copy = _copy_of(manifest.published)
-        if not copy.is_dir():
-            raise NothingFound(
-                f"snapshot {manifest.number} rests on published results that are not kept on this machine (the "
-                "cache was cleared, or another machine took it); ask without a snapshot"
-            )
-        differs = "" if manifest.code == code() else f"the code is {code()} and was {manifest.code}"
-        view = OpenSnapshot(manifest, manifests.as_of(self._url, manifest), copy, self._naming, differs, demand)
-        weakref.finalize(view, view.store.close)  # once no request uses it any more
-        return view
-
-
-def _changed(before: OpenSnapshot, after: OpenSnapshot) -> set[ProblemKey] | None:
-    """The problems on which more was measured or ruled; None if other answers may have changed, too."""
-    then, now = before.manifest, after.manifest
-    others = [
-        table
-        for table in ("tuner_retractions", "tuner_models")
-        if then.positions.get(table) != now.positions.get(table)
-    ]
-    if others or (then.published, then.code) != (now.published, now.code):
-        return None
-    if before.snapshot.devices() != after.snapshot.devices():
-        return None
-    return manifests.changed_problems(after.store, then.positions)
+    def count(self, view: OpenSnapshot, answer: Answer) -> None:
+        """Counts a question to the present snapshot whose answer is not exact, for nights."""
+        if view is self.present and answer.match != EXACT:
+            DEMAND.asked(answer, db=self._url)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import anyio
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
@@ -17,14 +15,14 @@ from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool, is_loopback
 from tuner.service.snapshots import SnapshotCache
 from tuner.service.supervisor import JobSupervisor
-from tuner.service.tokens import LASTS_S, LoginSessions, Throttle, TokenRegistry
+from tuner.service.tokens import LASTS_S, Remembered, Throttle, TokenRegistry
 from tuner.service.watcher import Watcher
 from tuner.store import Store
 
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0
-#: Threads that answer from records, that answer by models or many questions, and that do other work.
-QUICK, DEEP, WORKING = 2, 1, 8
+#: Threads that answer, and that do other work.
+ANSWERING, WORKING = 2, 12
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
 #: Upper limits of the classes of times, seconds.
@@ -46,7 +44,7 @@ class Settings:
         proxied: True to believe a proxy on this machine about the client's address and scheme.
         jobs: False to run no jobs here: they are taken and shown, and wait.
         cluster: What runs the jobs, in place of this machine's devices; empty for those.
-        tls: The cluster's certificates; see `tuner.service.pool.DevicePool`.
+        tls: Options with the cluster's certificates; see `tuner.service.pool.DevicePool`.
     """
 
     db: str
@@ -59,7 +57,7 @@ class Settings:
     proxied: bool = False
     jobs: bool = True
     cluster: str = ""
-    tls: tuple[Path, ...] = ()
+    tls: tuple[str, ...] = ()
 
     @property
     def host_names(self) -> frozenset[str] | None:
@@ -97,10 +95,8 @@ SECONDS = Histogram(
     "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S
 )  # fmt: skip
 ANSWERS = Counter("tuner_answers", "Answers of lookups, by what they rest on.", ("match",))
-REFUSED = Counter("tuner_refused_tokens", "Wrong tokens presented.")
 _SNAPSHOT = Gauge("tuner_snapshot", "Number of the present snapshot.")
 _ROWS = Gauge("tuner_rows", "Last row of a table in the present snapshot.", ("table",))
-_LOOKED = Gauge("tuner_looked_seconds_ago", "Seconds since the database was last looked at.")
 _JOBS = Gauge("tuner_jobs", "Jobs, by state.", ("state",))
 
 
@@ -110,7 +106,6 @@ def metrics_text(store: Store, cache: SnapshotCache) -> bytes:
     _SNAPSHOT.set(manifest.number)
     for table, last in manifest.positions.items():
         _ROWS.labels(table.removeprefix("tuner_")).set(last)
-    _LOOKED.set(time.monotonic() - cache.looked_s)
     with contextlib.suppress(TunerError):
         for state, count in jobs.counts(store).items():
             _JOBS.labels(state).set(count)
@@ -129,10 +124,8 @@ class Service:
         pool: Devices for jobs.
         supervisor: Runs the jobs; None where it runs none.
         throttle: Addresses that present wrong tokens.
-        sessions: Browsers that are logged in.
-        quick: Limits the threads that answer from records.
-        deep: Limits the threads that answer by models, or many questions of one request.
-        working: Limits the threads that do other work.
+        sessions: Browsers that are logged in: digest of a cookie -> name of the token.
+        answering: Limits the threads that answer.
         taking: Records are stored of one stream after the other.
         streams: Event streams that are open.
     """
@@ -144,11 +137,9 @@ class Service:
     pool: DevicePool
     supervisor: JobSupervisor | None
     throttle: Throttle = field(default_factory=Throttle)
-    sessions: LoginSessions = field(default_factory=lambda: LoginSessions(LASTS_S))
-    quick: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(QUICK))
-    deep: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(DEEP))
-    working: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(WORKING))
-    taking: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(1))
+    sessions: Remembered = field(default_factory=lambda: Remembered(LASTS_S))
+    answering: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(ANSWERING))
+    taking: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     streams: int = 0
 
     def wake(self) -> None:
@@ -165,8 +156,8 @@ class Service:
             StoreTrouble: The database cannot be used.
             InputError: A device is named wrongly, or the settings would let strangers in.
         """
-        devices = tuple(map(find, settings.devices)) or own_devices()
-        pool = DevicePool.of(devices, settings.cluster, settings.tls)
+        found = tuple(map(find, settings.devices)) or own_devices()
+        pool = DevicePool({device.spec: device for device in found}, settings.cluster, settings.tls)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             registry = TokenRegistry(store, settings.local_admin)

@@ -1,9 +1,13 @@
-"""Rows of jobs, and of what happened to them."""
+"""Rows of jobs, and of what happened to them.
+
+A job is its row. ``asked`` is what was submitted, as `tuner.service.job_queue` checked it, and ``same`` its
+digest: equal unfinished jobs are one. ``progress`` is what its process told last, ``report`` what it printed in
+the end. ``why`` says why it waits, stopped or failed. Times are ISO 8601, UTC; empty before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,90 +22,54 @@ DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 UNFINISHED = (QUEUED, RUNNING, STOPPING)
 STATES = (*UNFINISHED, DONE, FAILED, CANCELLED)
 
+JobRow = sa.Row[Any]
 _OF = tables.jobs.c
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job.
-
-    Attributes:
-        asked: What was submitted, checked, as `tuner.service.job_queue` writes it.
-        same: Digest of it: equal unfinished jobs are one.
-        node: Name of the machine that runs it.
-        submitter: Name of the token that it came with.
-        device: Spec of the device.
-        priority: The higher, the earlier among those of one submitter.
-        deadline: ISO 8601, UTC; empty without one.
-        state: One of `STATES`.
-        why: Why it waits, stopped or failed, in words.
-        process: Unused.
-        progress: As its process told last.
-        report: What its process printed in the end; None before.
-        starts: How often a process was started for it.
-        submitted_at: ISO 8601, UTC.
-        started_at: When it was first started; empty before.
-        ended_at: Empty before.
-        id: UUID.
-        number: Its row; 0 before it is stored.
-    """
-
-    asked: Mapping[str, Any]
-    same: str
-    node: str
-    submitter: str
-    device: str
-    priority: int = 0
-    deadline: str = ""
-    state: str = QUEUED
-    why: str = ""
-    process: Mapping[str, Any] = field(default_factory=dict)
-    progress: Mapping[str, Any] = field(default_factory=dict)
-    report: Any = None
-    starts: int = 0
-    submitted_at: str = ""
-    started_at: str = ""
-    ended_at: str = ""
-    id: str = field(default_factory=new_id)
-    number: int = 0
-
-
-def submit(store: Store, job: Job) -> tuple[Job, bool]:
+def submit(store: Store, same: str, priority: int, **job: Any) -> tuple[JobRow, bool]:
     """Stores a job, unless an equal one is unfinished, whose priority it may raise.
+
+    Args:
+        store: The store.
+        same: Equal for equal jobs.
+        priority: The higher, the earlier among those of one submitter.
+        job: The columns ``asked``, ``node``, ``submitter``, ``device`` and ``deadline``.
 
     Returns:
         The job, or the equal one; and whether it is new.
     """
-    row = {name: value for name, value in vars(job).items() if name != "number"} | {"submitted_at": utc_now()}
+    empty = dict.fromkeys(("why", "started_at", "ended_at"), "")
+    row: dict[str, Any] = {"id": new_id(), "state": QUEUED, "process": {}, "progress": {}, "starts": 0}
+    row |= {"report": None, "submitted_at": utc_now(), **empty}
     with store.writing() as connection:
-        raised = sa.update(tables.jobs).where(_OF.same == job.same).returning(tables.jobs)
-        priority = sa.case((_OF.priority < job.priority, job.priority), else_=_OF.priority)
-        there = connection.execute(raised.values(priority=priority)).one_or_none()
-        if there is not None:
-            return Job(**there._mapping), False
-        insert = sa.insert(tables.jobs).values(**row).returning(tables.jobs)
-        added = Job(**connection.execute(insert).one()._mapping)
-        _add_event(connection, added.number, QUEUED, {})
+        raised = sa.update(tables.jobs).where(_OF.same == same).returning(tables.jobs)
+        higher = sa.case((_OF.priority < priority, priority), else_=_OF.priority)
+        if (there := connection.execute(raised.values(priority=higher)).one_or_none()) is not None:
+            return there, False
+        insert = sa.insert(tables.jobs).values(**row, **job, same=same, priority=priority)
+        added = connection.execute(insert.returning(tables.jobs)).one()
+        _add_event(connection, added.number, QUEUED, "")
         return added, True
 
 
-def job(store: Reader, job_id: str) -> Job | None:
+def job(store: Reader, job_id: str) -> JobRow | None:
     """The job of an id; None if there is none.
 
     Raises:
         InputError: It is not a UUID.
     """
-    return next(iter(_jobs(store, _OF.id == checked_id(job_id))), None)
+    return next(iter(_rows(store, sa.select(tables.jobs).where(_OF.id == checked_id(job_id)))), None)
 
 
-def unfinished(store: Reader, node: str) -> list[Job]:
+def unfinished(store: Reader, node: str) -> Sequence[JobRow]:
     """The jobs of a node that have not ended, in the order submitted."""
-    return _jobs(store, _OF.state.in_(UNFINISHED), _OF.node == node)
+    here = sa.select(tables.jobs).where(_OF.state.in_(UNFINISHED), _OF.node == node)
+    return _rows(store, here.order_by(_OF.number))
 
 
 def latest(
-    store: Reader, states: Sequence[str], limit: int, before: int = 0, submitter: str | None = None
-) -> list[Job]:
+    store: Reader, states: Sequence[str], limit: int, before: int = 0, submitter: str = ""
+) -> Sequence[JobRow]:
     """The jobs of some states, or of all, the latest first.
 
     Args:
@@ -109,41 +77,29 @@ def latest(
         states: Of these states; of all if empty.
         limit: How many.
         before: Only rows before this number; 0 for the latest.
-        submitter: Only of this one; of all if None.
+        submitter: Only of this one; of all if empty.
     """
-    fits: list[sa.ColumnElement[bool]] = [_OF.state.in_(states)] if states else []
-    fits += [_OF.number < before] if before else []
-    fits += [_OF.submitter == submitter] if submitter is not None else []
-    return _jobs(store, *fits, order=_OF.number.desc(), limit=limit)
-
-
-def _jobs(
-    store: Reader, *fits: sa.ColumnElement[bool], order: Any = _OF.number, limit: int | None = None
-) -> list[Job]:
-    wanted = sa.select(tables.jobs).where(*fits).order_by(order).limit(limit)
-    with store.reading() as connection:
-        return [Job(**row) for row in connection.execute(wanted).mappings()]
+    wanted = sa.select(tables.jobs).where(_OF.state.in_(states or STATES))
+    wanted = wanted.where(_OF.number < before) if before else wanted
+    wanted = wanted.where(_OF.submitter == submitter) if submitter else wanted
+    return _rows(store, wanted.order_by(_OF.number.desc()).limit(limit))
 
 
 def counts(store: Reader) -> dict[str, int]:
     """State -> number of jobs."""
-    return dict.fromkeys(STATES, 0) | _by(store, _OF.state, sa.func.count())
-
-
-def unfinished_of(store: Reader) -> dict[str, int]:
-    """Submitter -> number of jobs that have not ended."""
-    return _by(store, _OF.submitter, sa.func.count(), _OF.state.in_(UNFINISHED))
+    counted = sa.select(_OF.state, sa.func.count()).group_by(_OF.state)
+    return dict.fromkeys(STATES, 0) | dict(map(tuple, _rows(store, counted)))
 
 
 def last_starts(store: Reader, node: str) -> dict[str, str]:
     """Submitter -> when a job of theirs was last started on a node."""
-    return _by(store, _OF.submitter, sa.func.max(_OF.started_at), _OF.node == node)
+    started = sa.select(_OF.submitter, sa.func.max(_OF.started_at)).where(_OF.node == node)
+    return dict(map(tuple, _rows(store, started.group_by(_OF.submitter))))
 
 
-def _by(store: Reader, column: Any, figure: Any, *fits: sa.ColumnElement[bool]) -> dict[str, Any]:
+def _rows(store: Reader, wanted: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
     with store.reading() as connection:
-        rows = connection.execute(sa.select(column, figure).where(*fits).group_by(column))
-        return dict(map(tuple, rows))
+        return connection.execute(wanted).all()
 
 
 def change(store: Store, job_id: str, among: Collection[str], state: str, why: str, **columns: Any) -> bool:
@@ -166,31 +122,24 @@ def change(store: Store, job_id: str, among: Collection[str], state: str, why: s
     with store.writing() as connection:
         number = connection.execute(fits.values(**new).returning(_OF.number)).scalar()
         if number is not None:
-            _add_event(connection, number, state, {"why": why} if why else {})
+            _add_event(connection, number, state, why)
     return number is not None
 
 
-def note(store: Store, job_id: str, why: str) -> None:
-    """Sets why a queued job waits, without an event."""
-    queued = sa.update(tables.jobs).where(_OF.id == job_id, _OF.state == QUEUED)
+def note(store: Store, job: JobRow, **columns: Any) -> None:
+    """Sets columns of a job without an event, unless its state has changed since."""
+    same = sa.update(tables.jobs).where(_OF.number == job.number, _OF.state == job.state)
     with store.writing() as connection:
-        connection.execute(queued.values(why=why))
+        connection.execute(same.values(**columns))
 
 
-def progressed(store: Store, job_id: str, progress: Mapping[str, Any]) -> None:
-    """Stores the progress of a job."""
-    with store.writing() as connection:
-        connection.execute(sa.update(tables.jobs).where(_OF.id == job_id).values(progress=progress))
-
-
-def events(store: Reader, one: Job, after: int = 0) -> Sequence[sa.Row[Any]]:
+def events(store: Reader, job: JobRow, after: int = 0) -> Sequence[sa.Row[Any]]:
     """The changes of a job's state after one of them, in order: ``number``, ``kind``, ``said`` and ``at``."""
     of = tables.job_events.c
-    later = sa.select(tables.job_events).where(of.job == one.number, of.number > after).order_by(of.number)
-    with store.reading() as connection:
-        return connection.execute(later).all()
+    later = sa.select(tables.job_events).where(of.job == job.number, of.number > after)
+    return _rows(store, later.order_by(of.number))
 
 
-def _add_event(connection: sa.Connection, number: int, kind: str, said: Mapping[str, Any]) -> None:
-    row = {"job": number, "kind": kind, "said": dict(said), "at": utc_now()}
+def _add_event(connection: sa.Connection, number: int, kind: str, why: str) -> None:
+    row = {"job": number, "kind": kind, "said": {"why": why} if why else {}, "at": utc_now()}
     connection.execute(sa.insert(tables.job_events).values(**row))

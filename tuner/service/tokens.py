@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,8 +18,6 @@ from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.results.record import utc_now
 from tuner.store import Store, tables
 from tuner.store.reading import Reader
-
-T = TypeVar("T")
 
 #: What a token may allow; ``admin`` includes the others.
 READ, SUBMIT, RECORDS, ADMIN = "read", "submit", "records", "admin"
@@ -55,9 +53,7 @@ def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
         raise InputError(
             f"a token's name has up to 64 letters, digits and . _ @ -, got {name!r}; choose another"
         )
-    if not scopes:
-        raise InputError(f"a token has one scope or more of {', '.join(SCOPES)}, got none; add one")
-    for scope in scopes:
+    for scope in scopes or [""]:
         if scope not in SCOPES:
             raise UnknownName("scope", scope, SCOPES)
     if not 0 < days <= LONGEST_DAYS:
@@ -203,63 +199,45 @@ class TokenRegistry:
                     connection.execute(named.values(used_at=when))
 
 
-class Remembered(Generic[T]):
+class Remembered:
     """Values that are forgotten after a while; the oldest goes early where there are too many."""
 
     def __init__(self, lasts_s: float, most: int = 10_000) -> None:
         self._lasts_s, self._most = lasts_s, most
-        self._values: dict[str, tuple[T, float]] = {}
+        self._values: dict[str, tuple[Any, float]] = {}
 
-    def __setitem__(self, key: str, value: T) -> None:
+    def keep(self, key: str, value: Any) -> None:
+        """Keeps a value."""
         self._values.pop(key, None)
         if len(self._values) >= self._most:
             del self._values[next(iter(self._values))]
         self._values[key] = value, time.monotonic() + self._lasts_s
 
-    def get(self, key: str) -> T | None:
-        """A value; None if there is none, or it is forgotten."""
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value; the default if there is none, or it is forgotten."""
         value, until_s = self._values.get(key, (None, 0.0))
-        return value if time.monotonic() < until_s else None
+        return value if time.monotonic() < until_s else default
 
     def forget(self, key: str) -> None:
         """Forgets a value."""
         self._values.pop(key, None)
 
 
-class Throttle:
-    """Slows down addresses that present wrong tokens."""
+class Throttle(Remembered):
+    """Slows down addresses that present wrong tokens: address -> failures, and when it is heard again."""
 
     def __init__(self) -> None:
-        #: Address -> how many failures, and when it is heard again.
-        self._failures = Remembered[tuple[int, float]](FORGOTTEN_S)
+        super().__init__(FORGOTTEN_S)
 
     def wait_s(self, address: str) -> float:
         """Seconds for which an address is not heard; 0 if it is."""
-        _, heard_s = self._failures.get(address) or (0, 0.0)
+        heard_s: float = self.get(address, (0, 0.0))[1]
         return max(0.0, heard_s - time.monotonic())
 
     def failed(self, address: str) -> int:
         """Counts a failure, and returns how many there were."""
-        count = (self._failures.get(address) or (0, 0.0))[0] + 1
+        count: int = self.get(address, (0, 0.0))[0] + 1
         further = count - FREE_FAILURES
         wait_s = min(FIRST_WAIT_S * 2.0 ** min(further, 20), LONGEST_WAIT_S) if further >= 0 else 0.0
-        self._failures[address] = count, time.monotonic() + wait_s
+        self.keep(address, (count, time.monotonic() + wait_s))
         return count
-
-
-class LoginSessions(Remembered[str]):
-    """Browsers that are logged in: hash of a cookie -> name of the token."""
-
-    def begin(self, name: str) -> str:
-        """Begins a session of the token of a name, and returns its cookie."""
-        cookie = secrets.token_urlsafe(SECRET_BYTES)
-        self[digest_of(cookie)] = name
-        return cookie
-
-    def name(self, cookie: str) -> str | None:
-        """Name of the token that a session was begun with; None if there is none, or it has ended."""
-        return self.get(digest_of(cookie))
-
-    def end(self, cookie: str) -> None:
-        """Ends a session."""
-        self.forget(digest_of(cookie))

@@ -195,14 +195,14 @@ def test_the_overview_tells_what_the_sentinels_of_the_last_night_found(server: S
         "rolled_back": [],
     }  # fmt: skip
     with Store.open(server.db) as store:
-        stored.note(store, stored.NightEvent(new_id(), stored.ENDED, report))
+        stored.note(store, new_id(), stored.ENDED, report)
     text = httpx.get(server.base, headers=HTML).text
     assert "<strong>The driver changed</strong>: 2 problems slower by 4.3 %" in text
     assert "3 sentinels timed, 0 champions confirmed" in text
     assert (alert["command"] in text, behind["command"] in text) == (True, True)
     with Store.open(server.db) as store:
         calm = report | {"alerts": [], "behind": [], "sentinels": [{}]}
-        stored.note(store, stored.NightEvent(new_id(), stored.ENDED, calm))
+        stored.note(store, new_id(), stored.ENDED, calm)
     text = httpx.get(server.base, headers=HTML).text
     assert "1 sentinel timed, 0 champions confirmed, nothing slower." in text
 

@@ -1,0 +1,50 @@
+"""What tests of the service share: a server that anyone here may read, one with tokens, and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fixtures.browser import browser, may_be_missing
+from fixtures.server import Server, fill, serving
+
+from tuner.service import tokens
+from tuner.store import Store
+
+
+def token(db: str, name: str, scopes: str, days: float = 9.0) -> str:
+    """Makes a token, as the operator does."""
+    with Store.open(db) as store:
+        return tokens.create(store, name, scopes.split(","), days)
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a filled database, where everyone on this machine may do everything."""
+    folder = tmp_path_factory.mktemp("filled")
+    db = f"sqlite:///{folder}/studies.db"
+    fill(db)
+    with serving(db, folder, "--no-jobs", "--local-admin") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server with tokens, and these by their names."""
+    folder = tmp_path_factory.mktemp("guarded")
+    db = f"sqlite:///{folder}/studies.db"
+    fill(db)
+    scopes = {"keeper": "admin", "reader": "read", "sender": "read,records", "own": "submit", "other": "submit"}
+    secrets = {name: token(db, name, scope) for name, scope in scopes.items()}
+    with serving(db, folder, "--no-jobs") as running:
+        yield running, secrets
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A browser."""
+    if may_be_missing():
+        pytest.skip("there is no Chromium, and it cannot be installed here")
+    with browser() as opened:
+        yield opened
