@@ -194,38 +194,23 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[\w.+-]+", name)) or {name}
 
 
-#: Words of a device's name that do not tell one model from another: makers, forms and memories of boards.
-_NOT_THE_MODEL = re.compile(
-    r"\([^)]*\)|\bmig\b.*|\b(nvidia|amd|intel|cpu|processor|laptop|gpu|sxm\d*|nvl|pcie|hbm\d*e?|\d+gb)\b|@.*"
-)
-
-
-def device_model(device: DeviceInfo) -> str:
-    """What is sold under one name, whatever board, memory or part of it: ``h200``, ``xeon platinum 8480+``."""
-    text = re.sub(r"\((r|tm|c)\)", "", device.name.casefold())
-    return " ".join(_NOT_THE_MODEL.sub(" ", text).split())
-
-
-def alike(device: DeviceInfo, others: Iterable[DeviceInfo]) -> tuple[str, list[DeviceInfo]]:
-    """The devices most like one, and in what.
+def alike(device: DeviceInfo, others: Iterable[DeviceInfo]) -> tuple[str, list[str]]:
+    """The names of devices like one: of its architecture; for CPUs, with vectors as wide.
 
     Args:
         device: The one.
         others: Others, of any kind.
 
     Returns:
-        What they share, for people, and the devices: those of the same model; without one, those of the same
-        architecture and, for CPUs, vectors as wide. Both empty where there is none.
+        What they share, for people, and their names, those first that have most words in common with it.
     """
     kind = kind_of(device.kind)
-    kin = [
-        other
-        for other in others
-        if (other.kind, other.name == device.name) == (device.kind, False)
-        and (not kind.is_host or other.vector_bytes == device.vector_bytes)
-    ]
-    same_model = [other for other in kin if device_model(other) and device_model(other) == device_model(device)]
-    if same_model:
-        return f"of the same model ({device_model(device).upper()})", same_model
     likeness, shared = kind.likeness(device)
-    return likeness, [other for other in kin if shared and kind.likeness(other)[1] == shared]
+    names = dict.fromkeys(
+        other.name
+        for other in others
+        if shared and other.kind == device.kind and kind.likeness(other)[1] == shared
+    )
+    names.pop(device.name, None)
+    own = _words(device.name.casefold())
+    return likeness, sorted(names, key=lambda name: -len(own & _words(name.casefold())))

@@ -147,8 +147,7 @@ def predicted(case: Case) -> Answer | None:
 def similar_device(case: Case) -> Answer | None:
     """What is known of a device that is like this one, whose own loss nobody has measured."""
     where, operation = case.question.device, case.question.problem.operation
-    what, kin = alike(where, [*(model.device for model in case.models()), *case.snapshot.devices()])
-    names = [*dict.fromkeys(device.name for device in reversed(kin))][::-1]
+    what, names = alike(where, [*(model.device for model in case.models()), *case.snapshot.devices()])
     answers = (
         _of_device(case, name, f"no {operation} is known on {where.name}; {name} is {what}") for name in names
     )

@@ -127,10 +127,9 @@ def parsed(url: str) -> URL:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """Returns the file of a SQLite database; None if it is in memory, on a server, or named by a SQLite URI."""
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
-        return None
-    return None if str(url.database).startswith("file:") else Path(str(url.database))
+    """Returns the file of a SQLite database; None if it is in memory or on a server."""
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    return Path(str(url.database)) if is_file else None
 
 
 def make_engine(url: URL, *, read_only: bool, patience_s: float = 30.0) -> sa.Engine:
@@ -151,13 +150,11 @@ def make_engine(url: URL, *, read_only: bool, patience_s: float = 30.0) -> sa.En
         raise StoreTrouble(f"a database is a file, {file} is a folder; name a file, e.g. {file}/studies.db")
     if file is not None:
         options = _file_options(file, read_only=read_only, patience_s=patience_s)
-    elif url.get_backend_name() == "sqlite" and ":memory:" in f"{url.database or ':memory:'}":
+    elif url.get_backend_name() == "sqlite":
         raise StoreTrouble(
             "a database is kept in a file or on a server, got one in memory, which would be lost with this "
             "process; name a file, such as sqlite:///studies.db"
         )
-    elif url.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": patience_s, "check_same_thread": False}
     elif url.get_backend_name() == "postgresql":
         options = _postgres_options(read_only=read_only, patience_s=patience_s)
     try:

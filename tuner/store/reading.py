@@ -213,22 +213,6 @@ class Reader:
         """True if the library was seen to be faster than a champion, and nobody pinned it."""
         return champion.id in self.ruling().behind
 
-    def crowned(self, device: DeviceInfo | str | None = None) -> set[tuple[ProblemKey, str]]:
-        """Returns the problems and regimes that have a champion on a device, or on any, in one query."""
-        of = tables.champions.c
-        wanted = (
-            sa.select(*tables.problems.c, of.regime)
-            .join(tables.champions, of.problem == tables.problems.c.number)
-            .where(rows.reigns(), of.id.not_in(self.ruling().barred))
-            .distinct()
-        )
-        if device is not None:
-            uuid = device if isinstance(device, str) else device.uuid
-            boards = [of.device.in_(rows.boards(uuid))] if uuid else []
-            wanted = wanted.where(sa.or_(of.device.in_(rows.devices_like(device)), *boards))
-        with self.reading() as connection:
-            return {(rows.problem_of(row), str(row.regime)) for row in connection.execute(wanted)}
-
     def champions(
         self, operation: str | None = None, device: DeviceInfo | str | None = None, regime: str | None = None,
         *, history: bool = False,

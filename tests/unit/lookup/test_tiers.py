@@ -105,7 +105,7 @@ def test_a_similar_device_answers_where_nothing_is_known_of_this_one(store: Stor
     nvl = replace(BOARD, name="NVIDIA H200 NVL", uuid="GPU-2", sm_count=0, max_threads_per_block=0)
     told = answer(store, gemm(4096, 4096, 4096), nvl)
     assert (told.match, told.config) == ("similar-device", LARGE)
-    assert "NVIDIA H200 is of the same model (H200)" in told.reasons[0]
+    assert "NVIDIA H200 is of architecture sm_90, too" in told.reasons[0]
     other = replace(BOARD, name="NVIDIA GH200", uuid="GPU-3")
     assert "of architecture sm_90, too" in answer(store, gemm(64, 64, 64), other).reasons[0]
     older = replace(BOARD, name="NVIDIA A100", uuid="GPU-4", architecture="sm_80")

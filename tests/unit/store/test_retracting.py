@@ -91,7 +91,6 @@ def test_by_time_and_by_device(store: Store) -> None:
     assert take_back(store, Chosen(after=DAYS[0], device=BOARD.name)) == 3
     assert store.devices() == []
     assert list(matrix.crowned(store, GEMM)) == []
-    assert store.crowned(BOARD) == set()
     (tally, *_) = [each for each in listing.tallies(store) if each["device"] == BOARD.name]
     assert [tally[name] for name in ("trials", "finals", "champions", "retracted")] == [0, 0, 0, 6]
     assert give_back(store, Chosen(before=DAYS[1])) == 3
