@@ -52,7 +52,7 @@ def seconds_of(walltime: str) -> int:
     """
     days, _, clock = walltime.strip().rpartition("-")
     parts = [int(part) for part in clock.split(":")]
-    seconds = sum(part * 60**place for place, part in enumerate(reversed(parts)))
+    seconds: int = sum(part * 60**place for place, part in enumerate(reversed(parts)))
     return int(days or 0) * 86_400 + seconds * (60 if len(parts) == 1 else 1)
 
 
@@ -138,6 +138,7 @@ def connected(
     """
     check_installed()
     kind, _, rest = cluster.partition(":")
+    made: contextlib.AbstractContextManager[Any]
     if cluster == "local":
         made = _local(devices, folder)
     elif kind in QUEUES:

@@ -25,17 +25,15 @@ from tuner.store import Store, listing
 from tuner.store.listing import Selection
 from tuner.study.requests import database_url
 
+#: Versions of which a word is enough.
+VERSIONS = ("driver", "compiler", "library")
 #: What a side may be chosen by -> what a record has of it.
 KINDS: Mapping[str, Callable[[Record], str]] = {
-    "device": lambda r: r.device.name,
-    "uuid": lambda r: r.device.uuid,
-    "driver": lambda r: r.versions.get("driver", ""),
-    "compiler": lambda r: r.versions.get("compiler", ""),
-    "library": lambda r: r.versions.get("library", ""),
-    "version": lambda r: r.versions.get("tuner", ""),
-    "study": lambda r: r.study,
-    "date": lambda r: r.measured_at[:10],
-}
+    "device": lambda record: record.device.name, "uuid": lambda record: record.device.uuid,
+    **{name: lambda record, name=name: record.versions.get(name, "") for name in VERSIONS},  # type: ignore[misc]
+    "version": lambda record: record.versions.get("tuner", ""), "study": lambda record: record.study,
+    "date": lambda record: record.measured_at[:10],
+}  # fmt: skip
 #: A day, or from one to another.
 _DATES = re.compile(r"(\d{4}-\d\d-\d\d)(?:\.\.(\d{4}-\d\d-\d\d))?")
 #: Problem in words, and regime.
@@ -74,7 +72,7 @@ def is_of(record: Record, kind: str, value: str) -> bool:
     own = KINDS[kind](record)
     if kind == "date" and (dates := _DATES.fullmatch(value)):
         return dates[1] <= own <= (dates[2] or dates[1])
-    return own == value or (kind in ("driver", "compiler", "library") and value in own.split())
+    return own == value or (kind in VERSIONS and value in own.split())
 
 
 @dataclass(frozen=True)
@@ -199,19 +197,17 @@ def _best(records: Iterable[Record]) -> dict[_Key, Record]:
     for record in records:
         if record.role in (Role.FINAL, Role.TRIAL):
             by_key.setdefault((str(record.problem), record.regime), []).append(record)
+    best = {}
     for key, own in by_key.items():
-        finals = [record for record in own if record.role is Role.FINAL]
-        last = max(finals, key=lambda record: record.measured_at).session if finals else ""
-        by_key[key] = [record for record in finals if record.session == last] or own
-    return {
-        key: min(own, key=lambda record: record.measurement.time_s or math.inf) for key, own in by_key.items()
-    }
+        last = max(own, key=lambda record: (record.role is Role.FINAL, record.measured_at))
+        finals = [record for record in own if (record.role, record.session) == (Role.FINAL, last.session)]
+        best[key] = min(finals or own, key=lambda record: record.measurement.time_s or math.inf)
+    return best
 
 
 def _libraries(records: Iterable[Record]) -> dict[_Key, Record]:
     """The library's last time."""
-    own = [record for record in records if record.role is Role.BASELINE]
-    own.sort(key=lambda record: record.measured_at)
+    own = sorted((r for r in records if r.role is Role.BASELINE), key=lambda record: record.measured_at)
     return {(str(record.problem), record.regime): record for record in own}
 
 
@@ -220,10 +216,7 @@ def _row(key: _Key, one: Record, other: Record, libraries: Sequence[Record | Non
     in_turn = bool(one.session) and one.session == other.session and len(ours) == len(theirs)
     comparison = (compare_in_turn if in_turn else compare_apart)(ours, theirs)
     times = [library.measurement.time_s if library else None for library in libraries]
-    configs = [
-        f"{record.kernel} {config_text(record.config) if record.config else ''}".strip()
-        for record in (one, other)
-    ]
+    configs = [f"{record.kernel} {config_text(record.config)}".strip() for record in (one, other)]
     return {
         "problem": key[0], "regime": key[1], "ratio": comparison.ratio, "low": comparison.low,
         "high": comparison.high, "verdict": comparison.verdict, "one_s": one.measurement.time_s,

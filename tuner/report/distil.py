@@ -7,12 +7,11 @@ and their speeds at the tuned shapes. A shape takes the legal one that is fastes
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import statistics
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,8 +49,6 @@ from tuner.workers.device_worker import Crew
 
 Floats = NDArray[np.float64]
 
-#: A config that always answers must be legal at these dims.
-AWKWARD_DIMS = (1, 2, 3, 7, 17, 127, 1001, 4099)
 #: Another layout counts as a shape that is so many times as large.
 OTHER_LAYOUT = 150
 #: The column of the library, which has no kernel and no config.
@@ -63,7 +60,7 @@ WIDTH = 110
 # ---- the cover: few columns, one of which is fast in each row
 
 
-def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
+def cover(speeds: Floats, count: int) -> list[int]:
     """The columns whose best, row by row, is fastest on average.
 
     Greedy: the column that gains most comes next. Then one column at a time is taken out and replaced, as long
@@ -73,14 +70,13 @@ def cover(speeds: Floats, count: int, given: Sequence[int] = ()) -> list[int]:
     Args:
         speeds: Shape (rows, columns): relative speed, 0 if a column may not be used for a row.
         count: Number of columns.
-        given: Columns that are always included; they count.
 
     Returns:
         Columns in the order chosen; fewer than `count` if more would gain nothing.
     """
-    chosen, gains = list(given), True
+    chosen, gains = list[int](), True
     while gains:
-        kept = [chosen, *([column for column in chosen if column != gone] for gone in chosen[len(given) :])]
+        kept = [chosen, *([column for column in chosen if column != gone] for gone in chosen)]
         others = [_filled(speeds, columns, count) for columns in kept]
         best = max(others, key=lambda columns: _worth(speeds, columns))
         gains = _worth(speeds, best) > _worth(speeds, chosen) + 1e-9
@@ -119,7 +115,7 @@ class KnownShapes:
         columns: Kernel and config of each column; the library's last, if it may be chosen.
         speeds: Shape (rows, columns): relative to the best of the row, 0 if a column is not legal.
         measured: True for the measured ones of `speeds`; the others are expected from the nearest shape.
-        always: Per column: legal at the most edge shapes.
+        library: Per row: the library's speed relative to the best; 0 without a library.
     """
 
     rows: tuple[TunedProblem, ...]
@@ -128,7 +124,7 @@ class KnownShapes:
     columns: tuple[Column, ...]
     speeds: Floats
     measured: Flags
-    always: Flags
+    library: Floats
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ class Distilled:
         return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
 
     def decision(self, row: int) -> int | None:
-        """The column that a row takes, as the written function does: the legal one that is expected fastest."""
+        """The column that the written function takes: the legal one that is expected fastest; None for none."""
         problems, speeds = [place.problem for place in self.shapes.rows], self.shapes.speeds
         near = [apart(problems[row], problems[other]) ** -2.0 for other in self.learned]
         expected = np.array(near) @ speeds[np.ix_(self.learned, self.chosen)]
@@ -182,7 +178,10 @@ class Distilled:
         speeds, measured = self.shapes.speeds, self.shapes.measured
         losses = {}
         for name, columns in answers.items():
-            own = [1.0 if at is None else 1 - float(speeds[row, at]) for row, at in enumerate(columns)]
+            own = [
+                1 - float(self.shapes.library[row] if at is None else speeds[row, at])
+                for row, at in enumerate(columns)
+            ]
             unmeasured = sum(at is None or not measured[row, at] for row, at in enumerate(columns))
             losses[name] = {
                 "mean": statistics.fmean(own), "worst": max(own), "shapes": len(own),
@@ -249,40 +248,25 @@ def shapes_of(
     kernels = {kernel.name: kernel for kernel in catalogue.of(subject.operation, subject.kind)}
     known = list(dict.fromkeys(column for place in rows for column in place.times))
     places = {name: [at for at, (of, _) in enumerate(known) if of == name] for name in kernels}
-    points = {name: Points(kernel, [known[at][1] for at in places[name]]) for name, kernel in kernels.items()}
-
-    def legal(problem: Problem, device: DeviceInfo) -> Flags:
-        flags = np.zeros(len(known), bool)
-        for name, numbers in places.items():
-            flags[numbers] = points[name].flags(problem, device)[0]
-        return flags
-
     speeds, measured = _speeds(rows, known)
-    speeds = np.where([legal(place.problem, place.device) for place in rows], speeds, 0.0)
-    # Legal for every shape and layout, as tested at edge shapes.
-    always = np.all([legal(problem, rows[0].device) for problem in _awkward(rows[0].problem)], axis=0)
+    legal = np.zeros(speeds.shape, bool)
+    for name, numbers in places.items():
+        points = Points(kernels[name], [known[at][1] for at in numbers])
+        for flags, place in zip(legal, rows, strict=True):
+            flags[numbers] = points.flags(place.problem, place.device)[0]
+    speeds = np.where(legal, speeds, 0.0)
+    theirs = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
     if library:
-        theirs = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
         speeds = np.c_[speeds, theirs] / np.maximum(1.0, theirs)[:, None]
-        measured, always = np.c_[measured, theirs > 0], np.append(always, True)
+        measured = np.c_[measured, theirs > 0]
         known.append(LIBRARY)
-    return KnownShapes(rows, subject.regime, kernels, tuple(known), speeds, measured, always)
-
-
-def _awkward(like: Problem) -> Iterator[Problem]:
-    """Problems at the edge: every layout at each turn of awkward dims."""
-    operation = like.operation
-    for layout, turn in itertools.product(operation.layouts, range(len(AWKWARD_DIMS))):
-        sizes = (AWKWARD_DIMS[(turn + 3 * at) % len(AWKWARD_DIMS)] for at in itertools.count())
-        dims = dict(zip(operation.dims, sizes, strict=False))
-        yield operation.problem(dims, like.dtype, layout, like.precision, like.epilogue)
+    return KnownShapes(rows, subject.regime, kernels, tuple(known), speeds, measured, theirs)
 
 
 def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Flags]:
     """Relative speeds, and which of them were measured; the others as at the nearest shape, and less."""
-    nowhere = math.nan
     times_s = np.array(
-        [[own.times[at].time_s if at in own.times else nowhere for at in columns] for own in rows]
+        [[getattr(own.times.get(column), "time_s", math.nan) for column in columns] for own in rows]
     )
     behind = np.maximum(np.log(times_s / np.array([own.best_s for own in rows])[:, None]), 0.0)
     measured = ~np.isnan(behind)
@@ -296,7 +280,7 @@ def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Fl
 
 
 def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = None) -> Distilled:
-    """Chooses configs, one of which is legal for every shape if there is one.
+    """Chooses configs.
 
     Args:
         shapes: The shapes and configs to choose from.
@@ -304,11 +288,7 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
         known: The rows to learn from; by default all.
     """
     learned = list(range(len(shapes.rows))) if known is None else known
-    speeds = shapes.speeds[learned]
-    chosen, always = cover(speeds, count), np.flatnonzero(shapes.always).tolist()
-    if always and set(always).isdisjoint(chosen):
-        chosen = cover(speeds, count, [max(always, key=lambda column: float(speeds[:, column].mean()))])
-    return Distilled(shapes, tuple(chosen), learned, count)
+    return Distilled(shapes, tuple(cover(shapes.speeds[learned], count)), learned, count)
 
 
 # ---- the command
@@ -399,15 +379,14 @@ def _measured(
     """Times what is missing, and chooses again, until nothing new is missing or time is up."""
     deadline_s = math.inf if seconds is None else time.monotonic() + seconds
     study, tried = f"{ELSEWHERE} {subject.operation}", set[Any]()
-    report = partial(click.echo, err=True)
     with Store.open(db) as store, occupied(db, (here,), study), Crew([here]) as crew:
         while time.monotonic() < deadline_s:
             missing = {(one.problem, one.kernel.name, one.config): one for one in choice.missing()}
-            fresh = [missing[key] for key in missing if key not in tried]
+            fresh = [missing[key] for key in missing.keys() - tried]
             if not fresh:
                 break
             tried |= missing.keys()
-            remeasure(store, crew, fresh, subject.regime, study, deadline_s, report)
+            remeasure(store, crew, fresh, subject.regime, study, deadline_s, partial(click.echo, err=True))
             choice = choose(store)
     return choice
 
@@ -434,19 +413,13 @@ def python_text(choice: Distilled) -> str:
 
     ``choose(dims..., layout)`` returns (kernel, config). A kernel of ``None`` stands for the library.
     """
-    like = choice.shapes.rows[0]
-    dims, layouts = list(like.problem.dims), like.problem.operation.layouts
-    names = dims if layouts == ("",) else [*dims, "layout"]
     problems = [place.problem for place in choice.shapes.rows]
     speeds = choice.shapes.speeds[:, choice.chosen].round(3).tolist()
     return filled(
         Path(__file__).with_name("templates") / "choose.py.jinja", {"loss": loss_text},
-        choice=choice, like=like, version=__version__, names=", ".join(names), other_layout=OTHER_LAYOUT,
-        dims=", ".join(dims), has_layout=names != dims,
+        choice=choice, like=choice.shapes.rows[0], version=__version__, other_layout=OTHER_LAYOUT,
         columns=[_written(column) for column in choice.columns],
         legal=[_conditions(choice, column) for column in choice.columns],
-        parameters=", ".join([*dims, *([f'layout="{layouts[0]}"'] if names != dims else [])]),
-        shown=", ".join(f"{name}={{{name}}}" for name in names),
         known=[
             (tuple(problem.dims.values()), problem.layout, tuple(row))
             for problem, row in zip(problems, speeds, strict=True)
@@ -461,22 +434,17 @@ def _written(column: Column) -> str:
 
 
 def _conditions(choice: Distilled, column: Column) -> list[tuple[str, str]]:
-    """What a config asks of the layout and then of the dims, as Python; empty where it asks nothing."""
+    """What a config asks of the dims in each layout, as Python; empty where it asks nothing."""
     if column == LIBRARY:
         return []
-    rows, by_rule = choice.shapes.rows, dict[str, list[str]]()
-    kernel, layouts = choice.shapes.kernels[column[0]], rows[0].problem.operation.layouts
-    for layout in layouts:
+    (name, config), rows, rules = column, choice.shapes.rows, list[tuple[str, str]]()
+    kernel, device = choice.shapes.kernels[name], rows[0].device
+    for layout in rows[0].problem.operation.layouts:
         known = [place.problem for place in rows if place.problem.layout == layout]
         problems = known or [replace(place.problem, layout=layout) for place in rows]
-        allowed = [problem for problem in problems if kernel.allows(problem, rows[0].device, column[1])]
-        if allowed:
-            by_rule.setdefault(_rule(kernel, column[1], allowed[0], rows[0].device), []).append(layout)
-    if list(by_rule.values()) == [list(layouts)]:
-        (rule,) = by_rule
-        return [("", rule)] if rule else []
-    rules = [(f"layout in {tuple(where)!r}", rule or "True") for rule, where in by_rule.items()]
-    return [*rules, ("", "False")]
+        allowed = next((problem for problem in problems if kernel.allows(problem, device, config)), None)
+        rules.append((layout, "False" if allowed is None else _rule(kernel, config, allowed, device)))
+    return rules if any(rule for _, rule in rules) else []
 
 
 def _rule(kernel: Kernel, config: Config, problem: Problem, device: DeviceInfo) -> str:

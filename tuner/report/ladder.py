@@ -11,17 +11,9 @@ from typing import Any
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import (
-    KERNEL,
-    database_option,
-    device_option,
-    folder_option,
-    json_option,
-    named_problem,
-    problem_options,
-    writable_folder,
-)
+from tuner.cli.options import database_option, device_option, folder_option, json_option, problem_options
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
@@ -30,7 +22,7 @@ from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Space, Value
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound, TunerError
-from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, lessons, read_ladder_plan
+from tuner.report.ladder_plan import LadderPlan, LadderStep, Section, ladder_of, read_ladder_plan
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.record import Role
 from tuner.search import Known, Search, SearchOptions
@@ -81,12 +73,11 @@ def declared_config(
     kernel: Kernel, pins: Mapping[str, Value], problem: Problem, device: DeviceInfo
 ) -> Config | None:
     """The first declared config that is legal; else the most similar legal config, None without one."""
-    known = first_configs(kernel, pins, problem, device)
-    if known:
-        return known[0]
-    space, default = pinned_space(kernel, pins, problem, device), kernel.default_config()
-    nearest = space.nearest([{**default, **pins}]) if default is not None else list(space[:1])
-    return nearest[0] if nearest else None
+    known, default = first_configs(kernel, pins, problem, device), kernel.default_config()
+    if not known:
+        space = pinned_space(kernel, pins, problem, device)
+        known = space.nearest([{**default, **pins}]) if default is not None else list(space[:1])
+    return known[0] if known else None
 
 
 # ---- the climb
@@ -168,7 +159,7 @@ class Climb:
                 times = iter(session.worker.finals([rung.code for rung in rungs if rung.code], FINALS_S))
                 rungs = [replace(rung, measurement=next(times)) if rung.code else rung for rung in rungs]
                 for rung in rungs:
-                    if rung.code is not None:
+                    if rung.code:
                         session.add(Role.FINAL, rung.kernel, rung.config, rung.measurement)
                 library = next(times, library)
             if library is not None:
@@ -176,8 +167,6 @@ class Climb:
                 ladder.libraries.append(Library(name, problem, library))
             if self.end_to_end:
                 ladder.transfers_s[problem] = session.worker.transfers_s()
-        if not section.is_sweep:
-            ladder.libraries += self._further_library(problem)
         return rungs
 
     def _tried(self, section: Section, step: LadderStep, session: Session) -> Iterator[Rung]:
@@ -207,9 +196,8 @@ class Climb:
         finally:
             policy.close()
             session.pool.cancel()
-        times_s = leaderboard.times_s
-        best = min(times_s, key=times_s.__getitem__, default=None)
-        return best and best[1], max(budget.progress.trials, 1)
+        best = min(leaderboard.times_s.items(), key=lambda timed: timed[1], default=None)
+        return best and best[0][1], max(budget.progress.trials, 1)
 
     # ---- what the steps are compared with
 
@@ -246,20 +234,6 @@ class Climb:
                     times.append(measurement.time_s)
         return min(filter(None, times), default=None)
 
-    def _further_library(self, problem: Problem) -> Iterator[Library]:
-        """Times the further library that ``configs/lessons.toml`` names, if there is one."""
-        worker = self.crew.devices[0]
-        file = lessons().get(problem.operation.name, {}).get(worker.info.kind, {}).get("further_library", "")
-        if not file or problem.operation.origin:
-            return
-        alike, _ = _limit_problem(file, problem.dims, problem.dtype)
-        worker.prepare({**alike.to_json(), "origin": str(alike.operation.origin)}, self.regime)
-        measurement = worker.baseline()
-        self.crew.rest()
-        if measurement is not None:
-            name = alike.operation.baselines[worker.info.kind].named(problem)
-            yield Library(name, problem, measurement, main=False)
-
 
 def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...]]:
     """A problem of a file in ``kernels/limits``, and its kernels."""
@@ -273,31 +247,23 @@ def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Prob
 @click.command()
 @problem_options
 @click.option(
-    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
+    "--kernel", "kernels", shell_complete=cli.KERNEL, multiple=True,
     help="Measure only this kernel; repeat for several.",
 )  # fmt: skip
 @device_option("cpu or cuda:N; default: the GPU if there is one.")
 @click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
-@click.option(
-    "--sweeps/--no-sweeps", default=None,
-    help="Time block sizes one by one, or do not.  [default: only with -o; those of a plan]",
-)  # fmt: skip
+@click.option("--no-sweeps", is_flag=True, help="Leave the sweeps of a plan out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
 @folder_option("Write an HTML page and plots to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @database_option
 @json_option
 def ladder(
-    folder: Path | None,
-    seconds: float | None,
-    end_to_end: bool,
-    seed: int,
-    db: str,
-    as_json: bool,
+    folder: Path | None, seconds: float | None, end_to_end: bool, seed: int, db: str, as_json: bool,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Measure every kernel of an operation in order, and show what each step gains.
 
     OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
@@ -306,16 +272,12 @@ def ladder(
     if seconds is not None and not seconds > 0:
         raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
     if folder is not None:
-        writable_folder(folder)
-    plan, where = _asked(options, sweeps=folder is not None)
+        cli.writable_folder(folder)
+    plan, where = _asked(options)
     if seconds is None and not (options["classic"] or plan.classic):
         seconds = DEFAULT_SECONDS
     report = partial(click.echo, err=True) if not options["quiet"] else lambda text: None
-    with (
-        Store.open(db) as store,
-        occupied(db, (where,), f"ladder {plan.title}"),
-        Crew([where]) as crew,
-    ):
+    with Store.open(db) as store, occupied(db, (where,), f"ladder {plan.title}"), Crew([where]) as crew:
         climbed = Climb(plan, crew, store, options["regime"], seconds, end_to_end, seed, report).run()
     if folder is not None:
         from tuner.report.pages import write_ladder
@@ -324,17 +286,21 @@ def ladder(
             click.echo(str(path), err=True)
     if as_json:
         print_json(climbed.rows())
-    else:
-        _print_tables(climbed)
+        return
+    for section in climbed.sections:
+        table(f"{section.title} on {climbed.device.name}, {climbed.regime}", *climbed.table(section))
+        for text in climbed.slower_texts(section):
+            click.echo(text)
+    click.echo(str(climbed.limits))
 
 
-def _asked(options: Mapping[str, Any], sweeps: bool) -> tuple[LadderPlan, DetectedDevice]:
+def _asked(options: Mapping[str, Any]) -> tuple[LadderPlan, DetectedDevice]:
     """The plan that a user names, or that of an operation's kernels, and the device.
 
     Raises:
         InputError: More than a plan is named, or a device that the plan is not for.
     """
-    target, chosen = options["target"], options["sweeps"]
+    target = options["target"]
     if target.endswith(".toml"):
         words = ("dims", "kernels", "sets", "dtype", "layout", "precision", "epilogue")
         if any(options[name] for name in words):
@@ -345,22 +311,9 @@ def _asked(options: Mapping[str, Any], sweeps: bool) -> tuple[LadderPlan, Detect
         where = find(options["device"] or kind_of(plan.target).first)
         if where.target != plan.target:
             raise InputError(f"{target} is for {plan.target}, got --device {where.spec}; choose another device")
-        if chosen is False:
-            plan.sweeps = []
+        plan.sweeps = [] if options["no_sweeps"] else plan.sweeps
     else:
-        catalogue, problem = named_problem(options)
+        catalogue, problem = cli.named_problem(options)
         where = find(options["device"])
-        plan = ladder_of(
-            catalogue, problem, where.target, options["kernels"], sweeps=sweeps if chosen is None else chosen
-        )
+        plan = ladder_of(catalogue, problem, where.target, options["kernels"])
     return plan, where
-
-
-def _print_tables(climbed: Ladder) -> None:
-    """Prints the steps of each shape, libraries, sweeps and limits."""
-    for section in climbed.sections:
-        table(f"{section.title} on {climbed.device.name}, {climbed.regime}", *climbed.table(section))
-        for text in climbed.slower_texts(section):
-            click.echo(text)
-    if limits := str(climbed.limits):
-        click.echo(limits)

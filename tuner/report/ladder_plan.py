@@ -219,7 +219,7 @@ class LadderPlan(_Table):
 
 @cache
 def lessons() -> dict[str, Any]:
-    """``configs/lessons.toml``: operation -> target -> kernel -> ``lesson``, ``slower``, ``sweep``."""
+    """``configs/lessons.toml``: operation -> target -> kernel -> ``lesson``, ``slower``."""
     path = configs_folder() / "lessons.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
@@ -242,23 +242,16 @@ def read_ladder_plan(path: Path, catalogue: Catalogue) -> LadderPlan:
     try:
         table = {"title": path.stem} | tomllib.loads(path.read_text(encoding="utf-8"))
         return LadderPlan.model_validate(table, context=catalogue)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PlanError(
-            f"{path} cannot be read as a ladder plan: {error}; check the path and the text"
-        ) from None
     except ValidationError as error:
         mistake = error.errors()[0]
         where = ".".join(map(str, mistake["loc"]))
-        raise PlanError(
-            f"{path}: {where}: {mistake['msg'].lower()}; docs/ladder.md lists the keys of a plan"
-        ) from None
-    except InputError as error:
-        raise PlanError(f"{path}: {error}") from error
+        text = f"{where}: {mistake['msg'].lower()}; docs/ladder.md lists the keys of a plan"
+        raise PlanError(f"{path}: {text}") from None
+    except (OSError, ValueError, InputError) as error:
+        raise PlanError(f"{path} cannot be read as a ladder plan: {error}") from error
 
 
-def ladder_of(
-    catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str], *, sweeps: bool = False
-) -> LadderPlan:
+def ladder_of(catalogue: Catalogue, problem: Problem, target: str, only: Sequence[str]) -> LadderPlan:
     """The ladder of an operation's kernels, in order, with the figures of published reports.
 
     Args:
@@ -266,7 +259,6 @@ def ladder_of(
         problem: The problem.
         target: ``cuda`` or ``cpu``.
         only: Kernel names to keep; all if empty.
-        sweeps: True to add sweeps for kernels whose lesson names a parameter.
 
     Raises:
         UnknownName: There is no such kernel.
@@ -276,19 +268,17 @@ def ladder_of(
     kernels = _kernels(catalogue, problem, target, tuple(only))
     if not kernels:
         raise InputError(f"{operation.name} has no kernel for {target}; choose another --device")
-    published: dict[str, list[dict[str, Any]]] = {}
+    published: dict[str, list[Published]] = {}
     for path in [] if operation.origin else sorted(configs_folder().glob("ladder-*.toml")):
         plan = read_ladder_plan(path, catalogue)
         if (plan.operation, plan.target) == (operation.name, target):
             for step in plan.steps:
                 published.setdefault(step.kernel, []).extend(step.published)
-    swept = [_lesson_sweep(kernel, problem) for kernel in kernels] if sweeps else []
     table = {
         "title": f"The ladder of {problem}", "operation": operation.name, "target": target,
         "dtype": problem.dtype, "layout": problem.layout, "precision": problem.precision,
         "epilogue": str(problem.epilogue), "shapes": [[size for _, size in problem.shape]],
         "steps": [{"kernel": own.name, "published": published.get(own.name, [])} for own in kernels],
-        "sweeps": list(filter(None, swept)),
     }  # fmt: skip
     return LadderPlan.model_validate(table, context=catalogue)
 
@@ -301,24 +291,10 @@ def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[st
         for kernel in catalogue.shown
         if (kernel.operation, kernel.kind) == (name, target)
         and kernel.serves(precision)
-        and (not only or kernel.name in only)
+        and kernel.name in (only or (kernel.name,))
     ]
-    usual = tuple(kernel for kernel in only if kernel not in {own.name for own in shown})
+    usual = tuple(set(only) - {kernel.name for kernel in shown})
     if only and not usual:
         return shown
     kernels = catalogue.serving(problem, target, usual)
     return [*shown, *(kernel for kernel in kernels if only or precision == IEEE or not kernel.serves(IEEE))]
-
-
-def _lesson_sweep(kernel: Kernel, problem: Problem) -> dict[str, Any] | None:
-    """The sweep that a kernel's lesson names, over problems up to this one."""
-    names = lesson_of(kernel, "sweep").split()
-    values_of = {parameter.name: parameter.values for parameter in kernel.parameters}
-    if not names or not values_of.keys() >= set(names):
-        return None
-    values = [value for value in values_of[names[0]] if all(value in values_of[name] for name in names)]
-    shapes = {tuple(max(1, size >> halvings) for _, size in problem.shape) for halvings in range(4)}
-    return {
-        "kernel": kernel.name, "parameter": " ".join(names), "values": values,
-        "shapes": [list(shape) for shape in sorted(shapes)],
-    }  # fmt: skip

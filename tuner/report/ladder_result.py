@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tuner.declare.hardware import DeviceInfo
@@ -47,8 +47,6 @@ class DeviceLimits:
         return max(moving, computing)
 
     def __str__(self) -> str:
-        if not any(asdict(self).values()):
-            return ""
         return (
             f"Limits measured here: reading {self.read_gbps:.0f} GB/s, copying {self.copy_gbps:.0f} GB/s, "
             f"multiply-adds {self.tflops:.3g} TFLOPS"
@@ -89,12 +87,11 @@ class Rung:
 
 
 class Library(NamedTuple):
-    """A library measured beside the steps; ratios refer to the operation's baseline, which is `main`."""
+    """The operation's library, measured beside the steps."""
 
     name: str
     problem: Problem
     measurement: Measurement
-    main: bool = True
 
 
 @dataclass
@@ -132,14 +129,10 @@ class Ladder:
         """The steps of a section that were climbed."""
         return [rung for rung in self.rungs if rung.section.title == section.title]
 
-    def libraries_of(self, problem: Problem) -> list[tuple[Library, float]]:
-        """The libraries that were timed for a problem, with their seconds, the operation's baseline first."""
-        timed = [
-            (library, library.measurement.time_s)
-            for library in self.libraries
-            if library.problem == problem and library.measurement.time_s
-        ]
-        return sorted(timed, key=lambda pair: not pair[0].main)
+    def library_of(self, problem: Problem) -> Library | None:
+        """The library as timed for a problem."""
+        own = (library for library in self.libraries if library.problem == problem)
+        return next((library for library in own if library.measurement.time_s), None)
 
     def rows(self, section: Section | None = None) -> list[dict[str, Any]]:
         """A JSON object for each step, in order: those of a section, or of all but sweeps.
@@ -160,13 +153,14 @@ class Ladder:
     def _row(self, rung: Rung, timed: Sequence[Measurement]) -> dict[str, Any]:
         """The JSON object of a step; `timed` are those of its shape up to this one, if it has a time."""
         problem, measurement, published = rung.section.problem, rung.measurement, rung.published
-        main = next((library.measurement for library, _ in self.libraries_of(problem) if library.main), None)
+        library = self.library_of(problem)
         row = {
             "kernel": rung.kernel.name, "label": rung.step.label, "config": dict(rung.config),
             "problem": problem.to_json(), **self.figures(problem, measurement),
             "step_speedup": _speedup(measurement, timed[-2:][0] if timed else None),
             "total_speedup": _speedup(measurement, timed[0] if timed else None),
-            "of_library": _speedup(measurement, main), "outcome": measurement.outcome.value,
+            "of_library": _speedup(measurement, library and library.measurement),
+            "outcome": measurement.outcome.value,
             "reason": measurement.reason, "trials": rung.trials,
             "published": published,
         }  # fmt: skip
@@ -189,17 +183,17 @@ class Ladder:
             "error": error and {name: getattr(error, name) for name in ("max_rel", "mean_rel", "rms_rel")},
         }
 
+    def library_row(self, library: Library) -> dict[str, Any]:
+        """The JSON object of a library."""
+        return {"label": library.name, **self.figures(library.problem, library.measurement)}
+
     # ---- in the words that terminals and pages share
 
     def table(self, section: Section) -> tuple[list[str], list[list[str]]]:
         """Columns and rows of a section's steps, then of the libraries; a column without a word is left out."""
-        libraries = [library for library, _ in self.libraries_of(section.problem)]
-        rows = self.rows(section)
-        rows += [
-            {"label": library.name, **self.figures(section.problem, library.measurement)}
-            for library in libraries
-        ]
-        cells = [_cells(row, libraries[0].name if libraries else "library") for row in rows]
+        rows, library = self.rows(section), self.library_of(section.problem)
+        rows += [self.library_row(library)] if library else []
+        cells = [_cells(row, library.name if library else "library") for row in rows]
         columns = [name for name in cells[0] if any(row[name] for row in cells)]
         return columns, [[row[name] for name in columns] for row in cells]
 
@@ -226,11 +220,6 @@ def _cells(row: Mapping[str, Any], library: str) -> dict[str, str]:
     """Column -> the word of a row."""
     time_s, error, whole, published = (row.get(name) for name in ("time_s", "error", "end_to_end", "published"))
     failed = f"{row.get('outcome')}: {headline(row.get('reason', ''))[:80]}"
-    parts = [
-        f"{name.replace('_', ' ')} {duration(seconds)}"
-        for name, seconds in (whole or {}).items()
-        if name not in ("kernel", "total")
-    ]
 
     def shown(name: str, form: str) -> str:
         return format(row[name], form) if time_s and row.get(name) else ""
@@ -242,7 +231,7 @@ def _cells(row: Mapping[str, Any], library: str) -> dict[str, str]:
         f"of {library}": shown("of_library", ".1%"), "of limit": shown("of_limit", ".1%"),
         "noise": shown("noise", ".1%"),
         "error: max, mean": f"{error['max_rel']:.1e}, {error['mean_rel']:.1e}" if error else "",
-        "end to end": f"{duration(whole['total'])}\n  {', '.join(parts)}" if whole else "",
+        "end to end": duration(whole["total"]) if whole else "",
         "published": _published(published) if published else "",
     }  # fmt: skip
 

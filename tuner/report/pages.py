@@ -6,34 +6,22 @@ It implements the extension point ``figures``: what others show of a study, a de
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.formatting import pairs, table
-from tuner.cli.options import (
-    OPERATION,
-    database_option,
-    device_option,
-    folder_option,
-    parse_problem,
-    writable_folder,
-)
+from tuner.cli.options import database_option, device_option, folder_option
 from tuner.errors import InputError
 from tuner.python.tuned import Tuned
+from tuner.report import study_view
 from tuner.report.ladder_plan import lesson_of
 from tuner.report.ladder_result import Ladder
-from tuner.report.study_view import (
-    StudyView,
-    importance,
-    reasons,
-    recorded_study,
-    seconds_by_stage,
-    time_of,
-    view_of,
-)
+from tuner.report.study_view import StudyView, recorded_study, time_of, view_of
 from tuner.results.measurement import Outcome
 from tuner.results.objectives import Front
 from tuner.results.record import Champion, Record
@@ -139,35 +127,31 @@ def _untitled(figure: go.Figure) -> go.Figure:
 
 
 def write_study(study: Tuned | StudyView, folder: Path) -> list[Path]:
-    """Writes ``study.html``: a study's tables and figures.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Writes ``study.html``: a study's tables and figures."""
     view = view_of(study) if isinstance(study, Tuned) else study
     page = folder / "study.html"
     return [write_page(page, "study", study=view, tables=study_tables(view), figures=study_figures(view))]
 
 
-def study_tables(study: StudyView) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
+def study_tables(study: StudyView) -> list[tuple[str, list[str], list[list[str]]]]:
     """Title, columns and rows of each table that has a row, for terminal and page."""
     timed = [trial for trial in study.of_kernel if trial.measurement.outcome is Outcome.MEASURED]
     fastest = [
-        (
+        [
             f"{study.speed(trial):.4g}", duration(time_of(trial)), f"{trial.measurement.noise:.1%}",
             config_text(trial.config),
-        )
+        ]
         for trial in sorted(timed, key=time_of)[:FASTEST]
     ]  # fmt: skip
-    shares = [(name, f"{share:.1%}") for name, share in importance(study).items()]
-    failed = [(str(count), why) for why, count in reasons(study).items()]
-    spent = [(name, f"{seconds:.1f} s") for name, seconds in seconds_by_stage(study).items()]
-    tables: tuple[tuple[str, Sequence[str], Sequence[Sequence[str]]], ...] = (
-        (f"The fastest trials of {study.kernel}", (study.unit, "time", "noise", "config"), fastest),
-        (f"What matters in {study.kernel}", ("parameter", "share of variance it explains alone"), shares),
-        ("What was not measured, and why", ("trials", "why"), failed),
-        ("Where the time of trials went", ("stage", "seconds"), spent),
-    )
+    shares = [[name, f"{share:.1%}"] for name, share in study_view.importance(study).items()]
+    failed = [[str(count), why] for why, count in study_view.reasons(study).items()]
+    spent = [[name, f"{seconds:.1f} s"] for name, seconds in study_view.seconds_by_stage(study).items()]
+    tables = [
+        (f"The fastest trials of {study.kernel}", [study.unit, "time", "noise", "config"], fastest),
+        (f"What matters in {study.kernel}", ["parameter", "share of variance it explains alone"], shares),
+        ("What was not measured, and why", ["trials", "why"], failed),
+        ("Where the time of trials went", ["stage", "seconds"], spent),
+    ]
     return [shown for shown in tables if shown[2]]
 
 
@@ -186,10 +170,8 @@ def write_front(front: Front, champion: Record, folder: Path) -> Path:
     from tuner.report.figures import front_figures
 
     problem = champion.problem
-    sizes = "x".join(str(size) for _, size in problem.shape)
-    arithmetic = problem.arithmetic.replace(" ", "-")
-    parts = ("front", problem.operation, sizes, arithmetic, problem.layout, champion.regime)
-    name = "-".join([*filter(None, parts), *front.objectives[1:]])
+    words = re.findall(r"[\w.]+", f"{problem} {champion.regime} {' '.join(front.objectives[1:])}")
+    name = "-".join(["front", *words])
     title = f"{problem} on {champion.device.name}, {champion.regime}"
     return write_page(folder / f"{name}.html", "report", figures=front_figures(front), title=title)
 
@@ -207,13 +189,8 @@ def write_page(path: Path, template: str, *, figures: Figures, **values: Any) ->
     html = environment.get_template(f"{template}.html").render(
         values, figures=figures, drawn=drawn, about=EXPLANATIONS, plotly=get_plotlyjs()
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"-o takes a folder that can be written, got {path.parent} ({error}); choose another"
-        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8")
     return path
 
 
@@ -221,7 +198,7 @@ def write_page(path: Path, template: str, *, figures: Figures, **values: Any) ->
 
 
 @click.command("show")
-@click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=OPERATION)
+@click.argument("what", metavar="STUDY|PROBLEM...", nargs=-1, required=True, shell_complete=cli.OPERATION)
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of FILE.py by name.")
 @device_option("Name or uuid of the device; default: of the latest study.")
 @click.option("--regime", default="", help="How times were taken; default: of the latest study.")
@@ -236,10 +213,10 @@ def show_command(
     With -o, one page that can be hovered and zoomed; its camera saves a figure as PNG. No device is touched.
     """
     if folder is not None:
-        writable_folder(folder)
+        cli.writable_folder(folder)
     named: object = " ".join(what)
     if what[0].endswith(".py"):
-        named = parse_problem(what[0], what[1:], sets, "", "")[1]
+        named = cli.parse_problem(what[0], what[1:], sets, "", "")[1]
     elif sets:
         raise InputError(f"--set goes with FILE.py, got it with {named!r}; write sizes in order")
     study = recorded_study(named, device, regime, db)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -38,14 +38,9 @@ CHECKPOINTS = (10, 25, 50, 100, 200)
 
 
 def simulate(
-    recording: Recording,
-    *,
-    sampler: str = "tile",
-    trials: int = 200,
-    repeats: int = 20,
-    seed: int = 0,
+    recording: Recording, *, sampler: str = "tile", trials: int = 200, repeats: int = 20, seed: int = 0,
     warm_start: Recording | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Replays studies on a recording.
 
     Args:
@@ -64,9 +59,8 @@ def simulate(
     Raises:
         InputError: There is less than one trial or repeat, or a warm start shares no kernel.
     """
-    for name, value in (("trials", trials), ("repeats", repeats)):
-        if value < 1:
-            raise InputError(f"{name} is 1 or more, got {value}; choose another")
+    if min(trials, repeats) < 1:
+        raise InputError(f"trials and repeats are 1 or more, got {trials} and {repeats}; choose others")
     elsewhere = _elsewhere(recording, warm_start) if warm_start else ()
     checkpoints = sorted({count for count in CHECKPOINTS if count < trials} | {trials})
     seeds = range(seed, seed + repeats)
@@ -75,14 +69,12 @@ def simulate(
         replays = [_Replay(recording, SearchOptions(number, sampler, trials), elsewhere) for number in seeds]
         reached = [[replay.fraction_after(count) for count in checkpoints] for replay in replays]
     made = sum(replay.made for replay in replays)
-    figures: Mapping[str, Callable[[Sequence[float]], float]]
-    figures = {"mean": fmean, "min": min, "max": max, "st_dev": pstdev}
+    fraction_at = {
+        str(count): {"mean": fmean(own), "min": min(own), "max": max(own), "st_dev": pstdev(own)}
+        for count, own in zip(checkpoints, zip(*reached, strict=True), strict=True)
+    }
     return {
-        "space": recording.name, "strategy": sampler, "repeats": repeats,
-        "fraction_at": {
-            str(count): {name: figure(fractions) for name, figure in figures.items()}
-            for count, fractions in zip(checkpoints, zip(*reached, strict=True), strict=True)
-        },
+        "space": recording.name, "strategy": sampler, "repeats": repeats, "fraction_at": fraction_at,
         "seconds_per_trial": sum(replay.recorded_s for replay in replays) / made,
         "search_seconds_per_trial": sum(replay.search_s for replay in replays) / made,
     }  # fmt: skip

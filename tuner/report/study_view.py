@@ -60,9 +60,8 @@ class StudyView:
     @cached_property
     def timed(self) -> list[Record]:
         """Trials that have a time, pruned ones too."""
-        return [
-            trial for trial in self.trials if trial.measurement.time_s and not trial.measurement.outcome.failed
-        ]
+        timed = (trial for trial in self.trials if trial.measurement.time_s)
+        return [trial for trial in timed if not trial.measurement.outcome.failed]
 
     @cached_property
     def _unit(self) -> tuple[str, float]:
@@ -149,12 +148,11 @@ def importance(study: StudyView) -> dict[str, float]:
 
 def best_by_pair(study: StudyView, one: str, other: str) -> list[list[float | None]]:
     """Best speed for each pair of values: a row for each of `other`'s, a column for each of `one`'s."""
-    best: dict[tuple[Any, Any], float] = {}
+    best = collections.defaultdict[tuple[Any, Any], float](float)
     for trial in study.of_kernel:
         place = trial.config[one], trial.config[other]
-        best[place] = max(best.get(place, 0.0), study.speed(trial))
-    rows, columns = study.parameters[other], study.parameters[one]
-    return [[best.get((column, row)) for column in columns] for row in rows]
+        best[place] = max(best[place], study.speed(trial))
+    return [[best.get((column, row)) for column in study.parameters[one]] for row in study.parameters[other]]
 
 
 def pairs_shown(study: StudyView) -> list[tuple[str, str]]:
@@ -176,8 +174,7 @@ def reasons(study: StudyView) -> dict[str, int]:
 
 def seconds_by_stage(study: StudyView) -> dict[str, float]:
     """Seconds by stage: those of trials, and what a study counts beside them while it runs."""
-    stages = [trial.measurement.stages_s for trial in study.trials]
-    spent = {name: sum(own.get(name, 0.0) for own in stages) for name in STAGES}
+    spent = {name: sum(trial.measurement.stages_s.get(name, 0.0) for trial in study.trials) for name in STAGES}
     spent |= {name: study.spent_s.get(name, 0.0) for name in COUNTED}
     return {name: seconds for name, seconds in spent.items() if seconds > 0}
 

@@ -43,8 +43,6 @@ def test_the_cover_takes_what_helps_most_and_exchanges_what_greed_took() -> None
     speeds = np.array([[0.9, 1.0, 0.0], [0.9, 0.0, 1.0], [0.9, 1.0, 0.0], [0.9, 0.0, 1.0]])
     assert cover(speeds, 1) == [0]
     assert sorted(cover(speeds, 2)) == [1, 2]
-    assert cover(speeds, 2, given=[0])[0] == 0
-    assert len(cover(speeds, 3)) == 2 or cover(speeds, 3)[:1] == [0]
 
 
 @given(st.integers(1, 8), st.integers(1, 12), st.integers(1, 5), st.integers(0, 1000))
@@ -57,7 +55,7 @@ def test_a_cover_is_never_worse_than_a_smaller_one(rows: int, columns: int, coun
     found = cover(speeds, count)
     assert len(set(found)) == len(found) <= count
     assert worth(found) >= max(worth([column]) for column in range(columns)) - 1e-9
-    assert worth(cover(speeds, count + 1)) >= worth(cover(speeds, count, given=found[:1])) - 1e-9 or count == 1
+    assert worth(cover(speeds, count + 1)) >= worth(found) - 1e-9
 
 
 def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random) -> None:
@@ -132,7 +130,9 @@ def test_the_function_imports_nothing_and_takes_what_is_fastest(found: Distilled
 )  # fmt: skip
 def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k: int, layout: str) -> None:
     name, values = choose(m, n, k, layout)
-    assert name is not None
+    if name is None:
+        assert values == {}
+        return
     kernel = CATALOGUE.of("gemm", "cuda", (name,))[0]
     problem = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
     binding = [each for each in kernel.constraints if not each.for_speed]
