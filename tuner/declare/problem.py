@@ -163,7 +163,7 @@ class Operation:
         c_reference: Output's name -> body of a C++ function that returns one element of it as ``double``,
             for the self-check of an exported CUDA source. It sees the inputs as host arrays by name, the
             dims as ``long long``, the element's flat ``index``, and `constants` as macros. Outputs without one
-            are checked against a fingerprint of the reference.
+            are not checked.
         draws: ``(problem, tensor, generator, count)`` -> `count` numbers that an input is cut from, by a
             generator of NumPy: say indices that stay in range. None, or a rule that returns None, for normal
             numbers, and whole numbers below 1000.

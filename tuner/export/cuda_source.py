@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS, Step
-from tuner.declare.problem import TOLERANCE_FACTOR, Problem, Scalar, Tensor, roundings
+from tuner.declare.problem import TOLERANCE_FACTOR, Scalar, roundings
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
 from tuner.export.templates import filled
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: Our dtypes in CUDA C++.
 C_TYPES = {
@@ -27,94 +21,8 @@ C_TYPES = {
 }  # fmt: skip
 #: Headers of CUDA that declare element types. Kernels may have types of their own for such elements.
 HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
-#: Sums of a fingerprint.
-SUMS = 16
-#: Elements of all tensors together, and flops, up to which a reference is computed at export.
-_MOST_ELEMENTS, _MOST_FLOPS = 2**22, 2**31
 #: Launches that the exported main times.
 _LAUNCHES = 20
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """Sums of one output of one problem.
-
-    Attributes:
-        dims: Sizes of the problem.
-        output: Name of the tensor.
-        sums: The reference's.
-        allowed: How far a right output's may be off: what the tolerance allows each element, added up as
-            errors of random sign are.
-    """
-
-    dims: tuple[int, ...]
-    output: str
-    sums: tuple[float, ...]
-    allowed: tuple[float, ...]
-
-
-def drawn(tensor: Tensor, seed: int) -> Any:
-    """An input: multiples of 1/2048 in [-1, 1), or small whole numbers; the same as ``drawn`` in the source.
-
-    Args:
-        tensor: Shape and dtype.
-        seed: Place of the tensor among the inputs, from 1.
-    """
-    import numpy as np
-
-    mixed = _mixed(tensor, seed)
-    if tensor.dtype in ("int32", "int64", "uint8"):
-        small = (mixed % np.uint32(17)).astype(np.int64) - (0 if tensor.dtype == "uint8" else 8)
-        return small.astype(tensor.dtype).reshape(tensor.shape)
-    values = (mixed.astype(np.float64) - 2048.0) / 2048.0
-    return values.astype(tensor.dtype).reshape(tensor.shape)
-
-
-def _mixed(tensor: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    import numpy as np
-
-    index = np.arange(math.prod(tensor.shape), dtype=np.uint32)
-    mixed = index * np.uint32(2654435761) + np.uint32(seed * 40503)
-    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x45D9F3B)
-    return (mixed ^ (mixed >> np.uint32(16))) >> np.uint32(20)
-
-
-def fingerprints(problem: Problem, holds_for: Callable[[dict[str, int]], bool]) -> list[Fingerprint]:
-    """Fingerprints of the outputs, at dims that are quick to compute and that the export holds for.
-
-    Args:
-        problem: The problem that was tuned; large dims are cut, once to a power of two and once to an
-            odd number, so that both whole and cut tiles occur.
-        holds_for: Whether the export may be used for some dims.
-    """
-    chosen: dict[tuple[int, ...], Problem] = {}
-    for most in (10**18, 512, 509, 128, 125, 32, 29):
-        dims = {dim: min(size, most) for dim, size in problem.shape}
-        if holds_for(dims):
-            cut = problem.at(dims)
-            elements = sum(tensor.bytes for tensor in cut.tensors)
-            if elements <= _MOST_ELEMENTS * 8 and cut.work.flops <= _MOST_FLOPS:
-                chosen.setdefault(tuple(dims.values()), cut)
-    return [fingerprint for cut in list(chosen.values())[:2] for fingerprint in _of(cut)]
-
-
-def _of(problem: Problem) -> list[Fingerprint]:
-    import numpy as np
-
-    arrays = {tensor.name: drawn(tensor, place + 1) for place, tensor in enumerate(problem.inputs)}
-    reference = problem.operation.reference(np, problem, arrays)
-    prints = []
-    for tensor in problem.outputs:
-        whole = reference[tensor.name] if isinstance(reference, dict) else reference
-        flat = np.asarray(whole, dtype=np.float64).ravel()
-        errors = problem.tolerance * (np.sqrt(np.mean(flat**2)) + np.abs(flat))
-        place = np.arange(flat.size) % SUMS
-        sign = 1.0 - 2.0 * (_mixed(tensor, 0) % np.uint32(2))
-        sums = np.bincount(place, flat * sign, SUMS)
-        allowed = np.sqrt(np.bincount(place, errors**2, SUMS))
-        dims = tuple(problem.dims.values())
-        prints.append(Fingerprint(dims, tensor.name, tuple(sums.tolist()), tuple(allowed.tolist())))
-    return prints
 
 
 def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
@@ -132,7 +40,6 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         name: textwrap.indent("\n".join([*_factors(face), textwrap.dedent(body).strip()]), "    ")
         for name, body in operation.c_reference.items()
     }
-    by_sums = any(argument.tensor.name not in references for argument in face.outputs)
     on_device = [*(f"{argument.name}_device" for argument in face.arguments), *dims]
     on_device += [f"{C_TYPES[scalar.dtype]}({scalar.value!r})" for scalar in face.given]
     return filled(
@@ -154,8 +61,6 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         passed=lambda step: _passed(step, face),
         references=references,
         tolerance=lambda argument: _tolerance(face, argument.tensor.dtype),
-        fingerprints=fingerprints(face.problem, face.holds_for) if by_sums else [],
-        sums=SUMS,
         launches=_LAUNCHES,
         on_device=", ".join(on_device),
     )

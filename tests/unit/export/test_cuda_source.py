@@ -86,15 +86,9 @@ def test_the_exported_main_finds_a_wrong_kernel_wrong(change: tuple[str, str], t
 
 
 @GXX
-def test_the_main_of_a_users_own_operation_checks_by_fingerprint(tmp_path: Path) -> None:
+def test_the_main_of_an_operation_without_a_c_reference_says_that_nothing_is_checked(tmp_path: Path) -> None:
     (path,) = export(*own(tmp_path, "cuda"), "source", tmp_path)
     code, told = run_on_host(path)
-    assert (code, told.splitlines()[-1]) == (0, "PASSED"), told
-    code, told = run_on_host(path, 50, 2, 3)
-    assert code == 0
-    assert "50 x 2 x 3: spread is not checked at these dims" in told
+    assert (code, told.splitlines()[-1].partition(":")[0]) == (1, "NOT CHECKED"), told
     code, told = run_on_host(path, 50, 3, 3)
     assert (code, "launch: invalid value" in told) == (3, True)
-    for change in (("(blockIdx.y + 1)", "(blockIdx.y + 1.0005f)"), ("i < n &&", "i < n - 1 &&")):
-        code, told = run_on_host(path, change=change)
-        assert (code, told.splitlines()[-1]) == (1, "FAILED"), change

@@ -3,14 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fixtures.exported import GPU, champion, gemm, own
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
 from tuner.export import FORMATS, export
-from tuner.export.cuda_source import drawn
 from tuner.lookup import Answer
 
 
@@ -109,12 +107,3 @@ def test_a_config_of_another_kernel_or_time_is_refused(tmp_path: Path) -> None:
     crowned, kernel, problem = own(tmp_path, "cuda", (100, 3, 3))
     with pytest.raises(InputError, match="copies are in pairs: the champion's config breaks this rule"):
         export(crowned, kernel, problem, "source", tmp_path)
-
-
-def test_inputs_are_drawn_from_many_values() -> None:
-    problem = gemm("naive", "cuda")[2]
-    a, b = (drawn(tensor, place + 1) for place, tensor in enumerate(problem.inputs))
-    assert a.shape == (300, 100)
-    assert not np.array_equal(a.ravel()[:100], b.ravel()[:100])
-    assert (abs(a.mean()) < 0.02, a.min() >= -1, a.max() < 1) == (True, True, True)
-    assert abs(np.corrcoef(a.ravel()[:-1], a.ravel()[1:])[0, 1]) < 0.03
