@@ -190,19 +190,18 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
     deadline_s = _deadline_s(plan, begun_s)
     with dry_run.database(db) as store:
         device = dry_run.detected(options["device"] or plan.device, store).info
+        night = Night(plan, store, again=options["again"])
         problems: list[dict[str, Any]] = [
             {
-                "problem": str(problem.item.problem), "state": problem.state, "why": problem.why,
-                "seconds": problem.item.seconds, "trials": problem.item.trials,
+                "problem": str(problem.item.problem), "state": problem.state, "seconds": problem.item.seconds,
+                "trials": problem.item.trials, "why": problem.why,
             }
-            for problem in Night(plan, store, again=options["again"]).preview(Place("here", device))
+            for problem in night.preview(Place("here", device))
         ]  # fmt: skip
-    surveys: list[dict[str, Any]] = [
-        {"operation": item.operation.name, "seconds": item.table.seconds} for item in plan.surveys
-    ]
+    surveys = [{"operation": item.operation.name, "seconds": item.table.seconds} for item in plan.surveys]
     counts = Counter(str(problem["state"]) for problem in problems)
     waiting = [problem for problem in problems if problem["state"] in ("to tune", "stale")]
-    limits_s = [row["seconds"] for row in (*waiting, *surveys)]
+    limits_s: list[Any] = [row["seconds"] for row in (*waiting, *surveys)]
     asked_s = None if None in limits_s else sum(limits_s)
     given_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
     if as_json:
@@ -213,11 +212,9 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
             }
         )  # fmt: skip
         return
-    columns = ("problem", "state", "seconds", "trials", "why")
-    rows = [[problem[name] if problem[name] is not None else "-" for name in columns] for problem in problems]
-    table(f"A night on {device.name}", columns, rows)
-    for survey in surveys:
-        click.echo(f"survey of {survey['operation']}: {clock(survey['seconds'])}")
+    rows = [["-" if value is None else value for value in problem.values()] for problem in problems]
+    rows += [[f"survey of {survey['operation']}", "survey", survey["seconds"], "-", ""] for survey in surveys]
+    table(f"A night on {device.name}", ("problem", "state", "seconds", "trials", "why"), rows)
     asked = "without limit" if asked_s is None else clock(asked_s)
     given = "no deadline" if given_s is None else f"{clock(given_s)} until the deadline"
     states = ", ".join(f"{count} {state}" for state, count in counts.items())

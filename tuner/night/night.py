@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 
-from tuner.declare.catalogue import Catalogue, builtin
+from tuner.declare.catalogue import builtin
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.demand import most_wanted
@@ -17,7 +17,6 @@ from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyReques
 from tuner.night.plan import Plan, PlanItem, SurveyItem, budget_s
 from tuner.night.work import Assignment, Done, Part, Place
 from tuner.results.objectives import limit_for
-from tuner.results.record import Wanted
 from tuner.store import Store
 from tuner.study.progress import Progress
 from tuner.study.study import Study, open_study
@@ -123,7 +122,7 @@ class Stage:
             self._crew.close()
 
 
-class LocalRunner:
+class LocalRunner(Stage):
     """A `Runner` whose only place is this process.
 
     Attributes:
@@ -142,7 +141,7 @@ class LocalRunner:
             view: Shows the progress of each study.
             versions: Name -> version of compiler, driver and library, if an open device told them.
         """
-        self._stage = Stage(store, devices, view)
+        super().__init__(store, devices, view)
         self.place = Place("here", devices[0].info, versions or {})
         self._work: Assignment | None = None
 
@@ -152,15 +151,13 @@ class LocalRunner:
 
     def start(self, place: Place, work: Assignment) -> None:
         """Takes the work, which `wait` then runs."""
-        self._work, self._stage.done = work, Done()
+        self._work, self.done = work, Done()
 
     def wait(self, seconds: float) -> Iterable[tuple[Place, Assignment, Done]]:
         """Runs the work; see the protocol."""
-        if self._work is None:
-            return []
-        done = self._stage.run(self._work)
-        work, self._work = self._work, None
-        return [(self.place, work, done)]
+        if self._work is not None:
+            self.run(self._work)
+        return self._taken()
 
     def gone(self) -> Sequence[Place]:
         """This process stays."""
@@ -172,8 +169,12 @@ class LocalRunner:
 
     def stop(self, why: str) -> Iterable[tuple[Place, Assignment, Done]]:
         """Closes the device; what was interrupted counts as far as it came."""
-        self._stage.close()
-        return [] if self._work is None else [(self.place, self._work, self._stage.done)]
+        self.close()
+        return self._taken()
+
+    def _taken(self) -> list[tuple[Place, Assignment, Done]]:
+        work, self._work = self._work, None
+        return [] if work is None else [(self.place, work, self.done)]
 
 
 def run_surveys(plan: Plan, store: Store, device: DetectedDevice, deadline_s: float | None) -> Iterator[str]:
@@ -193,19 +194,16 @@ def run_surveys(plan: Plan, store: Store, device: DetectedDevice, deadline_s: fl
         Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
     for item in plan.surveys:
-        left_s = (
-            item.table.seconds if deadline_s is None else min(item.table.seconds, deadline_s - time.monotonic())
-        )
-        name = f"survey of {item.operation.name}"
+        left_s, name = item.table.seconds, f"survey of {item.operation.name}"
+        if deadline_s is not None:
+            left_s = min(left_s, deadline_s - time.monotonic())
         if left_s <= 0:
             yield f"{name}: not reached"
             continue
         request = _survey_request(item, device, left_s)
         progress = run_survey(request, store)
-        summary = f"{progress.timings} timings at {progress.problems} problems"
-        if progress.problems:
-            summary = f"{summary}; {refit_if_possible(store, request)}"
-        yield f"{name}: {summary}"
+        refitted = f"; {refit_if_possible(store, request)}" if progress.problems else ""
+        yield f"{name}: {progress.timings} timings at {progress.problems} problems{refitted}"
 
 
 def _survey_request(item: SurveyItem, device: DetectedDevice, seconds: float) -> SurveyRequest:
@@ -229,25 +227,16 @@ def with_wanted(plan: Plan, store: Store, device: DetectedDevice) -> Plan:
         store: Where demand is counted.
         device: The device.
     """
-    if not plan.wanted:
-        return plan
-    catalogue = builtin()
-    wanted = most_wanted(store, device=device.info.name, limit=plan.wanted)
-    items = [item for problem in wanted if (item := _wanted_item(plan, problem, catalogue)) is not None]
-    merged: dict[object, PlanItem] = {item.key: item for item in items}
+    catalogue, merged = builtin(), dict[object, PlanItem]()
+    for wanted in most_wanted(store, device=device.info.name, limit=plan.wanted) if plan.wanted else ():
+        with suppress(InputError):  # it may not be declared any more
+            problem = wanted.problem.of_operation(catalogue.operation(wanted.problem.operation))
+            item = PlanItem(
+                problem, catalogue, seconds=budget_s(plan.defaults), trials=plan.defaults.trials,
+                error_limit=limit_for(problem.precision, None), wanted=wanted,
+            )  # fmt: skip
+            merged[item.key] = item
     for item in plan.items:  # its own budget counts, and its place is before those that nobody asked for
         before = merged.get(item.key)
         merged[item.key] = item if before is None else replace(item, wanted=before.wanted)
     return replace(plan, items=tuple(merged.values()))
-
-
-def _wanted_item(plan: Plan, wanted: Wanted, catalogue: Catalogue) -> PlanItem | None:
-    """The problem as an item; None where it is not declared any more."""
-    try:
-        problem = wanted.problem.of_operation(catalogue.operation(wanted.problem.operation))
-    except InputError:
-        return None
-    return PlanItem(
-        problem, catalogue, seconds=budget_s(plan.defaults), trials=plan.defaults.trials,
-        error_limit=limit_for(wanted.problem.precision, None), wanted=wanted,
-    )  # fmt: skip

@@ -239,28 +239,27 @@ class Complaints:
     def _lines(self) -> dict[KeyPath, int]:
         return key_lines(self.text)
 
-    def line_of(self, at: KeyPath) -> int:
-        """Returns the line of a key, else of the nearest table or key around it; 1 if there is none."""
-        around = (at[:length] for length in range(len(at), 0, -1))
-        return next((self._lines[part] for part in around if part in self._lines), 1)
-
-    def about(self, at: KeyPath, message: object) -> PlanError:
-        """Makes an error at a key, or at the table around it if the key is missing."""
-        line = self.line_of(at)
-        return PlanError(f"{self.shown}:{line}: {message}", line, ".".join(str(part) for part in at))
-
     def note(self, at: KeyPath, message: object) -> None:
-        """Notes a mistake at a key."""
-        error = self.about(at, message)
+        """Notes a mistake at a key, or at the table around it if the key is missing."""
+        around = (at[:length] for length in range(len(at), 0, -1))
+        line = next((self._lines[part] for part in around if part in self._lines), 1)
+        error = PlanError(f"{self.shown}:{line}: {message}", line, ".".join(map(str, at)))
         self._noted.setdefault(str(error), error)
 
     @contextlib.contextmanager
-    def noting(self, at: KeyPath, prefix: str = "") -> Iterator[None]:
-        """Notes an `InputError` of the block, which ends there."""
+    def noting(self, at: KeyPath, prefix: str = "", defaults: Collection[str] = ()) -> Iterator[None]:
+        """Notes an `InputError` of the block, which ends there.
+
+        Args:
+            at: Where it belongs; a key that a `PlanError` names counts from there.
+            prefix: Begins the message.
+            defaults: Keys that stand in the table of defaults instead.
+        """
         try:
             yield
         except InputError as error:
-            self.note(at, f"{prefix}{error}")
+            key = error.key if isinstance(error, PlanError) else ""
+            self.note((*(("defaults",) if key in defaults else at), *filter(None, [key])), f"{prefix}{error}")
 
     def check(self) -> None:
         """Raises what was noted as one error, in the order of lines; it has the first one's line and key."""
@@ -376,15 +375,16 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
     items, surveys = dict[object, PlanItem](), list[SurveyItem]()
     for index, own in enumerate(plan.problems):
         at = ("problems", index)
-        if (problem := complaints.checked(schema.ProblemTable, own, at)) is not None:
-            reader = TableReader(complaints, at, problem, defaults, path.parent)
-            for item in reader.items(problem):
+        with complaints.noting(at, defaults=defaults.model_fields_set - own.keys()):
+            problem = complaints.checked(schema.ProblemTable, own, at)
+            for item in _problems(problem, defaults, path.parent) if problem else ():
                 items.setdefault(item.key, item)
-            reader.check_count("", len(items))
+            _check_count(len(items))
     for index, own in enumerate(plan.surveys if with_surveys else ()):
         at = ("surveys", index)
-        if (survey := complaints.checked(schema.SurveyTable, own, at)) is not None:
-            surveys += TableReader(complaints, at, survey, defaults, path.parent).survey(survey)
+        with complaints.noting(at):
+            survey = complaints.checked(schema.SurveyTable, own, at)
+            surveys += [_survey(survey, defaults, path.parent)] if survey else []
     if plan.since and not plan.until:
         complaints.note(("from",), "from goes with until, got none; say when the night ends")
     complaints.check()
@@ -413,172 +413,84 @@ def budget_s(table: ProblemTable | DefaultsTable) -> float | None:
     return DEFAULT_SECONDS if table.seconds is None and table.trials is None else table.seconds
 
 
-@dataclass(frozen=True)
-class TableReader:
-    """Reads one table of problems or of a survey; its mistakes are noted.
+@contextlib.contextmanager
+def _at(key: str, prefix: bool = True) -> Iterator[None]:
+    """Says of an error of the block at which key of its table it is."""
+    try:
+        yield
+    except InputError as error:
+        raise PlanError(f"{key}: {error}" if key and prefix else str(error), key=key) from error
 
-    Attributes:
-        complaints: Collects them.
-        at: Where the table stands.
-        table: What it says itself.
-        defaults: What holds for all.
-        folder: The plan's folder.
+
+def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Iterator[PlanItem]:
+    """The problems of a table.
+
+    Raises:
+        InputError: Something is wrong; a `PlanError` names its key.
     """
-
-    complaints: Complaints
-    at: KeyPath
-    table: ProblemTable | SurveyTable
-    defaults: DefaultsTable
-    folder: Path
-
-    def key(self, name: str, prefix: bool = True) -> contextlib.AbstractContextManager[None]:
-        """Notes an error of the block at a key; one that only the defaults have is at fault there."""
-        return self.complaints.noting(self._at(name), f"{name}: " if prefix else "")
-
-    def note(self, name: str, message: object) -> None:
-        """Notes a mistake at a key; at the table where it is empty."""
-        self.complaints.note(self._at(name), message)
-
-    def _at(self, name: str) -> KeyPath:
-        from_defaults = name in self.defaults.model_fields_set - self.table.model_fields_set
-        return (*(("defaults",) if from_defaults else self.at), *filter(None, [name]))
-
-    def items(self, own: ProblemTable) -> Iterator[PlanItem]:
-        """The problems of the table."""
-        declared = self._declared(own)
-        if declared is None:
-            return
-        (catalogue, operation, file), table = declared, own.over(self.defaults)
-        kernels = tuple(table.kernels or ())
-        with self.key("kernels", prefix=False):
-            catalogue.of(operation.name, only=kernels)
-        words = [
-            self._choices(table, "dtype", operation.dtypes), self._choices(table, "layout", operation.layouts),
-            self._choices(table, "precision", PRECISIONS), self._epilogues(table),
-        ]  # fmt: skip
-        objectives = self._objectives(table.objective)
-        limit = read_error_limit(table.error_limit)
-        for key, shape in self._shapes(table, operation):
-            for chosen in itertools.product(*words):
-                try:
-                    problem = operation.problem(shape, *chosen)
-                    check_sizes(problem)
-                except InputError as error:
-                    self.note(key, f"{key}: {error}" if key else error)
-                    return
-                yield PlanItem(
-                    problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
-                    objectives, limit_for(problem.precision, limit), devices=tuple(table.devices or ()),
-                )  # fmt: skip
-
-    def survey(self, table: SurveyTable) -> Iterator[SurveyItem]:
-        """The survey, unless something is wrong."""
-        declared = self._declared(table)
-        if declared is None:
-            return
-        catalogue, operation, _ = declared
-        with self.key("kernels", prefix=False):
-            catalogue.of(operation.name, only=tuple(table.kernels))
-        self._check_names("layouts", table.layouts, operation.layouts)
-        self._check_names("dtype", filter(None, [table.dtype]), operation.dtypes)
-        self._check_names("most", table.most, operation.dims)
-        problems: tuple[Problem, ...] = ()
-        if table.shapes is not None:
-            with self.key("shapes"):
-                problems = listed_problems(self._beside(table.shapes), operation)
-        elif not table.drawn:
-            self.note("drawn", "drawn = false goes with shapes, got none; name a plan in shapes")
-        yield SurveyItem(operation, catalogue, problems, table, table.regime or self.defaults.regime or "")
-
-    def _declared(self, table: ProblemTable | SurveyTable) -> tuple[Catalogue, Operation, Path | None] | None:
-        """The table's catalogue, its operation, and the user's file if it names one; None if one is wrong."""
-        name, file, catalogue = table.operation, None, builtin_now()
-        if table.file is not None:
-            file = self._beside(table.file)
-            with self.key("file"):
-                catalogue = from_file(file)
-                name = name or _only_operation(catalogue, file)
-        if name is None:
-            if table.file is None:
-                self.note("operation", "operation: a problem has operation or file, got neither; add one")
-            return None
-        with self.key("operation"):
-            return catalogue, catalogue.operation(name), file
-        return None
-
-    def _beside(self, path: str) -> Path:
-        """A path that counts from the plan's folder."""
-        return (self.folder / Path(path).expanduser()).resolve()
-
-    def _check_names(self, key: str, names: Iterable[str], known: Iterable[str], what: str = "") -> None:
-        for name in names:
-            if name not in known:
-                self.note(key, UnknownName(what or key, name, known))
-
-    def check_count(self, key: str, count: int) -> bool:
-        """Notes that there are too many problems; True if there are not."""
-        if count > MAX_PROBLEMS:
-            self.note(key, f"a plan has at most {MAX_PROBLEMS} problems, got {count}; use fewer sizes")
-        return count <= MAX_PROBLEMS
-
-    def _several(self, table: ProblemTable, key: str) -> tuple[str, list[str]]:
-        """The key that gives a problem's dtypes, layouts..., and these, if there are any."""
-        one, several = getattr(table, key), getattr(table, f"{key}s")
-        if one is not None and several is not None:
-            self.note(f"{key}s", f"{key} and {key}s exclude each other, got both; keep one")
-        return (f"{key}s", several) if several else (key, [one] if one else [])
-
-    def _choices(self, table: ProblemTable, key: str, known: tuple[str, ...]) -> list[str]:
-        given, names = self._several(table, key)
-        self._check_names(given, names, known, key)
-        return [name for name in names if name in known] or [known[0]]
-
-    def _epilogues(self, table: ProblemTable) -> list[str]:
-        """A problem's epilogues; ``""`` and ``none`` are none."""
-        given, names = self._several(table, "epilogue")
-        with self.complaints.noting(self._at(given), "epilogue: "):
-            return [Epilogue.read("" if text == "none" else text).text for text in names or [""]]
-        return [""]
-
-    def _objectives(self, objective: str | list[str] | None) -> tuple[str, ...]:
-        sampler = self.defaults.sampler
-        with self.key("objective"):
-            objectives = read_objectives(TIME if objective is None else objective)
-            if len(objectives) == 1 or sampler in SEVERAL:
-                return objectives
+    (catalogue, operation, file), table = _declared(own, folder), own.over(defaults)
+    kernels = tuple(table.kernels or ())
+    with _at("kernels", prefix=False):
+        catalogue.of(operation.name, only=kernels)
+    words = [
+        _several(table, "dtype", operation.dtypes), _several(table, "layout", operation.layouts),
+        _several(table, "precision", PRECISIONS), _several(table, "epilogue"),
+    ]  # fmt: skip
+    with _at("objective"):
+        objectives = read_objectives(TIME if table.objective is None else table.objective)
+        if len(objectives) > 1 and defaults.sampler not in SEVERAL:
             rule = f"several objectives need one of the samplers {', '.join(SEVERAL)}"
-            raise InputError(f"{rule}, got sampler {sampler!r}; choose tile")
-        return TIME
+            raise InputError(f"{rule}, got sampler {defaults.sampler!r}; choose tile")
+    limit = read_error_limit(table.error_limit)
+    for key, shape in _shapes(table, operation):
+        for chosen in itertools.product(*words):
+            with _at(key):
+                problem = operation.problem(shape, *chosen)
+                check_sizes(problem)
+            yield PlanItem(
+                problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
+                objectives, limit_for(problem.precision, limit), devices=tuple(table.devices or ()),
+            )  # fmt: skip
 
-    def _shapes(self, table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
-        """Yields shapes, each with the key that gives it; without one if dims are keys."""
-        by_name, dims = table.__pydantic_extra__, operation.dims
-        for name in by_name.keys() - set(dims):
-            self.note(name, UnknownName("key", name, (*type(table).model_fields, *dims)))
-            return
-        ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
-        ways += list(by_name)[:1]
-        if len(ways) != 1:
-            rule = f"a problem has one of shape, shapes, squares, set or {' '.join(dims)} by name"
-            got = f"{' and '.join(ways)}; keep one" if ways else "none; add one"
-            self.note(ways[1] if ways else "", f"{rule}, got {got}")
-            return
-        (key,) = ways
-        if key == "squares":
-            yield from ((key, dict.fromkeys(dims, size)) for size in table.squares or ())
-        elif key in ("shape", "shapes"):
-            for sizes in table.shapes or [table.shape or []]:
-                if len(sizes) != len(dims):
-                    rule = f"a shape of {operation.name} has {len(dims)} sizes ({', '.join(dims)})"
-                    self.note(key, f"{key}: {rule}, got {sizes}; correct it")
-                    return
-                yield key, dict(zip(dims, sizes, strict=True))
-        else:
-            of_dims = (table.set or by_name).items()
-            grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
-            if self.check_count(key, math.prod(map(len, grid.values()))):
-                for values in itertools.product(*grid.values()):
-                    yield "" if key in dims else key, dict(zip(grid, values, strict=True))
+
+def _survey(table: SurveyTable, defaults: DefaultsTable, folder: Path) -> SurveyItem:
+    """The survey of a table.
+
+    Raises:
+        InputError: Something is wrong; a `PlanError` names its key.
+    """
+    catalogue, operation, _ = _declared(table, folder)
+    with _at("kernels", prefix=False):
+        catalogue.of(operation.name, only=tuple(table.kernels))
+    _check_names("layouts", table.layouts, operation.layouts)
+    _check_names("dtype", filter(None, [table.dtype]), operation.dtypes)
+    _check_names("most", table.most, operation.dims)
+    problems: tuple[Problem, ...] = ()
+    if table.shapes is not None:
+        with _at("shapes"):
+            problems = listed_problems(_beside(folder, table.shapes), operation)
+    elif not table.drawn:
+        raise PlanError("drawn = false goes with shapes, got none; name a plan in shapes", key="drawn")
+    return SurveyItem(operation, catalogue, problems, table, table.regime or defaults.regime or "")
+
+
+def _declared(table: ProblemTable | SurveyTable, folder: Path) -> tuple[Catalogue, Operation, Path | None]:
+    """A table's catalogue, its operation, and the user's file if it names one."""
+    name, file, catalogue = table.operation, None, builtin_now()
+    if table.file is not None:
+        file = _beside(folder, table.file)
+        with _at("file"):
+            catalogue = from_file(file)
+            name = name or _only_operation(catalogue, file)
+    if name is None:
+        raise InputError("operation: a problem has operation or file, got neither; add one")
+    with _at("operation"):
+        return catalogue, catalogue.operation(name), file
+
+
+def _beside(folder: Path, path: str) -> Path:
+    """A path that counts from the plan's folder."""
+    return (folder / Path(path).expanduser()).resolve()
 
 
 def _only_operation(catalogue: Catalogue, file: Path) -> str:
@@ -587,3 +499,57 @@ def _only_operation(catalogue: Catalogue, file: Path) -> str:
     if len(names) > 1:
         raise InputError(f"the file has kernels of {' and '.join(names)}; add operation to say which")
     return names[0]
+
+
+def _check_names(key: str, names: Iterable[str], known: Iterable[str], what: str = "") -> None:
+    for name in names:
+        if name not in known:
+            raise PlanError(str(UnknownName(what or key, name, known)), key=key)
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_PROBLEMS:
+        raise InputError(f"a plan has at most {MAX_PROBLEMS} problems, got {count}; use fewer sizes")
+
+
+def _several(table: ProblemTable, key: str, known: tuple[str, ...] = ()) -> list[str]:
+    """A problem's dtypes, layouts...; the usual one if it says nothing. ``none`` is no epilogue."""
+    one, several = getattr(table, key), getattr(table, f"{key}s")
+    if one is not None and several is not None:
+        raise PlanError(f"{key} and {key}s exclude each other, got both; keep one", key=f"{key}s")
+    names = several or [one or (known[0] if known else "none")]
+    if known:
+        _check_names(f"{key}s" if several else key, names, known, key)
+        return names
+    with _at(f"{key}s" if several else key):
+        return [Epilogue.read("" if text == "none" else text).text for text in names]
+
+
+def _shapes(table: ProblemTable, operation: Operation) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yields shapes, each with the key that gives it; without one if dims are keys."""
+    by_name, dims = table.__pydantic_extra__, operation.dims
+    for name in by_name.keys() - set(dims):
+        raise PlanError(str(UnknownName("key", name, (*type(table).model_fields, *dims))), key=name)
+    ways = [way for way in ("shape", "shapes", "squares", "set") if getattr(table, way) is not None]
+    ways += list(by_name)[:1]
+    if len(ways) != 1:
+        rule = f"a problem has one of shape, shapes, squares, set or {' '.join(dims)} by name"
+        got = f"{' and '.join(ways)}; keep one" if ways else "none; add one"
+        raise PlanError(f"{rule}, got {got}", key=ways[1] if ways else "")
+    (key,) = ways
+    if key == "squares":
+        yield from ((key, dict.fromkeys(dims, size)) for size in table.squares or ())
+    elif key in ("shape", "shapes"):
+        for sizes in table.shapes or [table.shape or []]:
+            with _at(key):
+                if len(sizes) != len(dims):
+                    rule = f"a shape of {operation.name} has {len(dims)} sizes ({', '.join(dims)})"
+                    raise InputError(f"{rule}, got {sizes}; correct it")
+            yield key, dict(zip(dims, sizes, strict=True))
+    else:
+        of_dims = (table.set or by_name).items()
+        grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}
+        with _at(key, prefix=False):
+            _check_count(math.prod(map(len, grid.values())))
+        for values in itertools.product(*grid.values()):
+            yield "" if key in dims else key, dict(zip(grid, values, strict=True))

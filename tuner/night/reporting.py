@@ -64,14 +64,14 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "form": 2, "night": watch.night, "tuner": __version__, "plan": str(watch.plan.path),
         "watch": watch.alone, "host": platform.node(), "begun_at": watch.begun_at, "ended_at": utc_now(),
         "took_s": time.monotonic() - watch.begun_s, "stopped": stopped,
-        "sentinels": [_sentinel_json(sentinel) for sentinel in watch.sentinels],
+        "sentinels": [sentinel_json(sentinel) for sentinel in watch.sentinels],
         "no_sentinels": watch.why_none or None, "not_watched": watch.left, "alerts": bad[True],
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": watch.behind,
         "problems": [item.to_json() for item in items],
         "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
-    stored.note(watch.store, stored.NightEvent(watch.night, stored.ENDED, report))
+    stored.note(watch.store, watch.night, stored.ENDED, report)
     return report
 
 
@@ -119,17 +119,19 @@ def last_night(store: Store) -> dict[str, Any]:
     return last | {"ended_at": None, "stopped": None, "alerts": None}
 
 
-def _sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
+def sentinel_json(sentinel: Sentinel) -> dict[str, Any]:
+    """A sentinel as reports have it."""
     data: dict[str, Any] = {
-        "problem": str(sentinel.problem), "board": sentinel.device.uuid, "device": sentinel.device.name,
-        "regime": sentinel.regime, "took_s": sentinel.took_s, "others": dict(sentinel.seen),
-        "versions": dict(sentinel.versions),
+        "at": sentinel.measured_at, "problem": str(sentinel.problem), "board": sentinel.device.uuid,
+        "device": sentinel.device.name, "regime": sentinel.regime, "took_s": sentinel.took_s,
+        "others": dict(sentinel.seen), "versions": dict(sentinel.versions),
         "wrong": [player.name for player in sentinel.players if player.wrong],
         **{name: sentinel.circumstance(reading) for name, reading in READINGS.items()},
     }  # fmt: skip
     for player in filter(None, map(sentinel.player, ORDER)):
         data[player.name] = {
             "kernel": player.kernel, "config": dict(player.config), "time_s": player.time_s,
+            "binary_hash": player.binary_hash, "compiler": player.compiler,
         }  # fmt: skip
     for other in (BEFORE, LIBRARY):
         shift = sentinel.shift(CHAMPION, other)

@@ -322,8 +322,11 @@ class Lane:
         problem.at_work = False
         if done.library is not None:
             problem.libraries.setdefault(place.info.uuid, done.library)
-        planned_s = sum(part.seconds for part in done.parts) if done.parts else problem.finals_s
-        self._slices.worked(done.opening_s, None if done.lost else done.spent_s - planned_s)
+        if done.opening_s is not None:
+            self._slices.opening.add(done.opening_s)
+        if not done.lost:
+            planned_s = sum(part.seconds for part in done.parts) if done.parts else problem.finals_s
+            self._slices.beyond.add(done.spent_s - (done.opening_s or 0.0) - planned_s)
         problem.trials = done.trials or problem.trials
         problem.worked(place, len(done.parts), done.spent_s)
         return problem
@@ -381,6 +384,22 @@ CONTENDED = 1.1
 LATEST = 99
 
 
+class Usual:
+    """What something usually takes.
+
+    Attributes:
+        s: Seconds.
+    """
+
+    def __init__(self, s: float) -> None:
+        self.s, self._latest_s = s, deque[float](maxlen=LATEST)
+
+    def add(self, seconds: float) -> None:
+        """Takes another duration into account."""
+        self._latest_s.append(max(seconds, 0.0))
+        self.s = statistics.median(self._latest_s)
+
+
 class Slices:
     """Divides a night's seconds into slices, and decides when time is up. Numbers in, numbers out.
 
@@ -394,6 +413,8 @@ class Slices:
 
     Attributes:
         begun: Name -> problem, of those that have begun and are not finished.
+        opening: What opening the device for a problem takes.
+        beyond: What a piece of work takes beyond its opening and what it was given.
     """
 
     def __init__(
@@ -411,8 +432,7 @@ class Slices:
         self._places = places
         #: Limit in seconds -> number of problems with it that were not begun.
         self._waiting = Counter(problem.limit_s for problem in problems)
-        self._openings_s, self._beyonds_s = deque[float](maxlen=LATEST), deque[float](maxlen=LATEST)
-        self._opening_s, self._beyond_s = OPENING_S, 0.0
+        self.opening, self.beyond = Usual(OPENING_S), Usual(0.0)
 
     @property
     def contended(self) -> bool:
@@ -423,30 +443,16 @@ class Slices:
     @property
     def holds(self) -> float:
         """For about how many problems there is time: opening, a least slice and finals."""
-        return self._all_s() // (self._opening_s + LEAST_SLICE_S + finals_share_s(LEAST_SLICE_S))
+        return self._all_s() // (self.opening.s + LEAST_SLICE_S + finals_share_s(LEAST_SLICE_S))
 
     @property
     def spare(self) -> bool:
         """True if there is time for more of a problem after a first slice for all that were not begun."""
         first_s = sum(
-            count * (self._opening_s + self._wanted_s(limit_s) + self._finals_s(limit_s))
+            count * (self.opening.s + self._wanted_s(limit_s) + self._finals_s(limit_s))
             for limit_s, count in self._waiting.items()
         )
         return self._room_s() - first_s / self._count >= LEAST_SLICE_S
-
-    def worked(self, opening_s: float | None, more_s: float | None) -> None:
-        """Records how long a piece of work took.
-
-        Args:
-            opening_s: Seconds of opening its study; None if it was open.
-            more_s: Seconds of all of it beyond those that it was given; None if it was lost.
-        """
-        if opening_s is not None:
-            self._openings_s.append(opening_s)
-            self._opening_s = statistics.median(self._openings_s)
-        if more_s is not None:
-            self._beyonds_s.append(max(more_s - (opening_s or 0.0), 0.0))
-            self._beyond_s = statistics.median(self._beyonds_s)
 
     def begin(self, problem: NightItem) -> None:
         """Reserves time for the finals of a problem."""
@@ -484,8 +490,8 @@ class Slices:
 
         If the device is not open, opening it comes first.
         """
-        room_s -= 0.0 if is_open else self._opening_s
-        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self._beyond_s
+        room_s -= 0.0 if is_open else self.opening.s
+        room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self.beyond.s
         if room_s < min(LEAST_SLICE_S, problem.rest_s):
             return 0.0
         wanted_s = self._wanted_s(problem.limit_s)
@@ -509,7 +515,7 @@ class Slices:
         their order (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969).
         """
         kept_s = [
-            problem.finals_s + self._beyond_s + (0.0 if problem.place else self._opening_s)
+            problem.finals_s + self.beyond.s + (0.0 if problem.place else self.opening.s)
             for problem in self.begun.values()
         ]
         share = 1 / self._count
@@ -520,7 +526,7 @@ class Slices:
         return min(limit_s, self.left_s(), self._all_s() / problems)
 
     def _wanted_s(self, limit_s: float) -> float:
-        least_s = max(LEAST_SLICE_S, OPENINGS * self._opening_s)
+        least_s = max(LEAST_SLICE_S, OPENINGS * self.opening.s)
         return min(max(self._fair_s(limit_s) / SLICES, least_s), max(MOST_SLICE_S, least_s))
 
     def _finals_s(self, limit_s: float) -> float:

@@ -130,25 +130,6 @@ def joined_of(parts: Sequence[Sentinel]) -> Sentinel:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NightEvent:
-    """Something that is noted of a night.
-
-    Attributes:
-        night: The night's id.
-        event: ``begun`` or ``ended``.
-        data: What is known of it: of the end, the whole report.
-        id: UUID.
-        at: ISO 8601, UTC.
-    """
-
-    night: str
-    event: str
-    data: Mapping[str, Any]
-    id: str = field(default_factory=new_id)
-    at: str = field(default_factory=utc_now)
-
-
 def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
     """Stores sentinels in one transaction; those whose id is stored already are left as they are.
 
@@ -194,19 +175,25 @@ def sentinels(
     return [codec.from_json(Sentinel, data) for data in stored if data is not None]
 
 
-def note(store: Store, event: NightEvent) -> None:
+def note(store: Store, night: str, event: str, data: Mapping[str, Any]) -> None:
     """Adds an event of a night.
+
+    Args:
+        store: The database.
+        night: Id of the night.
+        event: ``begun`` or ``ended``.
+        data: What is known of it: of the end, the whole report.
 
     Raises:
         StoreTrouble: The database cannot be written.
     """
-    row = {**vars(event), "id": checked_id(event.id), "night": checked_id(event.night)}
+    row = {"id": new_id(), "night": checked_id(night), "event": event, "data": data, "at": utc_now()}
     with store.writing() as connection:
         connection.execute(tables.nights.insert(), row)
 
 
-def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent]:
-    """Events of nights, the latest last; rows that are damaged are left out.
+def events(store: Reader, night: str = "", limit: int = 1000) -> list[sa.Row[Any]]:
+    """Events of nights as rows of the table, the latest last; those that are damaged are left out.
 
     Args:
         store: The store to read.
@@ -215,10 +202,9 @@ def events(store: Reader, night: str = "", limit: int = 1000) -> list[NightEvent
     """
     of = tables.nights.c
     named = rows.fits(tables.nights, night=checked_id(night) if night else None)
-    wanted = sa.select(of.night, of.event, of.data, of.id, of.at).where(*named)
+    wanted = sa.select(*of).where(*named).order_by(of.at.desc(), of.number.desc()).limit(limit)
     with store.reading() as connection:
-        latest = connection.execute(wanted.order_by(of.at.desc(), of.number.desc()).limit(limit)).all()
-    return [NightEvent(*row) for row in reversed(latest) if row.data is not None]
+        return [row for row in reversed(connection.execute(wanted).all()) if row.data is not None]
 
 
 def savings(store: Reader, device: DeviceInfo) -> dict[ProblemKey, float]:

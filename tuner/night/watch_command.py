@@ -1,20 +1,19 @@
-"""``tuner watch``: sentinels alone, and swaps that show what changed; ``tuner report``: a night again."""
+"""``tuner watch``: sentinels alone, and a problem night by night; ``tuner report``: a night again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tuner.cli.formatting import duration, print_json, table
+from tuner.cli.formatting import duration, print_json, show
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
-from tuner.devices.cuda.nvrtc import NvrtcCompiler
-from tuner.devices.detect import DetectedDevice, find, find_all
+from tuner.devices.detect import find_all
 from tuner.errors import NothingFound
-from tuner.night.changes import own_nights
-from tuner.night.plan import PlanItem, read_plan
+from tuner.night import stored
+from tuner.night.plan import read_plan
 from tuner.night.reporting import (
     ALERTS,
     has_alerts,
@@ -23,17 +22,13 @@ from tuner.night.reporting import (
     markdown,
     night_report,
     rendered,
+    sentinel_json,
     write,
 )
-from tuner.night.sentinels import Code, Pass, Watched, watched_of
-from tuner.night.stored import Sentinel
 from tuner.night.watching import NightWatch
-from tuner.results.record import ProblemKey, new_id
-from tuner.results.sentinel import CHAMPION, Terms
+from tuner.results.record import ProblemKey
 from tuner.store import Store
-from tuner.study.crowns import reign
 from tuner.study.locks import occupied
-from tuner.workers.bench import CompiledConfig
 
 
 class PlanGroup(click.Group):
@@ -84,29 +79,42 @@ def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: st
 
 @watch.command()
 @problem_options
-@click.option("--device", default="", help="cpu, cuda:N; default: this machine's.")
-@click.option("--other", default="", help="Another board to try: cuda:N.")
+@click.option("--device", default="", help="Name or uuid of a board; every board unless given.")
 @database_option
 @json_option
 def explain(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], device: str, other: str, db: str, as_json: bool,
-    **words: str,
-) -> None:  # fmt: skip
-    """Try what can be swapped for a problem that changed: its old machine code, another board."""
+    target: str, dims: tuple[str, ...], sets: tuple[str, ...], device: str, db: str, as_json: bool, **words: str
+) -> None:
+    """Show a problem's sentinels night by night, with what may explain a change.
+
+    Times, clocks, versions, and whether the champion's machine code was new.
+    """
     named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))
-    catalogue, problem = parse_problem(target, dims, sets, *named)
-    candidate = PlanItem(problem, catalogue, regime=words["regime"])
-    with Store.open(db) as store:
-        swaps = list(swaps_of(store, find(device), find(other) if other else None, candidate))
-    if as_json:
-        print_json([asdict(swap) for swap in swaps])
-        return
-    rows = [
-        (swap.name, duration(swap.time_s or 0.0), f"{swap.change or 0.0:+.2%}", swap.told) if swap.time_s
-        else (swap.name, "-", "-", swap.told)
-        for swap in swaps
-    ]  # fmt: skip
-    table(f"Swaps for {problem}", ("swap", "champion", "against now", "what it tells"), rows)
+    problem = ProblemKey.of(parse_problem(target, dims, sets, *named)[1])
+    with Store.open(db, read_only=True) as store:
+        nights = [
+            sentinel_json(night)
+            for night in stored.sentinels(store, problem, words["regime"])
+            if night.process == 1 and device in ("", night.device.name, night.device.uuid)
+        ]
+    if not nights:
+        raise NothingFound(f"no night has timed {problem}; `tuner watch PLAN.toml` times what has a champion")
+    columns = ("night", "board", "champion", "x before", "x library", "clock", "versions", "machine code")
+    show(as_json, nights, f"Nights of {problem}", columns, map(_night_row, nights))
+
+
+def _night_row(night: Mapping[str, Any]) -> tuple[str, ...]:
+    """The row of a sentinel as a report has it."""
+    champion, clock_hz = night.get("champion", {}), night["clock_hz"]
+    ratios = [night.get(f"against_{other}", {}).get("speedup") for other in ("before", "library")]
+    return (
+        night["at"][:16].replace("T", " "), night["board"][:12],
+        ", ".join(night["wrong"]) or duration(champion.get("time_s", 0.0)),
+        *("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
+        f"{clock_hz / 1e6:.0f} MHz" if clock_hz else "-",
+        ", ".join(f"{name} {version}" for name, version in night["versions"].items()),
+        champion.get("binary_hash", "")[:8],
+    )  # fmt: skip
 
 
 @click.command()
@@ -138,91 +146,3 @@ def show_last(db: str, as_json: bool) -> None:
         print_json(night)
     else:
         click.echo(" ".join(rendered("last.txt", night=night).split()))
-
-
-# --- swaps ---------------------------------------------
-
-#: Seconds of rounds.
-SECONDS = 1.0
-COMPILER, NOT_COMPILER = "the compiler is the cause", "the compiler is not the cause"
-
-
-@dataclass(frozen=True)
-class Swap:
-    """One thing that was swapped, or could not be.
-
-    Attributes:
-        name: What was swapped.
-        told: What it tells, or why it could not be tried.
-        time_s: The champion's time with it, in seconds.
-        change: Share by which that differs from now; below 0 the swap is faster.
-    """
-
-    name: str
-    told: str
-    time_s: float | None = None
-    change: float | None = None
-
-
-def swaps_of(
-    store: Store, board: DetectedDevice, other: DetectedDevice | None, candidate: PlanItem
-) -> Iterator[Swap]:
-    """Times the champion as it is now, and with one thing swapped at a time.
-
-    Args:
-        store: The database.
-        board: The board.
-        other: Another board of the model.
-        candidate: The problem.
-
-    Raises:
-        NothingFound: It has no champion here.
-        DeviceTrouble: The board cannot be used.
-    """
-    key = ProblemKey.of(candidate.problem)
-    problem = watched_of(candidate, reign(store, key, board.info.name, candidate.regime), board.target)
-    if problem is None:
-        raise NothingFound(f"{candidate.problem} has no champion that can be compiled as the kernels are now")
-    problem = replace(problem, contenders=problem.contenders[:1])
-    now = _timed(board, problem, {})
-    champion = now.players[0]
-    yield Swap("nothing: as it is now", champion.wrong or "what the others are compared with", champion.time_s)
-    yield _old_code(board, problem, now, own_nights(store, now))
-    if other is None:
-        yield Swap("another board", "none was named; --other cuda:N tries it")
-    else:
-        there = "faster there: this board or its clocks are the cause", "no faster there"
-        yield _compared(f"another board: {other.spec}", _timed(other, problem, {}), now, *there)
-
-
-def _timed(board: DetectedDevice, problem: Watched, code: Code) -> Sentinel:
-    """Times a problem in fresh processes; code that is given takes the place of the champion's own."""
-    return Pass(new_id(), 1, Terms(SECONDS)).over(board, code, [problem])[0]
-
-
-def _compared(name: str, swapped: Sentinel, now: Sentinel, faster: str, same: str) -> Swap:
-    ours, theirs = now.players[0].time_s, swapped.players[0].time_s
-    if not (ours and theirs):
-        return Swap(name, swapped.players[0].wrong or now.players[0].wrong or "it was not timed")
-    change = theirs / ours - 1.0
-    return Swap(name, faster if change < -now.bound else same, theirs, change)
-
-
-def _old_code(board: DetectedDevice, problem: Watched, now: Sentinel, history: Sequence[Sentinel]) -> Swap:
-    """The machine code that an earlier night ran, from the cache."""
-    name, present = "the machine code of before", now.players[0]
-    earlier = [
-        player
-        for night in history
-        if (player := night.player(CHAMPION)) is not None and player.binary_hash != present.binary_hash
-        if (player.kernel, dict(player.config)) == (present.kernel, dict(present.config))
-    ]
-    if not earlier:
-        return Swap(name, f"every earlier night ran the same machine code: {NOT_COMPILER}")
-    rendered, compiler = problem.contenders[0].rendered(problem.problem), earlier[-1].compiler
-    binary = NvrtcCompiler().get(rendered, now.device.architecture, compiler)
-    if binary is None:
-        return Swap(name, f"it was made by {compiler}, and is no longer in the cache")
-    code: Code = {rendered.hash: CompiledConfig(rendered, binary.code, binary.report)}
-    swapped = _timed(board, problem, code)
-    return _compared(name, swapped, now, f"faster: {COMPILER}", f"not faster: {NOT_COMPILER}")

@@ -92,7 +92,7 @@ class NightWatch:
         boards = [board.info.uuid for board in self.boards]
         plan, host = str(self.plan.path), platform.node()
         begun: dict[str, Any] = {"plan": plan, "host": host, "boards": boards, "watch": self.alone}
-        stored.note(self.store, stored.NightEvent(self.night, stored.BEGUN, begun, at=self.begun_at))
+        stored.note(self.store, self.night, stored.BEGUN, begun)
 
     def begin(self, left_s: float = math.inf, models: Sequence[Boards] | None = None) -> None:
         """Times and judges the sentinels; no trouble with them ends the night.
