@@ -9,7 +9,7 @@ problems than configs are.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,6 +29,7 @@ from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
+from tuner.workers.bench import CompiledConfig
 
 #: A round size is a multiple of the largest of these that is at most an eighth of it, if it is 16 at least.
 ROUND, ROUND_LEAST = (8, 16, 32, 64, 128, 256, 512), 16
@@ -158,6 +159,8 @@ class Turn:
         number: Of the problem in its order.
         depth: 0, or which further turn of the problem this is.
         rendered: Sources of the configs, by number.
+        steps: What a worker was asked and has not answered: the problem's arrays (None), the time of the
+            library (`LIBRARY`), or that of a config, with its code.
         timings: What came of it so far; configs have their numbers in the pool.
         prepared: Whether the device made the problem's arrays.
     """
@@ -166,13 +169,12 @@ class Turn:
     configs: tuple[int, ...]
     number: int = 0
     depth: int = 0
-    rendered: Mapping[int, Rendered] = field(default_factory=dict)
+    rendered: dict[int, Rendered] = field(default_factory=dict)
+    steps: deque[tuple[int | None, CompiledConfig | None]] = field(default_factory=deque)
     timings: list[Timing] = field(default_factory=list)
     prepared: bool = False
 
 
-#: Number of a problem in its order, and the problem.
-Numbered = tuple[int, Problem]
 #: Problem, count -> configs that something else proposes, the best first.
 Proposals = Callable[[Problem, int], list[Named]]
 
@@ -205,7 +207,7 @@ class Design:
             (kernel.name, config) for kernel in request.kernels for config in kernel.first_configs()
         ]
 
-    def problems(self) -> Iterator[Numbered]:
+    def problems(self) -> Iterator[tuple[int, Problem]]:
         """Number and problem, in order: the request's own, then drawn ones without end.
 
         Raises:
@@ -222,8 +224,8 @@ class Design:
         Args:
             number: Of the problem in its order.
             problem: The problem.
-            fresh: Configs that were not wanted in this layout yet, and have to be compiled, at the most; any
-                number for the request's own problems.
+            fresh: Configs that have to be compiled, being new in this dtype and layout, at the most; any number
+                for the request's own problems.
             depth: Which further turn of the problem this is; nothing is timed there twice.
         """
         own = number < len(self.request.problems)
@@ -231,20 +233,20 @@ class Design:
         rng = np.random.default_rng((self.request.seed, number, OF_TURNS + depth))
         if not own and not depth and rng.random() < LIBRARY_ALONE:
             return Turn(problem, (), number)
-        near, expected_s = self.times.promising(ProblemKey.of(problem))
-        most = self._count(expected_s)
-        timed, picked = self.times.at(ProblemKey.of(problem)), list[int]()
+        key = ProblemKey.of(problem)
+        near, expected_s = self.times.promising(key)
+        most, picked = self._count(expected_s), list[int]()
         for named in self._candidates(problem, near, most, rng):
-            if len(picked) == most:
-                break
             at = self.pool.number(named, fresh > 0)
-            if at is None or at in picked or at in timed:
+            if at is None or at in picked or at in self.times.at(key):
                 continue
             source = at, problem.dtype, problem.layout
             if source in self._compiled or fresh > 0:
                 fresh -= source not in self._compiled
                 self._compiled.add(source)
                 picked.append(at)
+            if len(picked) == most:
+                break
         return Turn(problem, tuple(picked), number, depth)
 
     def again(self, turn: Turn, fresh: int) -> Turn | None:
@@ -267,24 +269,19 @@ class Design:
         of both; and some at random.
         """
         proposed = self._proposals(problem, PARENTS)
-        fast = [self.pool.named(at) for at in near[: 3 * most]]
-        mixed = [*proposed[:PROPOSED], *fast, *proposed, *self._starts]
-        known = self.pool.worth_trying(mixed, problem)
+        fast = [self.pool.configs[at] for at in near[: 3 * most]]
+        every = list(dict.fromkeys([*proposed[:PROPOSED], *fast, *proposed, *self._starts]))
+        known = self.pool.legal(every, problem)
         at_hand = {name for name, _ in known}
-        lost = [named for named in dict.fromkeys(mixed) if named[0] not in at_hand]
-        fitted = self.pool.fitted(lost[:PARENTS], problem)
-        new = self.pool.children([*known[:PARENTS], *fitted], problem, rng)
+        fitted = self.pool.fitted([named for named in every if named[0] not in at_hand][:PARENTS], problem)
         # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
         fitted.sort(key=lambda named: self._timings[named[0]])
+        children = self.pool.children([*known[:PARENTS], *fitted], problem, rng)
         random = self.pool.draw(problem, 2 * most, rng, self._timings)
         lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
-        groups = [(known, lead), (fitted, FITTED), (new, CHILDREN), (random, AT_RANDOM)]
-        turns = [
-            (at / share, place, named)
-            for place, (group, share) in enumerate(groups)
-            for at, named in enumerate(group)
-        ]
-        return [named for *_, named in sorted(turns, key=lambda turn: turn[:2])]
+        groups = (known, lead), (fitted, FITTED), (children, CHILDREN), (random, AT_RANDOM)
+        turns = [(at / share, named) for group, share in groups for at, named in enumerate(group)]
+        return [named for _, named in sorted(turns, key=lambda turn: turn[0])]
 
     def _count(self, expected_s: float) -> int:
         """Configs to time at a problem: as many as its time allows."""
@@ -294,9 +291,13 @@ class Design:
 
     def learn(self, turn: Turn) -> None:
         """Takes in what a turn told."""
-        sound = [timing for timing in turn.timings if timing.config != LIBRARY and not timing.outcome.failed]
-        self.times.add(ProblemKey.of(turn.problem), {timing.config: timing.time_s for timing in sound})
-        self._timings.update(self.pool.named(timing.config)[0] for timing in sound)
+        sound = {
+            timing.config: timing.time_s
+            for timing in turn.timings
+            if timing.config != LIBRARY and not timing.outcome.failed
+        }
+        self.times.add(ProblemKey.of(turn.problem), sound)
+        self._timings.update(self.pool.configs[at][0] for at in sound)
 
 
 def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
-from tuner.lookup.legality import Points
-from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
+from tuner.lookup.legality import Choices, Points
+from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, Floats, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ProblemKey
 
@@ -23,8 +21,6 @@ Named = tuple[str, Config]
 
 #: Configs that others are made of for a problem, parameters that differ, and combinations that are looked at.
 ORIGINS, RADIUS, TRIES = 4, 2, 24
-
-
 #: Spaces that random configs of a kernel are from at the least, and configs of each.
 SPACES, OF_SPACE = 4, 64
 #: Combinations of a space that are looked at for configs at random.
@@ -38,6 +34,7 @@ class Pool:
 
     Attributes:
         configs: Kernels and configs, by number.
+        kernels: By name.
     """
 
     def __init__(self, kernels: Sequence[Kernel], device: DeviceInfo, most: int) -> None:
@@ -48,36 +45,35 @@ class Pool:
             device: Where.
             most: Configs that get numbers, at the most.
         """
-        self.configs: list[tuple[Kernel, Config]] = []
-        self._kernels, self._device, self._most = {kernel.name: kernel for kernel in kernels}, device, most
+        self.configs: list[Named] = []
+        self.kernels, self._device, self._most = {kernel.name: kernel for kernel in kernels}, device, most
         self._numbers = dict[Named, int]()
-        # By kernel, configs at random, and of how many spaces they are.
-        self._random = {kernel.name: Points(kernel, []) for kernel in kernels}
-        self._drawn: dict[str, list[Config]] = {kernel.name: [] for kernel in kernels}
-        self._spaces = Counter[str]()
+        # By kernel, configs at random, the same ready to be checked, and of how many spaces they are.
+        self._random: dict[str, tuple[list[Config], Points, int]] = {
+            kernel.name: ([], Points(kernel, []), 0) for kernel in kernels
+        }
 
     def number(self, named: Named, take_in: bool = True) -> int | None:
         """Number of a config. One without is taken in if that is wanted and there is room; else it has None."""
-        number, kernel = self._numbers.get(named), self._kernels.get(named[0])
-        if number is None and take_in and kernel is not None and len(self.configs) < self._most:
-            number = self._numbers[named] = len(self.configs)
-            self.configs.append((kernel, named[1]))
-        return number
+        is_new = named not in self._numbers and named[0] in self.kernels
+        if is_new and take_in and len(self.configs) < self._most:
+            self._numbers[named] = len(self.configs)
+            self.configs.append(named)
+        return self._numbers.get(named)
 
-    def named(self, number: int) -> Named:
-        """Kernel's name and config."""
-        kernel, config = self.configs[number]
-        return kernel.name, config
-
-    def worth_trying(self, named: Iterable[Named], problem: Problem) -> list[Named]:
-        """Those that obey every constraint at a problem, in their order and once each."""
+    def legal(self, named: Iterable[Named], problem: Problem) -> list[Named]:
+        """Those worth trying at a problem, in their order and once each; if none is, those that are legal."""
         every = list(dict.fromkeys(named))
-        legal: set[Named] = set()
-        for name, kernel in self._kernels.items():
-            if mine := [config for of, config in every if of == name]:
-                flags = Points(kernel, mine).flags(problem, self._device)[1]
-                legal.update((name, config) for config, fits in zip(mine, flags, strict=True) if fits)
-        return [config for config in every if config in legal]
+        numbers = Choices(every, self.kernels.values()).legal(problem, self._device)
+        return [every[at] for at in numbers.tolist()]
+
+    def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
+        """In the place of configs that are illegal at a problem, the legal ones most like them."""
+        return [
+            (name, config)
+            for name in dict.fromkeys(name for name, _ in wanted)
+            for config in self._space(name, problem).nearest(config for of, config in wanted if of == name)
+        ]
 
     def children(self, parents: Sequence[Named], problem: Problem, rng: np.random.Generator) -> list[Named]:
         """Legal configs that differ from others in two parameters.
@@ -89,10 +85,9 @@ class Pool:
         """
         ranks = 1 / (1 + np.arange(len(parents)))
         count = min(ORIGINS, len(parents))
-        chosen = rng.choice(len(parents), count, False, ranks / ranks.sum()) if count else ()
         made: list[Named] = []
-        for name, config in (parents[at] for at in chosen):
-            kernel = self._kernels[name]
+        for at in rng.choice(len(parents), count, False, ranks / ranks.sum()) if count else ():
+            (name, config), kernel = parents[at], self.kernels[parents[at][0]]
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             made += [(name, space[at]) for at in space.around(0, RADIUS, TRIES, rng)]
         return [made[at] for at in rng.permutation(len(made))]
@@ -102,53 +97,40 @@ class Pool:
     ) -> list[Named]:
         """Legal configs at random, of seldom timed kernels rather than others: a model must know what is slow.
 
-        To build a space takes longer than a survey has for a problem, so they come from a few spaces.
-        Constraints may tie a config to the shape: its tile covers a side, its copies are as wide as rows allow.
-        What is legal at some problems is then illegal at most others, and nothing made of it helps. So a kernel
-        of which few known configs are legal at a problem gets some from its own space there.
-
         Args:
             problem: Where.
             count: How many.
             rng: Draws them.
             timed: Timings by kernel.
         """
-        legal: list[Named] = []
-        waits: list[NDArray[np.float64]] = []
-        for name in self._kernels:
-            fits = self._fitting(name, problem, rng)
-            legal += [(name, self._drawn[name][at]) for at in fits.tolist()]
+        waits: list[tuple[float, Named]] = []
+        for name in self.kernels:
+            legal = self._legal_at_random(name, problem, rng)
             # Each kernel's first comes after a time that is exponential, so that rates are as wanted.
-            waits.append(rng.exponential(1 + timed.get(name, 0), len(fits)) * len(fits))
-        return [legal[at] for at in np.argsort(np.concatenate(waits), kind="stable")[:count].tolist()]
+            times = rng.exponential(1 + timed.get(name, 0), len(legal)) * len(legal)
+            waits += zip(times.tolist(), ((name, config) for config in legal), strict=True)
+        return [named for _, named in sorted(waits, key=lambda wait: wait[0])[:count]]
 
-    def _fitting(self, name: str, problem: Problem, rng: np.random.Generator) -> NDArray[np.intp]:
-        """Places of a kernel's configs that are legal at a problem; takes some of its space if few are."""
-        legal = np.flatnonzero(self._random[name].flags(problem, self._device)[1])
-        if len(legal) >= ENOUGH and self._spaces[name] >= SPACES:
-            return legal
-        space = self._space(name, problem)
-        if not len(space):
-            return legal
-        self._spaces[name] += 1
-        drawn = [space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE]]
-        self._drawn[name] = list(dict.fromkeys([*self._drawn[name], *drawn]))[-KEPT:]
-        self._random[name] = Points(self._kernels[name], self._drawn[name])
-        return np.flatnonzero(self._random[name].flags(problem, self._device)[1])
+    def _legal_at_random(self, name: str, problem: Problem, rng: np.random.Generator) -> list[Config]:
+        """Random configs of a kernel that are legal at a problem.
 
-    def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
-        """In the place of configs that are illegal at a problem, the legal ones most like them."""
-        by_kernel: dict[str, list[Config]] = {}
-        for name, config in wanted:
-            by_kernel.setdefault(name, []).append(config)
-        return [
-            (name, config)
-            for name, configs in by_kernel.items()
-            for config in self._space(name, problem).nearest(configs)
-        ]
+        To build a space takes longer than a survey has for a problem, so they come from a few spaces.
+        Constraints may tie a config to the shape: its tile covers a side, its copies are as wide as rows allow.
+        What is legal at some problems is then illegal at most others, and nothing made of it helps. So a kernel
+        of which few known configs are legal at a problem gets some from its own space there.
+        """
+        drawn, points, spaces = self._random[name]
+        legal = np.flatnonzero(points.flags(problem, self._device)[1])
+        if (len(legal) < ENOUGH or spaces < SPACES) and len(space := self._space(name, problem)):
+            some = (space[int(at)] for at in rng.permutation(len(space))[:OF_SPACE])
+            drawn = list(dict.fromkeys([*drawn, *some]))[-KEPT:]
+            points = Points(self.kernels[name], drawn)
+            self._random[name] = drawn, points, spaces + 1
+            legal = np.flatnonzero(points.flags(problem, self._device)[1])
+        return [drawn[at] for at in legal.tolist()]
 
     def _space(self, name: str, problem: Problem) -> Space:
-        kernel = self._kernels[name]
+        kernel = self.kernels[name]
         return Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=SAMPLED)
 
 
@@ -162,7 +144,7 @@ class KnownTimes:
     def __init__(self) -> None:
         """Begins empty."""
         self._times_s: dict[ProblemKey, dict[int, float]] = {}
-        self._places: list[NDArray[np.float64]] = []
+        self._places: list[Floats] = []
 
     def add(self, problem: ProblemKey, times_s: Mapping[int, float]) -> None:
         """Takes in the times of configs at a problem, beside those that it has."""
@@ -184,12 +166,11 @@ class KnownTimes:
         """
         if not self._places:
             return [], 0.0
-        known, scores = list(self._times_s), dict[int, float]()
+        known, scores, here = list(self._times_s), dict[int, float](), log_dims(problem.shape)
         unlike = [
             OTHER_ARITHMETIC * (key.dtype != problem.dtype) + OTHER_LAYOUT * (key.layout != problem.layout)
             for key in known
         ]
-        here = log_dims(problem.shape)
         apart = distances(np.array(self._places), here, np.array(unlike))
         nearest = np.argsort(apart, kind="stable")[:NEAREST].tolist()
         for at in nearest:

@@ -249,4 +249,4 @@ def test_a_survey_ends_with_a_model_that_answers(
         watched.add_model(store, "toy", info.name, "cold", to_bytes(known[0]))
         made = design(replace(survey, ranges=Ranges(dtype="float64")), store, info)
         turn = made.turn(0, survey.operation.problem({"n": 1000}, "float64", "plain"), 1)
-        assert made.pool.named(turn.configs[0]) == ("blocks", best.config)
+        assert made.pool.configs[turn.configs[0]] == ("blocks", best.config)
