@@ -14,7 +14,7 @@ import numpy
 import psutil
 import threadpoolctl
 
-from tuner.devices.cpu.kind import FEATURES_VARIABLE, KIND, cpu_flags, cpu_info, vectors_in_use
+from tuner.devices.cpu.kind import KIND, cpu_info
 from tuner.devices.cpu.numba import COMPILER
 from tuner.devices.machine_load import EnergyCounters, memory_bytes
 from tuner.devices.protocol import Arrays, Device, Run, keep_busy
@@ -60,15 +60,11 @@ class CpuDevice(Device):
     xp = numpy
 
     def __init__(self) -> None:
-        self._vectors = vectors_in_use(cpu_flags())
-        architecture = self._vectors.architecture or llvm.get_host_cpu_name()
-        self.info = replace(cpu_info(), architecture=architecture, runtime=COMPILER)
+        self.info = replace(cpu_info(), architecture=llvm.get_host_cpu_name(), runtime=COMPILER)
         self.versions = {
             "numpy": numpy.__version__, "compiler": COMPILER,
             "llvmlite": str(llvmlite.__version__), **blas_versions(),
         }  # fmt: skip
-        if self._vectors.restricted:
-            self.versions["cpu_features"] = f"{self._vectors}, by {FEATURES_VARIABLE}"
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
         self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
@@ -119,10 +115,8 @@ class CpuDevice(Device):
             }
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
-        """Load average and clock from the operating system; a library's threads; vectors if restricted."""
+        """Load average and clock from the operating system; a library's threads."""
         circumstances = {"load_1min": psutil.getloadavg()[0]}
-        if self._vectors.restricted:
-            circumstances["restricted_to_vector_bytes"] = float(self._vectors.bytes)
         if isinstance(run, LibraryRun):
             circumstances["threads"] = float(run.threads)
         frequency = psutil.cpu_freq()

@@ -6,56 +6,17 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.protocol import DetectedDevice, Device, DeviceKind, LoadWatch, SurveyDefaults, not_a_spec
-from tuner.errors import DeviceTrouble, InputError
 from tuner.extras import load
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
-#: With ``avx2`` a CPU with AVX-512 is measured like CPUs without it: Numba compiles for AVX2, and OpenBLAS and
-#: NumPy use nothing wider. Caches, clocks and cores remain those of the machine; the device's name says so.
-FEATURES_VARIABLE = "TUNER_CPU_FEATURES"
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """The vectors in use.
-
-    Attributes:
-        title: Name for people: ``AVX-512``; empty if unknown.
-        bytes: Width of the widest register.
-        restricted: True if the machine has wider ones.
-        architecture: LLVM's name of the CPU to compile for; empty for the machine's own.
-        environment: Environment variables that restrict a process to these vectors; set before it loads NumPy.
-    """
-
-    title: str
-    bytes: int
-    restricted: bool = False
-    architecture: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        """The part of a device's name that describes them; empty if unknown."""
-        return f"restricted to {self.title}" if self.restricted else self.title
-
-
-#: Flag of the operating system -> vectors, the widest first.
-KNOWN = {"avx512f": Vectors("AVX-512", 64), "avx2": Vectors("AVX2", 32), "asimd": Vectors("NEON", 16)}
-#: Allowed restrictions. NumPy's names are those of its dispatch targets (NumPy, "CPU build options").
-RESTRICTIONS = {
-    "avx2": Vectors(
-        "AVX2", 32, True, "haswell",
-        (
-            ("NUMBA_CPU_NAME", "haswell"), ("NUMBA_CPU_FEATURES", ""), ("OPENBLAS_CORETYPE", "Haswell"),
-            ("NPY_DISABLE_CPU_FEATURES", "X86_V4 AVX512_ICL AVX512_SPR"),
-        ),
-    )
-}  # fmt: skip
+#: Flag of the operating system -> title and bytes of the vectors, the widest first.
+VECTORS = {"avx512f": ("AVX-512", 64), "avx2": ("AVX2", 32), "asimd": ("NEON", 16)}
 
 
 class CpuKind(DeviceKind):
@@ -75,7 +36,7 @@ class CpuKind(DeviceKind):
 
     def detect(self) -> list[DetectedDevice]:
         """Always one."""
-        return [DetectedDevice("cpu", cpu_info(), vectors_in_use(cpu_flags()).environment)]
+        return [DetectedDevice("cpu", cpu_info())]
 
     def find(self, spec: str) -> DetectedDevice:
         """The one."""
@@ -116,45 +77,14 @@ def cpu_flags() -> set[str]:
     return set(flags[1].split()) if flags else set()
 
 
-def vectors_in_use(flags: Collection[str]) -> Vectors:
-    """Returns the vectors to use on a CPU: the widest, or narrower ones if the environment requests them.
-
-    Args:
-        flags: CPU flags as the operating system lists them.
-
-    Raises:
-        InputError: The environment requests unknown vectors.
-        DeviceTrouble: It requests vectors that the CPU does not have.
-    """
-    widest = next((vectors for flag, vectors in KNOWN.items() if flag in flags), Vectors("", 16))
-    name = os.environ.get(FEATURES_VARIABLE, "").strip().lower()
-    if not name:
-        return widest
-    if name not in RESTRICTIONS:
-        raise InputError(
-            f"{FEATURES_VARIABLE} is {' or '.join(RESTRICTIONS)}, got {name!r}; unset it for all there are"
-        )
-    if name not in flags:
-        raise DeviceTrouble(
-            f"{FEATURES_VARIABLE}={name} needs a CPU with these vectors, this one has none; unset it"
-        )
-    return RESTRICTIONS[name] if RESTRICTIONS[name].bytes < widest.bytes else widest
-
-
 def cpu_info() -> DeviceInfo:
-    """Describes the part of this machine's CPU that this process may use.
-
-    Raises:
-        InputError: The environment restricts it to unknown vectors.
-        DeviceTrouble: The environment restricts it to vectors that it does not have.
-    """
+    """Describes the part of this machine's CPU that this process may use."""
     text = _read("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", text)
     name = model[1].strip() if model else platform.processor() or platform.machine()
-    flags = cpu_flags()
-    vectors = vectors_in_use(flags)
-    cores = len(os.sched_getaffinity(0))
-    parts = [f"{cores} core{'s' if cores > 1 else ''}", *filter(None, [str(vectors)])]
+    flags, cores = cpu_flags(), len(os.sched_getaffinity(0))
+    vectors, vector_bytes = next((known for flag, known in VECTORS.items() if flag in flags), ("", 16))
+    parts = [f"{cores} core{'s' if cores > 1 else ''}", *filter(None, [vectors])]
     full = f"{name} ({', '.join(parts)})"
     identity = hashlib.sha256("\0".join([full, platform.node(), *sorted(flags)]).encode()).hexdigest()
     return DeviceInfo(
@@ -167,7 +97,7 @@ def cpu_info() -> DeviceInfo:
         l1_bytes=_cache_bytes(1) or 32 << 10,
         l2_bytes=_cache_bytes(3) or _cache_bytes(2) or 32 << 20,
         cores=cores,
-        vector_bytes=vectors.bytes,
+        vector_bytes=vector_bytes,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from numba.core.dispatcher import Dispatcher
 from tuner.declare.folders import write_whole
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
-from tuner.devices.cpu.kind import cpu_flags, vectors_in_use
 from tuner.devices.protocol import Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.results.measurement import OUT_OF_MEMORY, CompileReport, memory_reason
@@ -78,12 +76,6 @@ def _defined(node: ast.stmt) -> set[str]:
         return {part.id for part in parts if isinstance(part, ast.Name)}
     return {""}
 
-
-# Numba reads its part of this when it is loaded, maybe by others.
-_HELD = dict(vectors_in_use(cpu_flags()).environment)
-if _HELD.items() - os.environ.items():
-    os.environ |= {name: value for name, value in _HELD.items() if name.startswith("NUMBA_")}
-    numba.config.reload_config()  # type: ignore[no-untyped-call]
 
 #: The compiler's name in records.
 COMPILER = f"Numba {numba.__version__}"
