@@ -58,19 +58,14 @@ class Selection:
         shape = tuple(value for _, value in problem.shape)
         return self.operation in ("", problem.operation) and self.shape in ((), shape)
 
-    def conditions(self, connection: sa.Connection, table: sa.Table) -> list[Any]:
+    def conditions(self, table: sa.Table) -> list[Any]:
         """Conditions for rows of a table: records, champions or parts of surveys.
 
         A part of a survey has many shapes and stays whole: none is selected by a shape.
         """
-        named = rows.fits(table, operation=self.operation, device=self.device, regime=self.regime)
-        if not self.shape:
-            return named
-        if "problem" not in table.c:
+        if self.shape and "problem" not in table.c:
             return [sa.false()]
-        problems = connection.execute(sa.select(tables.problems))
-        numbers = [row.number for row in problems if self.has(rows.problem_of(row))]
-        return [*named, table.c.problem.in_(numbers)]
+        return rows.fits(table, **vars(self))
 
 
 # --- streams -------------------------------------------
@@ -102,8 +97,7 @@ def stream(
     if kind not in (Retraction, Crown) and not retracted:
         page = page.where(rows.reigns() if kind is Champion else rows.stands(table))
     if wanted is not None:
-        with store.reading() as connection:
-            page = page.where(*wanted.conditions(connection, table))
+        page = page.where(*wanted.conditions(table))
     while True:
         with store.reading() as connection:
             batch = connection.execute(page.where(table.c.id > last) if last else page).all()
@@ -139,16 +133,14 @@ def latest(
         before: Only numbers before this one; 0 for the latest.
         only: Roles and outcomes; any if empty.
     """
-    of, fits = tables.records.c, list[Any]()
+    of, fits = tables.records.c, wanted.conditions(tables.records)
     for column, names in ((of.role, set(Role)), (of.outcome, set(Outcome))):
         chosen = [name for name in only if name in names]
         fits += [column.in_(chosen)] if chosen else []
+    fits += [of.number < before] if before else []
+    page = sa.select(of.number, of.data).where(*fits).order_by(of.number.desc()).limit(limit)
     with store.reading() as connection:
-        fits += wanted.conditions(connection, tables.records)
-        page = sa.select(of.number, of.data).where(*fits, *([of.number < before] if before else []))
-        return [
-            (row.number, row.data) for row in connection.execute(page.order_by(of.number.desc()).limit(limit))
-        ]
+        return [(row.number, row.data) for row in connection.execute(page)]
 
 
 def trials(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.declare.folders import write_whole
 from tuner.results.measurement import Measurement, Outcome, compare
 from tuner.results.objectives import resolved, values_of
 from tuner.results.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role, rank_in_time
@@ -78,13 +79,9 @@ def _take_back(store: Store, directory: Path) -> list[Path]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a file completely or not at all; an unchanged file is not written."""
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    """Writes a file; an unchanged file is not written."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text.encode())
 
 
 def _published(store: Store, champion: Champion) -> Published:

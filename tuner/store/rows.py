@@ -34,51 +34,35 @@ TABLES: Mapping[type, sa.Table] = {
 
 
 def columns_of(item: Kept) -> dict[str, Any]:
-    """The columns by which something is searched, but for its references."""
+    """The columns by which something is searched, and what the rows say that it refers to; None for none."""
     match item:
         case Record():
             columns: dict[str, Any] = {
+                "problem": problem_row(item.problem), "device": device_row(item.device), "run": run_row(item),
+                "kernel": {
+                    "name": item.kernel, "source_hash": item.source_hash, "origin": storable(item.origin),
+                },
                 "regime": item.regime, "role": item.role.value, "outcome": item.measurement.outcome.value,
                 "time_s": item.measurement.time_s, "config": config_text(item.config),
                 "measured_at": item.measured_at,
             }  # fmt: skip
-        case Champion():
+        case Champion(record=record, baseline=library):
             columns = {
-                "regime": item.record.regime, "speedup": item.speedup, "crowned_at": item.crowned_at,
+                "problem": problem_row(record.problem), "device": device_row(record.device),
+                "record": {"id": checked_id(record.id)},
+                "baseline": {"id": checked_id(library.id)} if library else None,
+                "regime": record.regime, "speedup": item.speedup, "crowned_at": item.crowned_at,
             }  # fmt: skip
         case Retraction():
             columns = {"of": checked_id(item.of), "made_at": item.made_at}
         case SurveyPart():
             columns = {
-                "operation": item.operation, "regime": item.regime, "timings": len(item.timings),
-                "measured_at": item.measured_at,
+                "device": device_row(item.device), "run": run_row(item), "operation": item.operation,
+                "regime": item.regime, "timings": len(item.timings), "measured_at": item.measured_at,
             }  # fmt: skip
         case Crown():
-            columns = {"act": item.act.value}
+            columns = {"act": item.act.value, "problem": item.problem and problem_row(item.problem)}
     return columns | {"id": checked_id(item.id)}
-
-
-def references_of(item: Kept) -> dict[str, Mapping[str, str] | None]:
-    """What something shares with others: column -> the row that it refers to, None for none."""
-    match item:
-        case Record():
-            return {
-                "problem": problem_row(item.problem), "device": device_row(item.device), "run": run_row(item),
-                "kernel": {
-                    "name": item.kernel, "source_hash": item.source_hash, "origin": storable(item.origin),
-                },
-            }  # fmt: skip
-        case Champion(record=record, baseline=library):
-            return {
-                "problem": problem_row(record.problem), "device": device_row(record.device),
-                "record": {"id": checked_id(record.id)},
-                "baseline": {"id": checked_id(library.id)} if library else None,
-            }  # fmt: skip
-        case SurveyPart():
-            return {"device": device_row(item.device), "run": run_row(item)}
-        case Crown():
-            return {"problem": problem_row(item.problem) if item.problem is not None else None}
-    return {}
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -154,14 +138,14 @@ def rank_in_time(when: Any) -> Any:
 
 
 def fits(table: sa.Table, **wanted: Any) -> list[Any]:
-    """Conditions for rows of a table, by column; any value fits if None or an empty text is wanted.
+    """Conditions for rows of a table, by column; any value fits if None or nothing is wanted.
 
-    What a row refers to is told by ``problem``, ``device``, ``operation``, ``study``, ``session``, and by
-    ``kernels``, which are names with source hashes.
+    What a row refers to is told by ``problem``, ``device``, ``operation``, ``study``, ``session``, ``shape``,
+    which are sizes, and ``kernels``, which are names with source hashes.
     """
     of, conditions = table.c, list[Any]()
     for name, value in wanted.items():
-        if value is None or value == "":
+        if value in (None, "", ()):
             continue
         if name == "problem":
             conditions.append(of.problem == number_of(value).scalar_subquery())
@@ -174,6 +158,10 @@ def fits(table: sa.Table, **wanted: Any) -> list[Any]:
         elif name == "operation" and name not in of:
             problem = tables.problems.c
             conditions.append(of.problem.in_(sa.select(problem.number).where(problem.operation == value)))
+        elif name == "shape":
+            sizes = ",".join(f'["%",{size}]' for size in value)
+            problem = tables.problems.c
+            conditions.append(of.problem.in_(sa.select(problem.number).where(problem.shape.like(f"[{sizes}]"))))
         else:
             conditions.append(of[name] == str(value))
     return conditions

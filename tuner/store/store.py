@@ -213,10 +213,9 @@ class Store(Reader):
     def row(self, connection: sa.Connection, item: Kept, *, make: bool = True) -> dict[str, Any]:
         """What the columns of an item say, but for its data: by what it is searched, and what it refers to."""
         columns = rows.columns_of(item)
-        for name, shared in rows.references_of(item).items():
-            (reference,) = rows.TABLES[type(item)].c[name].foreign_keys
-            table = reference.column.table
-            columns[name] = self.number(connection, table, shared, make=make) if shared else None
+        for name, content in columns.items():
+            for reference in rows.TABLES[type(item)].c[name].foreign_keys if content is not None else ():
+                columns[name] = self.number(connection, reference.column.table, content, make=make)
         return columns
 
     def _present(self, connection: sa.Connection, table: sa.Table, ids: Sequence[str]) -> set[str]:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 24
 #: Rows of demand at the most; those that save the least go.
 MOST_ROWS = 10_000
-#: Rows beyond that before any go.
-SLACK = 500
 
 
 # --- models of times -----------------------------------
@@ -98,10 +96,10 @@ def add_demand(store: Store, wanted: Sequence[Wanted]) -> None:
     merged = insert.on_conflict_do_update(index_elements=list(_demand_key(wanted[0])), set_=sums | latest)
     with store.writing() as connection:
         connection.execute(merged, added)
-        count = int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
-        if count > MOST_ROWS + SLACK:
-            least = sa.select(table.c.number).order_by(table.c.saves_s, table.c.number).limit(count - MOST_ROWS)
-            connection.execute(table.delete().where(table.c.number.in_(least)))
+        most = (
+            sa.select(table.c.number).order_by(table.c.saves_s.desc(), table.c.number.desc()).limit(MOST_ROWS)
+        )
+        connection.execute(table.delete().where(table.c.number.not_in(most)))
 
 
 def demand(store: Reader, *, operation: str = "", device: str = "", kind: str = "") -> list[Wanted]:

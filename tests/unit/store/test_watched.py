@@ -55,11 +55,8 @@ def test_it_is_read_and_forgotten_by_device_and_operation(url: str) -> None:
 
 def test_what_saves_the_least_goes_where_it_grows_too_long(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(watched, "MOST_ROWS", 5)
-    monkeypatch.setattr(watched, "SLACK", 2)
     with Store.open(url) as store:
-        watched.add_demand(store, [asked(n, saves_s=float(n)) for n in range(1, 8)])
-        assert len(watched.demand(store)) == 7
-        watched.add_demand(store, [asked(8, saves_s=8.0)])
+        watched.add_demand(store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
         assert [each.problem.dims["m"] for each in watched.demand(store)] == [8, 7, 6, 5, 4]
 
 
