@@ -26,7 +26,6 @@ from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import find, kind_of
-from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, InputError, NothingFound
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import UNMEASURED
@@ -38,7 +37,7 @@ from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import SLOWER, Measurement
 from tuner.results.record import ProblemKey, Record
 from tuner.store import Store
-from tuner.study.first_use import FirstUse
+from tuner.study.first_use import SECONDS
 from tuner.study.first_use import measure as measure_first_use
 from tuner.study.locks import occupied
 from tuner.study.requests import StudyRequest
@@ -129,11 +128,12 @@ def answer_at_first_use(
         InputError: The problem does not fit into memory.
         DeviceTrouble: The device stays unwell.
     """
-    first = FirstUse(problem, catalogue.serving(problem, crew.found[0].target), regime=regime)
+    kernels = catalogue.serving(problem, crew.found[0].target)
+    request = StudyRequest(problem, kernels, crew.found, regime, SECONDS)
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
         crew.open()
-        measure_first_use(first, store, crew, MachineWatch(crew.found), known)
+        measure_first_use(request, store, crew, known)
         found = answer(store, ProblemKey.of(problem), crew.devices[0].info, regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
     return replace(found, reasons=(*found.reasons, took))

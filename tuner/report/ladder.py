@@ -31,7 +31,7 @@ from tuner.study.leaderboard import Leaderboard
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop
 from tuner.study.progress import TimeBudget
-from tuner.study.session import Recorder, Session
+from tuner.study.session import Session
 from tuner.study.study import SearchPolicy
 from tuner.workers.device_worker import Crew
 
@@ -138,9 +138,7 @@ class Climb:
     @contextmanager
     def _session(self, problem: Problem, regime: str) -> Iterator[Session]:
         """Opens a session and makes its arrays."""
-        worker = self.crew.devices[0]
-        recorder = Recorder(self.store, problem, worker.info, regime, worker.versions, f"ladder {problem}")
-        with Session(self.crew, recorder) as session:
+        with Session(self.crew, self.store, problem, regime, f"ladder {problem}") as session:
             session.prepare()
             yield session
 

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TextIO
 
 from tuner.declare.hardware import DeviceInfo
@@ -32,20 +32,21 @@ from tuner.results.objectives import limit_for
 from tuner.results.record import Champion, ProblemKey
 from tuner.search import Candidate
 from tuner.store import Store
-from tuner.store.published import champions as published
 from tuner.study.finals import Finals
-from tuner.study.leaderboard import Leaderboard, Named, named
+from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TimeLimits, TrialPolicy
-from tuner.study.session import Recorder, Session, study_name
-from tuner.study.starting import Predictions, declared_starts, near_champions, nearness
+from tuner.study.requests import StudyRequest
+from tuner.study.session import Session
+from tuner.study.starting import Predictions, declared_starts, near_champions
+from tuner.study.study import session_of
 from tuner.workers.device_worker import Crew
 
 #: Configs that are tried at first.
 CONFIGS = 8
 #: Seconds of timing at the most, unless given.
 SECONDS = 2.0
-#: Published champions of other shapes to choose from.
+#: Champions of other shapes to choose from.
 NEIGHBOURS = 12
 #: Rounds after the first one, at the most; none begins later than so many seconds after the first.
 ROUNDS, FURTHER_S = 3, 8.0
@@ -55,46 +56,21 @@ LEAST_GAIN = 0.002
 BEFORE_FINALS = 0.5
 
 
-@dataclass(frozen=True)
-class FirstUse:
-    """A problem to be measured.
-
-    Attributes:
-        problem: What is computed.
-        kernels: The kernels that may compute it.
-        seconds: Seconds of timing at the most: the first config is timed, and finals have three rounds, in any
-            case.
-        regime: How times are taken.
-    """
-
-    problem: Problem
-    kernels: Sequence[Kernel]
-    seconds: float = SECONDS
-    regime: str = "cold"
-
-
-def candidates(first: FirstUse, store: Store, device: DeviceInfo, model: Predictions) -> list[Named]:
+def candidates(request: StudyRequest, store: Store, device: DeviceInfo, model: Predictions) -> list[Named]:
     """The configs to try first, the most promising first; all obey every rule of their kernel.
 
     Args:
-        first: The problem.
+        request: What is asked.
         store: Where champions of other shapes are.
         device: Where, in full.
         model: What a model predicts.
     """
-    key, kernels = ProblemKey.of(first.problem), {kernel.name: kernel for kernel in first.kernels}
-
-    def known() -> Iterator[Named]:
-        yield from model.starts
-        yield from near_champions(store, first.kernels, key, device)
-        records = [one.record for one in published(key.operation) if one.record.device.kind == device.kind]
-        yield from map(named, sorted(records, key=lambda one: nearness(key, device, one))[:NEIGHBOURS])
-        yield from declared_starts(first.kernels)
-
+    kernels, key = {kernel.name: kernel for kernel in request.kernels}, ProblemKey.of(request.problem)
+    near = near_champions(store, request.kernels, key, device, NEIGHBOURS, elsewhere=True)
     chosen: dict[Named, None] = {}
-    for name, config in known():
+    for name, config in (*model.starts, *near, *declared_starts(request.kernels)):
         kernel = kernels.get(name)
-        if kernel is not None and legal(kernel, first.problem, device, [config])[1][0]:
+        if kernel is not None and legal(kernel, request.problem, device, [config])[1][0]:
             chosen[name, Config({one.name: config[one.name] for one in kernel.parameters})] = None
         if len(chosen) == CONFIGS:
             break
@@ -115,16 +91,16 @@ class FirstUsePolicy(TrialPolicy):
 
     in_order = True
 
-    def __init__(self, first: FirstUse, chosen: Sequence[Named], model: Predictions) -> None:
+    def __init__(self, request: StudyRequest, chosen: Sequence[Named], model: Predictions) -> None:
         """Begins with the first round.
 
         Args:
-            first: The problem.
+            request: What is asked.
             chosen: What to try first, the most promising first.
             model: What a model predicts.
         """
-        super().__init__(first.kernels)
-        self._seconds, self._model = first.seconds, model
+        super().__init__(request.kernels)
+        self._seconds, self._model = request.seconds or SECONDS, model
         self.leaderboard, self.spent_s = Leaderboard(), 0.0
         self._round: Sequence[Named] = ()
         self._rounds = self._promising(chosen)
@@ -148,6 +124,11 @@ class FirstUsePolicy(TrialPolicy):
         self._round = next(self._rounds, ())
         return [Candidate(*place, next(self._numbers)) for place in self._round]
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for the finals."""
+        return max(self._seconds - self.spent_s, 0.0)
+
     def ended(self) -> str:
         """The time before the finals is spent."""
         spent = self.leaderboard.times_s and self.spent_s > BEFORE_FINALS * self._seconds
@@ -165,19 +146,17 @@ class FirstUsePolicy(TrialPolicy):
         """Ranks it."""
         self.spent_s += max(measurement.stages_s.get("time", 0.0), sum(measurement.samples_s))
         self._tried.add((candidate.kernel, candidate.config))
-        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement)
+        self.leaderboard.add_trial(self.kernels[candidate.kernel], candidate.config, measurement)
 
 
-def measure(
-    first: FirstUse, store: Store, crew: Crew, machine: MachineWatch, known: Store | None = None
-) -> Champion | None:
+def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None = None) -> Champion | None:
     """Tries a problem's most promising configs, and crowns the best of them in finals against the library.
 
     Args:
-        first: The problem.
+        request: The problem, its kernels and the regime. Its seconds are those of timing at the most: the first
+            config is timed, and finals have a few rounds, in any case.
         store: Where records go.
         crew: The device's workers, open.
-        machine: Sees what else goes on meanwhile.
         known: Has the model and the champions to begin with; `store` has when None.
 
     Returns:
@@ -188,20 +167,18 @@ def measure(
         DeviceTrouble: The device stays unwell.
         StoreTrouble: The database cannot be written.
     """
-    worker, problem, regime = crew.devices[0], first.problem, first.regime
-    info, limit = worker.info, limit_for(problem.precision, None)
-    model = Predictions(problem, first.kernels, info, regime, known or store)
-    policy = FirstUsePolicy(first, candidates(first, known or store, info, model), model)
-    name = study_name(ProblemKey.of(problem), info, regime, first.kernels, error_limit=limit)
-    recorder = Recorder(store, problem, info, regime, worker.versions, name)
-    with Session(crew, recorder, error_limit=limit) as session:
+    info = crew.devices[0].info
+    model = Predictions(request.problem, request.kernels, info, request.regime, known or store)
+    policy = FirstUsePolicy(request, candidates(request, known or store, info, model), model)
+    request = replace(request, error_limit=limit_for(request.problem.precision, None))
+    with session_of(request, store, crew) as session:
         loop = Loop(session, policy)
         loop.prepare()
         loop.run()
         if not policy.leaderboard.times_s:
             return None
-        finals, left_s = Finals(session, first.kernels, machine), max(first.seconds - policy.spent_s, 0.0)
-        return finals.play(policy.leaderboard, policy.leaderboard.progress.totals, left_s)
+        finals = Finals(session, request.kernels, MachineWatch(crew.found))
+        return finals.play(policy.leaderboard, policy.leaderboard.progress.totals, policy.left_s)
 
 
 #: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.
@@ -269,22 +246,18 @@ def remeasure(
     by_problem: dict[Problem, list[MissingTime]] = {}
     for one in missing:
         by_problem.setdefault(one.problem, []).append(one)
-    worker = crew.devices[0]
     for problem in sorted(by_problem, key=lambda problem: problem.memory_bytes):
         policy = _Missing(by_problem[problem], math.inf if deadline_s is None else deadline_s)
         if policy.ended():
             return
         report(f"{problem}: {len(by_problem[problem])} configs")
-        recorder = Recorder(store, problem, worker.info, regime, worker.versions, study)
         try:
-            session = Session(crew, recorder)
+            with Session(crew, store, problem, regime, study) as session:
+                loop = Loop(session, policy)
+                loop.prepare()
+                loop.run()
         except InputError as error:
             report(str(error))
-            continue
-        with session:
-            loop = Loop(session, policy)
-            loop.prepare()
-            loop.run()
 
 
 # --- the process that serves ---
@@ -342,8 +315,11 @@ def _measured(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str,
         # Another process may have measured it while this one waited.
         if answer(store, ProblemKey.of(problem), crew.devices[0].info).match == "exact":
             return KNOWN, ""
-        first = FirstUse(problem, catalogue.serving(problem, device.target), question["seconds"])
-        if measure(first, store, crew, MachineWatch((device,))) is None:
+        kernels = catalogue.serving(problem, device.target)
+        if (
+            measure(StudyRequest(problem, kernels, crew.found, seconds=question["seconds"]), store, crew)
+            is None
+        ):
             return NOTHING, "none of its most promising configs could be measured"
         return MEASURED, ""
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.space import Config, Space
-from tuner.devices.detect import kind_of
+from tuner.declare.space import Config
 from tuner.errors import NothingFound
 from tuner.lookup.asking import known_device
 from tuner.lookup.snapshot import Snapshot
@@ -19,15 +18,12 @@ from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import front, front_value
 from tuner.store import Store
 from tuner.study.progress import Progress
-from tuner.study.requests import StudyRequest
 from tuner.study.session import past_records
 
 #: Kernel and config.
 Named = tuple[str, Config]
-#: A kernel is dropped if its first configs are all slower than the best config by this factor.
-HOPELESS = 20.0
-#: Largest number of first configs that count, if a kernel declares several.
-FIRST = 3
+#: A kernel is dropped if so many of its configs, its first ones, are all slower than the best by this factor.
+FIRST, HOPELESS = 2, 20.0
 
 
 def named(record: Record) -> Named:
@@ -47,12 +43,15 @@ class Leaderboard:
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
     """
 
-    def __init__(self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None) -> None:
+    def __init__(
+        self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None, cores: int = 1
+    ) -> None:
         """Begins.
 
         Args:
             objectives: What the study minimises.
             progress: Progress to update.
+            cores: Number of a CPU's cores; 1 for another device.
         """
         self.objectives = objectives
         self.progress = progress or Progress()
@@ -60,11 +59,18 @@ class Leaderboard:
         self.stopped_s: dict[Named, float] = {}
         self.best_s: float | None = None
         self.with_objectives: dict[Named, Measurement] = {}
+        self._cores = max(cores, 1)
+        #: Kernel -> times of its configs, as if each used all cores: idle ones do not count against a kernel.
+        self._whole_s: dict[str, list[float]] = {}
 
-    def add_trial(self, kernel: str, config: Config, measurement: Measurement) -> None:
+    def add_trial(self, kernel: Kernel, config: Config, measurement: Measurement) -> None:
         """Counts a trial, and ranks it if it was measured."""
         self.progress.count(measurement)
-        place, time_s = (kernel, config), measurement.time_s
+        place, time_s = (kernel.name, config), measurement.time_s
+        is_stopped = measurement.outcome is Outcome.TIMED_OUT
+        if is_stopped or (time_s is not None and not measurement.outcome.failed):
+            used = min(int(config.get(kernel.threads, self._cores)), self._cores) / self._cores
+            self._whole_s.setdefault(kernel.name, []).append(math.inf if is_stopped else (time_s or 0.0) * used)
         if measurement.outcome is Outcome.PRUNED and measurement.samples_s:
             self.stopped_s[place] = min(measurement.samples_s)
         if measurement.outcome is not Outcome.MEASURED or time_s is None:
@@ -72,9 +78,21 @@ class Leaderboard:
         self.times_s[place] = time_s
         if self.best_s is None or time_s < self.best_s:
             self.best_s = self.progress.best_s = time_s
-            self.progress.best = f"{kernel} {config}"
+            self.progress.best = f"{kernel.name} {config}"
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.with_objectives[place] = measurement
+
+    def hopeless(self) -> dict[str, str]:
+        """Kernels that are hopeless by now and were not dropped yet, each with the reason."""
+        reasons = {}
+        for kernel, whole_s in self._whole_s.items():
+            ratio = min(whole_s) / self.best_s if self.best_s else 0.0
+            if ratio > HOPELESS and len(whole_s) >= FIRST and kernel not in self.progress.dropped:
+                reasons[kernel] = (
+                    f"its first configs take {f'{ratio:.0f}' if math.isfinite(ratio) else 'many'} times the "
+                    f"best config's time; to search it all the same, ask for it by --kernel {kernel}"
+                )
+        return reasons
 
     @property
     def objective_value(self) -> float | None:
@@ -83,83 +101,6 @@ class Leaderboard:
             return self.best_s
         on_it = front_of(self.with_objectives, self.objectives)
         return front_value([on_it.values(point) for point in on_it.points]) if on_it.points else None
-
-
-class Elimination:
-    """Watches the first configs of each kernel, and says which kernels are hopeless.
-
-    Idle cores do not count against a kernel: a config's time is scaled as if it used all cores.
-    """
-
-    def __init__(self, kernels: Sequence[Kernel], spaces: Mapping[str, Space], cores: int) -> None:
-        """Begins.
-
-        Args:
-            kernels: The competitors.
-            spaces: Kernel -> its legal configs; those without any do not take part.
-            cores: Number of a CPU's cores; 1 for another device.
-        """
-        self._threads = {kernel.name: kernel.threads for kernel in kernels}
-        self._cores = max(cores, 1)
-        #: Kernel -> how many of its first configs are still to be tried, and the shortest time so far.
-        self._left = {
-            kernel.name: min(
-                max(sum(config in spaces[kernel.name] for config in kernel.first_configs()), 1), FIRST
-            )
-            for kernel in kernels
-            if kernel.name in spaces
-        }
-        self._best_s = dict.fromkeys(self._left, math.inf)
-
-    def take(self, kernel: str, config: Config, measurement: Measurement) -> None:
-        """Records a trial; failures count only if the time limit was exceeded."""
-        stopped = measurement.outcome is Outcome.TIMED_OUT
-        time_s = math.inf if stopped else measurement.time_s
-        if kernel not in self._left or time_s is None or (measurement.outcome.failed and not stopped):
-            return
-        self._left[kernel] -= 1
-        used = min(int(config.get(self._threads[kernel], self._cores)), self._cores)
-        self._best_s[kernel] = min(time_s * used / self._cores, self._best_s[kernel])
-
-    def dropped(self, best_s: float | None) -> dict[str, str]:
-        """Returns the newly hopeless kernels, each with the reason.
-
-        Args:
-            best_s: Median of the best config so far, in seconds; None if there is none yet.
-        """
-        reasons: dict[str, str] = {}
-        for kernel, left in list(self._left.items()):
-            if best_s is None or left > 0 or self._best_s[kernel] <= HOPELESS * best_s:
-                continue
-            del self._left[kernel]
-            ratio = self._best_s[kernel] / best_s
-            reasons[kernel] = (
-                f"its first configs take {f'{ratio:.0f}' if math.isfinite(ratio) else 'many'} times the best "
-                f"config's time; to search it all the same, ask for it by --kernel {kernel}"
-            )
-        return reasons
-
-
-def elimination_of(
-    request: StudyRequest, spaces: Mapping[str, Space], device: DeviceInfo, before: Mapping[Named, Measurement]
-) -> Elimination | None:
-    """Makes the elimination for a study.
-
-    Args:
-        request: What the study is asked to do.
-        spaces: Kernel -> its legal configs.
-        device: Where.
-        before: Measurements that the study takes over.
-
-    Returns:
-        None if no kernel is to be dropped, because all configs are requested or slow ones may save energy.
-    """
-    if not request.drop or request.sampler == "bruteforce" or len(request.objectives) > 1:
-        return None
-    elimination = Elimination(request.kernels, spaces, device.cores if kind_of(device.kind).is_host else 1)
-    for (kernel, config), measurement in before.items():
-        elimination.take(kernel, config, measurement)
-    return elimination
 
 
 # --- fronts --------------------------------------------

@@ -1,12 +1,12 @@
 """Recorded spaces: every config of a kernel with its samples, read from a file, without a device.
 
-Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device (the output of
-`tuner records export`, a JSON list of records, or an object with a list under ``records``; each has ``kernel``,
-``config`` and ``measurement``). Both may be gzipped.
+Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device, as
+`tuner records export` writes them. Both may be gzipped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import uuid
@@ -26,6 +26,7 @@ from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
+from tuner.store.lines import parsed
 
 #: Text that Kernel Tuner writes in place of a time -> its meaning.
 _KERNEL_TUNER_FAILURES = {
@@ -126,63 +127,58 @@ def read_recording(path: Path) -> Recording:
     Raises:
         InputError: There is no such file, it has neither form, or no config in it has a time.
     """
-    data = _parsed(path)
+    text = _text(path)
+    cache = _cache(text, path)
+    device, rows = _our_rows(text, path) if cache is None else (str(cache.get("device_name", "")), _rows(cache))
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
-    device, rows = (_cache_rows if _is_cache(data) else _our_rows)(data, path)
     recording = Recording(name, device, rows)
     if not np.isfinite(recording.optimum_s):
         raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
     return recording
 
 
-def _parsed(path: Path) -> Any:
+def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
     except FileNotFoundError as error:
         raise InputError(f"a recording must exist, found none at {path}; check the path") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"a recording is JSON or gzipped JSON, {path} cannot be read: {error}") from error
-    errors = []
-    for read in (json.loads, _lines, _unfinished):
-        try:
-            return read(text)
-        except json.JSONDecodeError as error:
-            errors.append(error)
-    raise InputError(f"a recording is JSON, {path} is not: {errors[0]}") from errors[0]
 
 
-def _lines(text: str) -> list[Any]:
-    """The records of an export, which has a line for each."""
-    lines = [json.loads(line) for line in text.splitlines()]
-    return [line["record"] for line in lines if isinstance(line, dict) and "record" in line]
+def _cache(text: str, path: Path) -> Mapping[str, Any] | None:
+    """The content of a Kernel Tuner cache; None if a text is none.
+
+    A cache to which Kernel Tuner still adds ends in a comma, and is completed as Kernel Tuner would.
+    """
+    for whole in (text, text.rstrip().removesuffix(",") + "}}"):
+        with contextlib.suppress(json.JSONDecodeError):
+            data = json.loads(whole)
+            if not isinstance(data, dict) or not isinstance(data.get("cache"), dict):
+                return None
+            names = data.get("tune_params_keys")
+            if not names or any(
+                name not in entry for entry in data["cache"].values() for name in (*names, "time")
+            ):
+                raise InputError(
+                    f"a Kernel Tuner cache lists tune_params_keys, and each entry has these and a time; {path} "
+                    "lacks some; check the file"
+                )
+            return data
+    return None
 
 
-def _unfinished(text: str) -> Any:
-    """A cache to which Kernel Tuner still adds: it ends in a comma, and is completed as Kernel Tuner would."""
-    return json.loads(text.rstrip().removesuffix(",") + "}}")
-
-
-def _is_cache(data: Any) -> bool:
-    return isinstance(data, dict) and isinstance(data.get("cache"), dict)
-
-
-def _cache_rows(data: Mapping[str, Any], path: Path) -> tuple[str, list[Row]]:
-    """The device and the configs of a Kernel Tuner cache."""
-    names = data.get("tune_params_keys")
-    if not isinstance(names, list) or not names:
-        raise InputError(f"a Kernel Tuner cache lists tune_params_keys, {path} does not; check the file")
-    kernel, rows = str(data.get("kernel_name", "")) or "kernel", []
-    for key, entry in data["cache"].items():
-        missing = [name for name in (*names, "time") if name not in entry]
-        if missing:
-            raise InputError(
-                f"an entry of a Kernel Tuner cache has its parameters and a time, {path} lacks "
-                f"{', '.join(missing)} in {key!r}; check the file"
-            )
-        config = Config({name: entry[name] for name in names})
-        rows.append(Row(kernel, config, _kernel_tuner_measurement(entry), str(entry.get("timestamp", ""))))
-    return str(data.get("device_name", "")), rows
+def _rows(cache: Mapping[str, Any]) -> list[Row]:
+    """The configs of a Kernel Tuner cache."""
+    kernel = str(cache.get("kernel_name", "")) or "kernel"
+    return [
+        Row(
+            kernel, Config({name: entry[name] for name in cache["tune_params_keys"]}),
+            _kernel_tuner_measurement(entry), str(entry.get("timestamp", "")),
+        )
+        for entry in cache["cache"].values()
+    ]  # fmt: skip
 
 
 def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
@@ -200,33 +196,22 @@ def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=samples_s, stages_s=stages)
 
 
-def _our_rows(data: Any, path: Path) -> tuple[str, list[Row]]:
+def _our_rows(text: str, path: Path) -> tuple[str, list[Row]]:
     """The device and the trials of our own records."""
-    records = data.get("records") if isinstance(data, dict) else data
-    if not isinstance(records, list):
+    try:
+        kept = list(map(parsed, text.splitlines()))
+    except ValueError as error:
         raise InputError(
-            f"a recording is a Kernel Tuner cache or a list of our records, {path} is neither; "
-            "export one, or give a cache file"
-        )
-    device, rows, subjects = "", [], set()
-    for number, record in enumerate(records):
-        try:
-            subjects.add(json.dumps([record.get("problem"), record.get("regime")]))
-            if record.get("role", "trial") != "trial":
-                continue
-            measurement = Measurement.from_json(record["measurement"])
-            rows.append(Row(str(record["kernel"]), Config(record["config"]), measurement))
-            device = device or str(record.get("device", {}).get("name", ""))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"a record has kernel, config and measurement, number {number} of {path} has not: {error!r}"
-            ) from error
-    if len(subjects) > 1:
+            f"a recording is a Kernel Tuner cache or an export of our records, {path} is neither: {error}"
+        ) from error
+    trials = [item for item in kept if isinstance(item, Record) and item.role is Role.TRIAL]
+    if len({(trial.problem, trial.regime) for trial in trials}) > 1:
         raise InputError(
-            f"a recording is of one problem and regime, {path} has {len(subjects)}; choose one with "
+            f"a recording is of one problem and regime, {path} has several; choose one with "
             f"`tuner records export --operation --shape --regime`"
         )
-    return device, rows
+    rows = [Row(trial.kernel, Config(trial.config), trial.measurement) for trial in trials]
+    return trials[0].device.name if trials else "", rows
 
 
 def is_cache(path: Path) -> bool:
@@ -250,14 +235,13 @@ def records_of(
     Raises:
         InputError: There is no such file, it has another form, or neither file nor caller names the device.
     """
-    data = _parsed(path)
-    if not _is_cache(data):
+    cache = _cache(_text(path), path)
+    if cache is None:
         raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
-    recorded_device, rows = _cache_rows(data, path)
-    device = device or recorded_device
+    rows, device = _rows(cache), device or str(cache.get("device_name", ""))
     if not device:
         raise InputError(f"a record needs its device, and {path} names none; name it with --device")
-    problem, work = _problem(data, rows), {"flops": 0.0, "bytes": 0.0}
+    problem, work = _problem(cache, rows), {"flops": 0.0, "bytes": 0.0}
     source_hash = origin = ""
     if declared is not None:
         problem, work = ProblemKey.of(declared[1]), asdict(declared[1].work)

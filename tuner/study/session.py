@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import select
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -145,17 +144,17 @@ class Session:
     """
 
     def __init__(
-        self,
-        crew: Crew,
-        recorder: Recorder,
-        energy: bool = False,
+        self, crew: Crew, store: Store, problem: Problem, regime: str, study: str, energy: bool = False,
         error_limit: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
         Args:
             crew: Open workers of equal devices; at the session's end they rest.
-            recorder: Of the first device; has the problem and the regime.
+            store: Where records go.
+            problem: What is computed.
+            regime: How times are taken.
+            study: Name of the study, for the records.
             energy: True to measure energy beside time.
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
@@ -164,12 +163,12 @@ class Session:
             DeclarationError: The operation's declaration fails for this problem.
             InputError: The problem does not fit into a device's memory.
         """
-        self.problem, self.store, self.workers = recorder.problem, recorder.store, tuple(crew.devices)
+        self.problem, self.store, self.workers = problem, store, tuple(crew.devices)
         for worker in self.workers:
-            check_fits(self.problem, worker.free_bytes, worker.info)
-        self.recorders = tuple(replace(recorder, device=worker.info) for worker in self.workers)
+            check_fits(problem, worker.free_bytes, worker.info)
         self.worker: DeviceWorker = self.workers[0]
-        self.recorder = self.recorders[0]
+        self.recorder = Recorder(store, problem, self.worker.info, regime, self.worker.versions, study)
+        self.recorders = tuple(replace(self.recorder, device=worker.info) for worker in self.workers)
         self.shares_cores = kind_of(self.worker.info.kind).is_host
         self._energy, self._error_limit = energy, error_limit
         self._crew = crew
@@ -220,18 +219,13 @@ class Session:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        self.pool.submit(0, render(kernel, self.problem, config))
-        while not (results := self.pool.ready()):
-            select.select(self.pool.channels, [], [], 0.2)
-        code = results[0]
+        code = self.pool.results({0: render(kernel, self.problem, config)})[0]
         if isinstance(code, Measurement):
             return None, code
         rejected = ruled_out(code, self.worker.info)
         if rejected is not None and rejected.outcome is not Outcome.PRUNED:
             return None, rejected
         self.worker.begin(code, None, limit_s)
-        while not self.worker.arrived():
-            select.select([self.worker.channel], [], [], 0.2)
         measurement = self.worker.finish()
         return code if measurement.outcome is Outcome.MEASURED else None, measurement
 

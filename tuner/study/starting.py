@@ -93,23 +93,30 @@ def declared_starts(kernels: Sequence[Kernel]) -> list[Named]:
 
 
 def near_champions(
-    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo
-) -> list[Named]:
-    """Returns the champions of the nearest problems on such a device, of the store and published ones."""
+    store: Store, kernels: Sequence[Kernel], problem: ProblemKey, device: DeviceInfo, most: int = NEIGHBOURS,
+    elsewhere: bool = False,
+) -> list[Named]:  # fmt: skip
+    """Returns the champions of the nearest problems, of the store and published ones.
+
+    Args:
+        store: The store.
+        kernels: Which compete.
+        problem: The problem.
+        device: The device.
+        most: So many.
+        elsewhere: True for those of other devices of the kind, too, behind those of such a device.
+    """
     competing = {kernel.name for kernel in kernels}
     known = [
         champion.record
-        for champion in (
-            *store.champions(operation=problem.operation, device=device),
-            *published(problem.operation),
-        )
-        if (champion.record.device.kind, champion.record.device.name) == (device.kind, device.name)
+        for champion in (*store.champions(operation=problem.operation), *published(problem.operation))
+        if champion.record.device.kind == device.kind
+        and (elsewhere or champion.record.device.name == device.name)
         and champion.record.kernel in competing
         and _alike(problem, champion.record)
     ]
-    return [
-        named(record) for record in sorted(known, key=lambda record: _distance(problem, record))[:NEIGHBOURS]
-    ]
+    known.sort(key=lambda record: nearness(problem, device, record))
+    return [named(record) for record in known[:most]]
 
 
 def trials_elsewhere(
@@ -224,7 +231,7 @@ def observed(record: Record, objectives: Sequence[str] = TIME) -> Observation:
 
 def resume(
     session: Session, request: StudyRequest, library: Measurement | None, leaderboard: Leaderboard
-) -> tuple[Known, dict[Named, Measurement]]:
+) -> Known:
     """Reuses stored trials: earlier ones of this study, and those of others with probably similar times.
 
     Trials of this study have the same sources, launches, compiler and driver. Their errors are judged by this
@@ -238,7 +245,7 @@ def resume(
         leaderboard: Receives the trials that count.
 
     Returns:
-        What the search knows, and the earlier trials of this study that still count.
+        What the search knows.
     """
     objectives, info, store = request.objectives, session.worker.info, session.store
     kernels = {kernel.name: kernel for kernel in request.kernels}
@@ -253,18 +260,17 @@ def resume(
     for place in hastily:
         del trials[place]
     for (kernel, config), record in trials.items():
-        leaderboard.add_trial(kernel, config, record.measurement)
+        leaderboard.add_trial(kernels[kernel], config, record.measurement)
     key = ProblemKey.of(request.problem)
     elsewhere = trials_elsewhere(store, request.kernels, key, info, request.regime)
     # Champions go first: a short study has time for few configs, and one that is fast lets slow ones be pruned
     # early. The search leaves out illegal ones.
     starts = [*near_champions(store, request.kernels, key, info), *declared_starts(request.kernels)]
-    known = Known(
+    return Known(
         starts=[*hastily, *starts],
         past=[observed(record, objectives) for record in trials.values()],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
-    return known, {place: record.measurement for place, record in trials.items()}
 
 
 def _limit(request: StudyRequest, library: Measurement | None) -> ErrorLimit | None:

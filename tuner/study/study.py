@@ -27,11 +27,11 @@ from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import Candidate, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.finals import Finals, measure_baseline
-from tuner.study.leaderboard import Elimination, Leaderboard, elimination_of, found_wrong, front_of
+from tuner.study.leaderboard import Leaderboard, found_wrong, front_of
 from tuner.study.loop import Loop, TimeLimits, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
-from tuner.study.session import Recorder, Session, study_name
+from tuner.study.session import Session, study_name
 from tuner.study.starting import resume, with_predictions
 from tuner.workers.device_worker import Crew, run_limit_s
 
@@ -53,7 +53,7 @@ class SearchPolicy(TrialPolicy):
         leaderboard: Leaderboard,
         inline: bool,
         trials: int | None = None,
-        elimination: Elimination | None = None,
+        drops: bool = False,
     ) -> None:
         """Begins.
 
@@ -63,11 +63,11 @@ class SearchPolicy(TrialPolicy):
             leaderboard: To update, with its progress.
             inline: True for no thread.
             trials: Trials in all, those of earlier runs included; None for no limit.
-            elimination: Decides which kernels are dropped; by default none.
+            drops: True to drop hopeless kernels.
         """
         super().__init__(kernels)
         self.leaderboard, self._progress = leaderboard, leaderboard.progress
-        self._search, self._most, self._elimination = search, trials, elimination
+        self._search, self._most, self._drops = search, trials, drops
         self._thread = None if inline else ThreadPoolExecutor(1, "search")
         self._asked: Future[list[Candidate]] | None = None
         self._results: list[tuple[Candidate, Outcome, float | None, tuple[float, ...]]] = []
@@ -137,10 +137,8 @@ class SearchPolicy(TrialPolicy):
 
     def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Ranks the config, and drops kernels that are hopeless by now."""
-        self.leaderboard.add_trial(candidate.kernel, candidate.config, measurement)
-        if self._elimination is not None:
-            self._elimination.take(candidate.kernel, candidate.config, measurement)
-            self._drop()
+        self.leaderboard.add_trial(self.kernels[candidate.kernel], candidate.config, measurement)
+        self._drop()
 
     def stored(self, candidate: Candidate, record: Record) -> None:
         """Tells the search only now, so that nothing it knows can be lost.
@@ -166,11 +164,10 @@ class SearchPolicy(TrialPolicy):
         self._exhausted = False
 
     def _drop(self) -> None:
-        if self._elimination is None:
-            return
-        for kernel, why in self._elimination.dropped(self.leaderboard.best_s).items():
-            self._progress.dropped[kernel] = why
-            self._dropped.append(kernel)
+        if self._drops:
+            reasons = self.leaderboard.hopeless()
+            self._progress.dropped |= reasons
+            self._dropped += reasons
 
 
 @dataclass
@@ -316,7 +313,7 @@ def open_study(
             if crew is None:
                 crew = stack.enter_context(contextlib.closing(Crew(request.found)))
             crew.open()
-            session = stack.enter_context(_session(request, store, crew))
+            session = stack.enter_context(session_of(request, store, crew))
             _ = session.pool  # compile workers start meanwhile
             spaces = legal_spaces(request.kernels, request.problem, session.worker.info)
             session.prepare()
@@ -331,14 +328,14 @@ def open_study(
         yield study
 
 
-def _session(request: StudyRequest, store: Store, crew: Crew) -> Session:
-    worker, problem = crew.devices[0], request.problem
+def session_of(request: StudyRequest, store: Store, crew: Crew) -> Session:
+    """The session of a study, on open devices."""
     name = study_name(
-        ProblemKey.of(problem), worker.info, request.regime, request.kernels, request.objectives,
-        request.error_limit,
+        ProblemKey.of(request.problem), crew.devices[0].info, request.regime, request.kernels,
+        request.objectives, request.error_limit,
     )  # fmt: skip
-    recorder = Recorder(store, problem, worker.info, request.regime, worker.versions, name)
-    return Session(crew, recorder, "energy" in request.objectives, request.error_limit)
+    is_energy = "energy" in request.objectives
+    return Session(crew, store, request.problem, request.regime, name, is_energy, request.error_limit)
 
 
 def _searching(
@@ -349,13 +346,14 @@ def _searching(
     budget: TimeBudget,
 ) -> SearchPolicy:
     """The search with all earlier knowledge, and a leaderboard with the trials that still count."""
-    leaderboard, info = Leaderboard(request.objectives, budget.progress), session.worker.info
-    known, before = resume(session, request, library, leaderboard)
+    info = session.worker.info
+    leaderboard = Leaderboard(request.objectives, budget.progress, info.cores if session.shares_cores else 1)
+    known = resume(session, request, library, leaderboard)
     options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
-    known = with_predictions(known, request, info, session.store)
-    elimination = elimination_of(request, spaces, info, before)
-    search = Search(spaces, options, known)
-    return SearchPolicy(request.kernels, search, leaderboard, session.shares_cores, request.trials, elimination)
+    search = Search(spaces, options, with_predictions(known, request, info, session.store))
+    # Where all configs are asked for none is dropped, nor where slow ones may save energy.
+    drops = request.drop and request.sampler != "bruteforce" and len(request.objectives) == 1
+    return SearchPolicy(request.kernels, search, leaderboard, session.shares_cores, request.trials, drops)
 
 
 def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:

@@ -164,8 +164,8 @@ class CompilePool:
             worker.close()
         self.abandon()
 
-    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
-        """Compiles several configs and waits for all of them; those that fail are left out.
+    def results(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig | Measurement]:
+        """Compiles several configs and waits for all of them: the machine code, or why there is none.
 
         Raises:
             DeviceTrouble: The compiler is not there.
@@ -176,7 +176,11 @@ class CompilePool:
         while not results.keys() >= rendered.keys():
             select.select(self.channels, [], [], WAIT_S)
             results |= self.ready()
-        codes = ((ticket, results[ticket]) for ticket in rendered)
+        return {ticket: results[ticket] for ticket in rendered}
+
+    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
+        """The machine code of several configs, without those that fail; see `results`."""
+        codes = self.results(rendered).items()
         return {ticket: code for ticket, code in codes if isinstance(code, CompiledConfig)}
 
     def close(self) -> None:

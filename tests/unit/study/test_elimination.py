@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
@@ -14,37 +14,25 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config, Space, choice
 from tuner.results.measurement import Measurement, Outcome
 from tuner.search import Known, Search, SearchOptions
-from tuner.study.leaderboard import HOPELESS, Elimination
-
-ONE = Config({"X": 1})
+from tuner.study.leaderboard import HOPELESS, Leaderboard
 
 
-def watched(starts: int = 1, cores: int = 1, threads: str = "") -> Elimination:
-    """The elimination of one kernel, ``slow``, with so many first configs."""
-    configs = [Config({"X": number}) for number in range(starts)]
-    kernel: Any = SimpleNamespace(name="slow", threads=threads, first_configs=lambda: configs)
-    return Elimination([kernel], {"slow": Space.of([choice("X", *range(starts))], configs)}, cores)
-
-
-def took(time_s: float) -> Measurement:
-    return Measurement(Outcome.PRUNED, "cannot win", samples_s=(time_s,))
-
-
-def test_a_kernel_is_dropped_once_its_first_configs_are_far_above_the_best() -> None:
-    elimination = watched()
-    elimination.take("slow", ONE, took(HOPELESS))
-    assert elimination.dropped(None) == elimination.dropped(1.0) == {}
-    (reason,) = elimination.dropped(0.5).items()
-    assert reason[0] == "slow"
-    assert "--kernel slow" in reason[1]
-    assert elimination.dropped(0.5) == {}, "told once"
-
-
-@pytest.mark.parametrize(("threads", "dropped"), [(1, []), (16, ["slow"])])
-def test_idle_cores_do_not_count_against_a_kernel(threads: int, dropped: list[str]) -> None:
-    elimination = watched(cores=16, threads="THREADS")
-    elimination.take("slow", Config({"THREADS": threads}), took(HOPELESS * 8))
-    assert list(elimination.dropped(1.0)) == dropped
+@pytest.mark.parametrize(
+    ("threads", "factor", "is_dropped"), [(16, 1.1, True), (16, 0.9, False), (1, 15.0, False)]
+)
+def test_a_kernel_is_dropped_once_its_first_configs_are_far_above_the_best(
+    threads: int, factor: float, is_dropped: bool
+) -> None:
+    """Idle cores do not count against it."""
+    fast, slow = (cast(Kernel, SimpleNamespace(name=name, threads="THREADS")) for name in ("fast", "slow"))
+    board = Leaderboard(cores=16)
+    board.add_trial(fast, Config({"THREADS": 16}), Measurement(Outcome.MEASURED, samples_s=(1.0,)))
+    for number in range(2):
+        assert board.hopeless() == {}
+        pruned = Measurement(Outcome.PRUNED, "cannot win", samples_s=(factor * HOPELESS,))
+        board.add_trial(slow, Config({"THREADS": threads, "X": number}), pruned)
+    assert list(board.hopeless()) == ["slow"] * is_dropped
+    assert not is_dropped or "--kernel slow" in board.hopeless()["slow"]
 
 
 @pytest.mark.parametrize("sampler", ["tile", "random", "tpe"])

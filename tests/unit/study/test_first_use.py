@@ -13,13 +13,13 @@ from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, stud
 from tuner.declare import catalogue
 from tuner.declare.space import Config
 from tuner.devices.detect import find
-from tuner.devices.machine_load import MachineWatch
 from tuner.lookup import answer
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.study import first_use as module
-from tuner.study.first_use import FirstUse, candidates, measure
+from tuner.study.first_use import candidates, measure
+from tuner.study.requests import StudyRequest
 from tuner.workers.device_worker import Crew
 
 DECLARED = catalogue.from_file(TOY)
@@ -45,7 +45,7 @@ class Predicting:
 def first_use(folder: Path, spec: str, seconds: float = 0.3) -> tuple[Champion | None, Sequence[Record]]:
     found = find(spec)
     with Store.open(database(folder)) as store, Crew([found]) as crew:
-        champion = measure(FirstUse(PROBLEM, KERNELS, seconds), store, crew, MachineWatch((found,)))
+        champion = measure(StudyRequest(PROBLEM, KERNELS, (found,), seconds=seconds), store, crew)
         return champion, store.records()
 
 
@@ -73,7 +73,8 @@ def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_pat
     with Store.open(database(tmp_path), read_only=True) as store:
         (near,) = store.champions(operation="toy")
         said: Any = Predicting()
-        found = candidates(FirstUse(PROBLEM, KERNELS), store, find(spec).info, said)
+        request = StudyRequest(PROBLEM, KERNELS, (find(spec),))
+        found = candidates(request, store, find(spec).info, said)
     assert found[0] == (near.record.kernel, Config(near.record.config))
     assert len(set(found)) == len(found) <= module.CONFIGS
     assert [each[1] for each in found[1:]] == [

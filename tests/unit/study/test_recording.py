@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.records import record, square
 
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Record, Role
+from tuner.store.lines import header, line_of
 from tuner.study.recordings import read_recording
 
 
@@ -76,36 +80,41 @@ def test_a_cache_that_was_left_open_is_read(tmp_path: Path) -> None:
     assert len(read_recording(written(tmp_path, text)).spaces["stencil"]) == 5
 
 
-@pytest.mark.parametrize("wrap", [lambda records: records, lambda records: {"records": records}])
-def test_our_own_records_are_read(tmp_path: Path, wrap: Any) -> None:
-    records = [
-        {
-            "kernel": kernel,
-            "config": {"BM": size},
-            "device": {"name": "NVIDIA H200"},
-            "role": role,
-            "measurement": Measurement(Outcome.MEASURED, samples_s=(size / 1e3,)).to_json(),
-        }
-        for kernel, size, role in (
-            ("tiled", 8, "trial"), ("tiled", 16, "trial"), ("naive", 3, "trial"), ("cuBLAS", 1, "baseline"),
-        )
-    ]  # fmt: skip
-    recording = read_recording(written(tmp_path, wrap(records)))
+def own(kernel: str, size: int, role: Role, **more: Any) -> Record:
+    """A record of a config that took so many milliseconds."""
+    measured = Measurement(Outcome.MEASURED, samples_s=(size / 1e3,))
+    return replace(
+        record(square(64), kernel=kernel, config={"BM": size}), role=role, measurement=measured, **more
+    )
+
+
+def exported(*records: Record) -> str:
+    return "".join(f"{line}\n" for line in (header(), *map(line_of, records)))
+
+
+def test_our_own_records_are_read(tmp_path: Path) -> None:
+    records = [own("tiled", 8, Role.TRIAL), own("tiled", 16, Role.TRIAL), own("naive", 3, Role.TRIAL)]
+    text = exported(*records, own("cuBLAS", 1, Role.BASELINE))
+    recording = read_recording(written(tmp_path, text, "space.jsonl.gz"))
     assert {name: [c.BM for c in space] for name, space in recording.spaces.items()} == {
         "tiled": [8, 16], "naive": [3],
     }  # fmt: skip
-    assert recording.optimum_s == pytest.approx(0.003)
-    assert recording.device == "NVIDIA H200"
+    assert (recording.name, recording.optimum_s) == ("space", pytest.approx(0.003))
+    assert recording.device == records[0].device.name
+
+
+TRIAL = own("k", 1, Role.TRIAL)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("{", "a recording is JSON, .* is not"),
-        ({"a": 1}, "is a Kernel Tuner cache or a list of our records"),
-        ([{"kernel": "k"}], "a record has kernel, config and measurement, number 0 of .* has not"),
+        ("{", "is a Kernel Tuner cache or an export of our records"),
+        ({"a": 1}, "is a Kernel Tuner cache or an export of our records"),
+        (exported(TRIAL, replace(TRIAL, regime="hot")), "is of one problem and regime"),
+        (exported(TRIAL, replace(TRIAL, config={"A": 1})), "have the same parameters, got BM and A"),
         ({"cache": {}}, "a Kernel Tuner cache lists tune_params_keys"),
-        ({"cache": {"1": {"a": 1}}, "tune_params_keys": ["a"]}, "lacks time in '1'"),
+        ({"cache": {"1": {"a": 1}}, "tune_params_keys": ["a"]}, "each entry has these and a time"),
         (
             {"cache": {"1": {"a": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["a"]},
             "a recording has a config with a time, got none",
@@ -124,10 +133,3 @@ def test_a_missing_or_broken_file_is_refused(tmp_path: Path) -> None:
     broken.write_bytes(gzip.compress(b"{}" * 1000)[:20])
     with pytest.raises(InputError, match="cannot be read"):
         read_recording(broken)
-
-
-def test_configs_of_one_kernel_have_the_same_parameters(tmp_path: Path) -> None:
-    record = {"kernel": "k", "measurement": {"outcome": "MEASURED", "samples_s": [1.0]}}
-    records = [record | {"config": {"A": 1}}, record | {"config": {"B": 1}}]
-    with pytest.raises(InputError, match="have the same parameters, got A and B"):
-        read_recording(written(tmp_path, records))
