@@ -129,13 +129,9 @@ class OwnKernel:
         """
         from jinja2 import Environment, StrictUndefined
 
-        dims = {name: _spelling("p", name, Problem) for name in self.sizes.sizes}
-        values = {scalar.name: repr(scalar.value) for scalar in self.scalars}
-        values |= {
-            name: f"float({text!r})" for name, text in values.items() if text.lstrip("-") in ("inf", "nan")
-        }
+        dims = {name: f"p.dims[{name!r}]" for name in self.sizes.sizes}
         dims |= {name: dims[dim] for name, dim in self.sizes.tied.items()}
-        names = dims | {name: _spelling("c", name, Config) for name in self.parameters}
+        names = dims | {name: f"c[{name!r}]" for name in self.parameters}
         launch = {
             part: _listed(spelt(text, names, f"{part}=") for text in texts)
             for part, texts in self.launch.items()
@@ -148,7 +144,7 @@ class OwnKernel:
         return environment.from_string(Path(__file__).with_suffix(".py.jinja").read_text("utf-8")).render(
             own=self,
             references=[code for code in (self.reference, self.library) if code is not None],
-            scalars=values | dims,
+            scalars={scalar.name: repr(scalar.value) for scalar in self.scalars} | dims,
             shapes={
                 name: _listed(spelt(extent, dims, f"the shape of {name}") for extent in extents)
                 for name, extents in self.sizes.shapes.items()
@@ -206,13 +202,6 @@ class OwnKernel:
 def _listed(parts: Iterable[str]) -> str:
     """A tuple of expressions."""
     return f"({''.join(f'{part}, ' for part in parts).rstrip()})"
-
-
-def _spelling(owner: str, name: str, kind: type) -> str:
-    """How a file of declarations names a size of a problem, or a parameter of a config."""
-    if not hasattr(kind, name) and name not in kind.__annotations__:
-        return f"{owner}.{name}"
-    return f"p.dims[{name!r}]" if kind is Problem else f"{owner}[{name!r}]"
 
 
 def _digest(text: str, arrays: Mapping[str, Any]) -> str:

@@ -17,11 +17,6 @@ from tuner.errors import DeclarationError, InputError
 
 #: Functions that an expression may call -> how a file of declarations spells them.
 FUNCTIONS = {"ceil_div": "tuner.ceil_div", "abs": "abs", "min": "min", "max": "max"}
-#: What an expression is made of.
-_ALLOWED = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.Name, ast.Constant,
-    ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context,
-)  # fmt: skip
 
 
 def spelt(text: str, names: Mapping[str, str], what: str) -> str:
@@ -33,7 +28,7 @@ def spelt(text: str, names: Mapping[str, str], what: str) -> str:
         what: What the expression is, for messages: ``a restriction``.
 
     Raises:
-        DeclarationError: It is no expression, or uses a name or a construct that is not known here.
+        DeclarationError: It is no expression, or uses a name that is not known here.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -41,21 +36,11 @@ def spelt(text: str, names: Mapping[str, str], what: str) -> str:
         raise DeclarationError(
             f"{what} is an expression of Python, got {text!r}: {error.msg}; correct it"
         ) from None
-    for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Call) and node.keywords):
-            raise DeclarationError(
-                f"{what} is made of numbers, names, comparisons and {', '.join(FUNCTIONS)}, got {text!r} with "
-                f"{type(node).__name__}; write it without, or declare the kernel in a file"
-            )
-        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) not in FUNCTIONS:
-            raise DeclarationError(
-                f"{what} may call {', '.join(FUNCTIONS)}; got {name} in {text!r}; write it without"
-            )
-    spellings = FUNCTIONS | dict(names)
+    spellings = dict(names) | FUNCTIONS
     for node in [node for node in ast.walk(tree) if isinstance(node, ast.Name)]:
         if node.id not in spellings:
             raise DeclarationError(
-                f"{what} knows the names {', '.join(names)}; got {node.id!r} in {text!r}; correct it"
+                f"{what} knows {', '.join(spellings)}, got {node.id!r} in {text!r}; correct it"
             )
         node.id = spellings[node.id]
     return ast.unparse(tree)

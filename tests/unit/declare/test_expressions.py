@@ -46,10 +46,8 @@ def test_a_rule_says_of_a_space_what_python_says_of_each_config(text: str) -> No
     ("text", "message"),
     [
         ("a <=", "is an expression of Python, got 'a <='"),
-        ("a < c", r"knows the names a, b; got 'c' in 'a < c'"),
-        ("sqrt(a) < b", "may call ceil_div, abs, min, max; got sqrt"),
-        ("a.real < b", "is made of numbers, names, comparisons .* with Attribute"),
-        ("__import__('os').system('true')", "may call ceil_div, abs, min, max; got"),
+        ("a < c", "knows a, b, ceil_div, abs, min, max, got 'c' in 'a < c'"),
+        ("__import__('os').system('true')", "got '__import__'"),
     ],
 )
 def test_what_cannot_hold_is_told(text: str, message: str) -> None:
