@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import queue
 import socket
 import threading
@@ -23,7 +24,7 @@ from tuner.errors import DeviceTrouble, EnvironmentTrouble, TunerError
 from tuner.fleet import device_plugin, orders
 from tuner.night.claims import DONE, FAILED, LOST, STOPPED, Claims, patiently
 from tuner.night.scheduler import Night
-from tuner.night.sentinels import Pass, Timed, Watched
+from tuner.night.sentinels import Boards, Pass, Timed, Watched
 from tuner.night.work import Assignment, Done, Place, study_of
 from tuner.results.record import new_id
 from tuner.store import Store
@@ -536,41 +537,30 @@ def _reason_of(result: Any) -> str:
     return str(result) if ours else f"its task ended with {result!r}"
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Boards of one model whose workers are free at a night's start; see `tuner.night.sentinels.Boards`.
-
-    Attributes:
-        runner: Its workers have been greeted.
-        info: The model: the first of them.
-        names: Names of the workers.
-    """
-
-    runner: ClusterRunner
-    info: DeviceInfo
-    names: Collection[str]
-
-    def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
-        """See the protocol; all boards at once, and each by its own worker."""
-        runner, problems = self.runner, max(map(len, wanted.values()), default=0)
-        limit_s = SLACK * sum(
-            one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s for one in passes
-        )
-        for place in [place for place in runner.free() if place.name in wanted]:
-            runner.time_sentinels(place, orders.SentinelOrder.of(wanted[place.name], passes, limit_s))
-        # A worker ends what takes longer, so that this is for one that says nothing.
-        until_s = time.monotonic() + START_LIMIT_S + limit_s
-        while runner.members_in(State.TIMES, State.CHECKED) and time.monotonic() < until_s:
-            runner.wait(LOOK_S)
-        return {
-            name: runner.timed.get(name) or DeviceTrouble(f"{name} timed no sentinels: it vanished")
-            for name in wanted
-        }
-
-
-def of_models(runner: ClusterRunner) -> list[Workers]:
-    """The workers that are free, by model of device."""
+def of_models(runner: ClusterRunner) -> list[Boards]:
+    """The boards of workers that are free, by model of device."""
     models: dict[str, list[Place]] = {}
     for place in runner.free():
         models.setdefault(place.info.name, []).append(place)
-    return [Workers(runner, places[0].info, [place.name for place in places]) for places in models.values()]
+    timed = functools.partial(_timed, runner)
+    return [Boards(places[0].info, [place.name for place in places], timed) for places in models.values()]
+
+
+def _timed(
+    runner: ClusterRunner, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]
+) -> dict[str, Timed]:
+    """Has all boards time sentinels at once, each by its own worker; see `tuner.night.sentinels.Boards`."""
+    problems = max(map(len, wanted.values()), default=0)
+    limit_s = SLACK * sum(
+        one.processes * (BEGIN_S + problems * BESIDE_S) + problems * one.terms.budget_s for one in passes
+    )
+    for place in [place for place in runner.free() if place.name in wanted]:
+        runner.time_sentinels(place, orders.SentinelOrder.of(wanted[place.name], passes, limit_s))
+    # A worker ends what takes longer, so that this is for one that says nothing.
+    until_s = time.monotonic() + START_LIMIT_S + limit_s
+    while runner.members_in(State.TIMES, State.CHECKED) and time.monotonic() < until_s:
+        runner.wait(LOOK_S)
+    return {
+        name: runner.timed.get(name) or DeviceTrouble(f"{name} timed no sentinels: it vanished")
+        for name in wanted
+    }

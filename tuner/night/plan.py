@@ -198,8 +198,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
     Returns:
         Path -> line, counted from 1. Elements of arrays of tables have their number (from 0) in the path:
-        ``("problems", 1, "shape")``. Keys that are quoted, dotted or inside inline tables are missing; see
-        `Complaints.line_of`.
+        ``("problems", 1, "shape")``. Keys that are quoted, dotted or inside inline tables are missing.
     """
     lines: dict[KeyPath, int] = {}
     counts: Counter[KeyPath] = Counter()

@@ -8,12 +8,11 @@ import json
 import math
 import platform
 import shlex
-import statistics
 import time
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import click
 
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
-from tuner.night.changes import ORDER, own_nights, told_changes
+from tuner.night.changes import ORDER
 from tuner.night.stored import Sentinel
 from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
@@ -31,8 +30,6 @@ from tuner.results.units import config_text, duration
 from tuner.store import Store
 from tuner.version import __version__
 
-#: Nights of a sentinel's history in the report.
-HISTORY = 90
 #: Name in the report -> what a sentinel calls it.
 READINGS = {"clock_hz": "sm_clock_hz", "temperature_c": "temperature_c", "power_w": "power_w"}
 #: Exit code if a night or a watch has alerts.
@@ -69,7 +66,6 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": watch.behind,
         "problems": [item.to_json() for item in items],
-        "history": _histories(watch.store, watch.sentinels),
     }  # fmt: skip
     stored.note(watch.store, watch.night, stored.ENDED, report)
     return report
@@ -147,25 +143,6 @@ def _is_faster(problem: Mapping[str, Any]) -> bool:
     return first or problem["verdict"] == "faster"
 
 
-def _histories(store: Store, sentinels: Iterable[Sentinel]) -> list[dict[str, Any]]:
-    """Times of the sentinels' participants over the nights, and in which nights a change was told."""
-    told, histories = told_changes(store), []
-    for now in sentinels:
-        problem, board = str(now.problem), now.device.uuid
-        nights = [
-            {"at": night.measured_at, **{name: _time_s(night, name) for name in ORDER}}
-            for night in own_nights(store, now)[-HISTORY:]
-        ]
-        changes = [{"at": at, "change": change} for at, change in told.get((problem, board), {}).items()]
-        histories.append({"problem": problem, "board": board, "nights": nights, "changes": changes})
-    return histories
-
-
-def _time_s(sentinel: Sentinel, name: str) -> float | None:
-    player = sentinel.player(name)
-    return player.time_s if player else None
-
-
 # --- pages ---------------------------------------------
 
 
@@ -216,13 +193,6 @@ def _of_unit(value: object) -> str:
     return text
 
 
-def _curve(times_s: Iterable[float | None]) -> str:
-    """Points of a curve for SVG: 10 for each night, and 10 for each per cent beyond the median, 50 at most."""
-    nights = [(10 * number, time_s) for number, time_s in enumerate(times_s) if time_s]
-    middle = statistics.median(time_s for _, time_s in nights) if nights else 1.0
-    return " ".join(f"{x},{min(max(1000 * (time_s / middle - 1), -50), 50):.1f}" for x, time_s in nights)
-
-
 #: What templates show a value by.
 FILTERS: dict[str, Callable[[Any], Any]] = {
     "time": lambda seconds: duration(seconds) if seconds else "-",
@@ -233,7 +203,6 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
     "ratio": lambda value: "-" if value is None else f"{value:.3f} x",
     "shell": lambda value: shlex.quote(str(value)),
     "unit": _of_unit,
-    "curve": _curve,
 }
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
@@ -239,52 +238,33 @@ def _contender(candidate: PlanItem, name: str, champion: Champion | None, target
 Timed = list[list[Sentinel]] | DeviceTrouble
 
 
-class Boards(Protocol):
-    """Boards of one model that time sentinels."""
+@dataclass(frozen=True)
+class Boards:
+    """Boards of one model that time sentinels.
 
-    @property
-    def info(self) -> DeviceInfo:
-        """Their model: the first of them."""
-        ...
+    Attributes:
+        info: Their model: the first of them.
+        names: How messages and `timed` name them.
+        timed: Takes the problems of boards by their names, and passes, each in fresh processes; returns what
+            came of it for each board.
+    """
 
-    @property
-    def names(self) -> Collection[str]:
-        """How messages and `timed` name them."""
-        ...
-
-    def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
-        """Times problems on boards, and returns what came of it for each board.
-
-        Args:
-            wanted: Board -> its problems.
-            passes: Each takes fresh processes.
-        """
-        ...
+    info: DeviceInfo
+    names: Collection[str]
+    timed: Callable[[Mapping[str, Sequence[Watched]], Sequence[Pass]], dict[str, Timed]]
 
 
-class LocalBoards:
-    """Boards of this machine."""
+def local_boards(devices: Sequence[DetectedDevice]) -> Boards:
+    """Boards of this machine, one after the other, so that none disturbs another."""
+    boards: dict[str, tuple[DetectedDevice, Code]] = {board.spec: (board, {}) for board in devices}
 
-    def __init__(self, devices: Sequence[DetectedDevice]) -> None:
-        """Opens nothing yet.
-
-        Args:
-            devices: The boards, of one model.
-        """
-        self.info = devices[0].info
-        self._boards: dict[str, tuple[DetectedDevice, Code]] = {board.spec: (board, {}) for board in devices}
-
-    @property
-    def names(self) -> Collection[str]:
-        """See the protocol."""
-        return self._boards.keys()
-
-    def timed(self, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
-        """See the protocol; one board after the other, so that none disturbs another."""
-        timed: dict[str, Timed] = {}
+    def timed(wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]) -> dict[str, Timed]:
+        answers: dict[str, Timed] = {}
         for name, problems in wanted.items():
             try:
-                timed[name] = [one.over(*self._boards[name], problems) for one in passes]
+                answers[name] = [one.over(*boards[name], problems) for one in passes]
             except DeviceTrouble as error:
-                timed[name] = error
-        return timed
+                answers[name] = error
+        return answers
+
+    return Boards(devices[0].info, boards.keys(), timed)

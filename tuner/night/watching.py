@@ -23,7 +23,7 @@ from tuner.night.changes import (
     told_changes,
 )
 from tuner.night.plan import Plan, PlanItem
-from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, LocalBoards, Pass, Watched, choose
+from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, Pass, Watched, choose, local_boards
 from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import new_id, utc_now
@@ -110,7 +110,7 @@ class NightWatch:
             return
         troubles = [
             self._watch(boards, candidates, most)
-            for boards in ([LocalBoards(self.boards)] if models is None else models)
+            for boards in ([local_boards(self.boards)] if models is None else models)
         ]
         why_none = "; ".join(dict.fromkeys(filter(None, troubles))) or "no board is there"
         self.why_none = "" if self.sentinels else why_none
@@ -212,7 +212,7 @@ class NightWatch:
         if not self.boards or not new or not most:
             return
         try:
-            boards = LocalBoards(self.boards[:1])
+            boards = local_boards(self.boards[:1])
             chosen, _ = choose(self.store, boards.info, [item.item for item in new], most)
             again = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(CONFIRMING, 1)])
             for (sentinels,) in again.values():

@@ -260,26 +260,18 @@ class NightItem:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the result as a JSON object."""
-        wanted = self.item.wanted
+        item, wanted, after = self.item, self.item.wanted, self.after
         return {
-            "problem": str(self.item.problem),
-            **self.item.problem.to_json(),
-            "regime": self.item.regime,
-            "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s},
-            "state": self.state,
-            "why": self.why,
-            "slices": self.slices,
-            "spent_s": self.spent_s,
-            "trials": dict(self.trials),
-            "before": self.before and _champion_json(self.before),
-            "after": self.after and _champion_json(self.after),
+            "problem": str(item.problem), **item.problem.to_json(), "regime": item.regime,
+            "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s}, "state": self.state,
+            "why": self.why, "slices": self.slices, "spent_s": self.spent_s, "trials": dict(self.trials),
+            "before": self.before and _champion_json(self.before), "after": after and _champion_json(after),
             "improvement": self.improvement,
-            "verdict": self.after.verdict if self.after and self.state == "tuned" else None,
-            "stale": self.stale or None,
-            "error_limit": told(self.after.record.measurement) if self.after else None,
+            "verdict": after.verdict if after and self.state == "tuned" else None, "stale": self.stale or None,
+            "error_limit": told(after.record.measurement) if after else None,
             "places": [{"place": name, **there} for name, there in self.places.items()],
             **(self.front.as_keys() if self.front else {}),
-        }
+        }  # fmt: skip
 
 
 def _champion_json(champion: Champion) -> dict[str, Any]:

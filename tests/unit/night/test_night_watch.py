@@ -153,7 +153,6 @@ def test_a_slower_champion_is_said_once_with_its_cause_and_a_report(folder: Path
     text = page.read_text()
     assert "The driver changed: 1 problem" in text.replace("\n", " ")
     assert "<script src" not in text
-    assert "<polyline points=" in text
     assert ran("report", found["begun_at"][:10])[1] == found
     assert run(["report", "LAST", "--db", database(folder)]) == 1, "a watch is no night"
     # The next night begins from what was said.
