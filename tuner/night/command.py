@@ -23,7 +23,7 @@ from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
 from tuner.night.plan import Plan, PlanItem, clock_time, outside, read_plan, seconds_until
-from tuner.results.units import answer_speed, clock, config_text, duration
+from tuner.results.units import clock
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
 
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 #: Exit code of a night that was begun outside of its window.
 OUTSIDE = 5
-#: Problems not reached that are listed one by one; a plan may have thousands.
-UNREACHED_SHOWN = 20
-#: What ``--json`` gives of a night's report.
-REPORTED = ("night", "alerts", "behind", "confirmed", "rolled_back", "no_sentinels", "sentinels")
 
 
 def _clusters() -> tuple[Any, ...]:
@@ -113,7 +109,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
 
 def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> int:
     """Runs a night, and tells how it went; returns the exit code."""
-    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, rendered, write
+    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, write
 
     begun_s = time.monotonic()
     if options["notify"]:
@@ -125,8 +121,6 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
         return OUTSIDE
     result = _run(plan, db, options, begun_s)
     show_night(result, as_json)
-    if not as_json:
-        click.echo(rendered("alerts.md", report=result.report), nl=False)
     for item in result.items:
         plot_front(item.front, item.after, options["folder"])
     if options["report"] is not None:
@@ -341,48 +335,10 @@ class Printer:
 
 
 def show_night(result: NightResult, as_json: bool) -> None:
-    """Prints a night's problems, and its workers if there were some."""
-    items, report = result.items, result.report
-    if as_json:
-        states = [item.state for item in items]
-        print_json(
-            {
-                "problems": [item.to_json() for item in items],
-                "counts": {state: states.count(state) for state in sorted(set(states))},
-                "stopped": str(result.stopped or ""),
-                **{name: report[name] for name in REPORTED},
-                **({"fleet": result.snapshot} if result.snapshot else {}),
-            }
-        )
-        return
-    columns = ("problem", "state", "champion", "speed", "x library", "against before", "why")
-    unreached = [item for item in items if item.state == "not reached"][:UNREACHED_SHOWN]
-    shown = [item for item in items if item.state != "not reached" or item in unreached]
-    table("The night", columns, map(_row, shown), lines=True)
-    if len(shown) < len(items):
-        click.echo(f"and {len(items) - len(shown)} more that were not reached; --json has each")
-    for item in items:
-        if item.front is not None and item.after is not None:
+    """Prints a night's report, the fronts of its problems, and its workers in JSON if there were some."""
+    from tuner.night.reporting import show_report
+
+    show_report(result.report | ({"fleet": result.snapshot} if result.snapshot else {}), as_json)
+    for item in result.items:
+        if item.front is not None and item.after is not None and not as_json:
             show_front(item.front, item.after)
-
-
-def _row(item: NightItem) -> tuple[str, ...]:
-    """The row of a problem in the report."""
-    after, problem = item.after, item.to_json()
-    calls = problem["wanted"]["calls"] if problem["wanted"] else 0
-    named = f"{problem['problem']}, wanted ({calls:,} calls)" if calls else problem["problem"]
-    if after is None or not after.record.measurement.time_s:
-        return named, item.state, "-", "-", "-", "-", (item.why.splitlines() or [""])[0][:100]
-    shown, limit, ratio, change = problem["after"], problem["error_limit"], "-", "-"
-    if after.baseline:
-        ratio = f"{after.hardest.comparison.ratio if after.hardest else after.speedup:.3f}"
-    if limit:
-        error = f"{limit['ratio']:.2f} of {limit['factor']:g}" if limit["ratio"] else "nothing said"
-        ratio = f"{ratio}, error {error}"
-    if item.state == "tuned" and item.improvement:
-        change = f"{item.improvement:.3f} x ({after.verdict})"
-    return (
-        named, item.state, f"{shown['kernel']} {config_text(shown['config'])}",
-        f"{duration(shown['time_s'])}, {answer_speed(shown)}",
-        f"{ratio}{' (provisional)' if after.doubts else ''}", change, item.why,
-    )  # fmt: skip

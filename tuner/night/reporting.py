@@ -8,6 +8,7 @@ import json
 import math
 import platform
 import shlex
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -17,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import rich
+from rich.markdown import Markdown
 
+from tuner.cli.formatting import print_json
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
 from tuner.night.changes import ORDER
@@ -26,7 +30,7 @@ from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
-from tuner.results.units import config_text, duration
+from tuner.results.units import answer_speed, config_text, duration
 from tuner.store import Store
 from tuner.version import __version__
 
@@ -66,6 +70,7 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         "improvements": bad[False], "confirmed": watch.confirmed, "rolled_back": watch.rolled_back,
         "behind": watch.behind,
         "problems": [item.to_json() for item in items],
+        "counts": dict(Counter(item.state for item in items)),
     }  # fmt: skip
     stored.note(watch.store, watch.night, stored.ENDED, report)
     return report
@@ -109,9 +114,9 @@ def last_night(store: Store) -> dict[str, Any]:
     last = {"night": begun.night, "begun_at": begun.at, **begun.data}
     for event in events:
         if (event.event, event.night) == (stored.ENDED, begun.night):
-            report, counts = event.data, Counter(problem["state"] for problem in event.data["problems"])
-            last |= {name: report[name] for name in ("ended_at", "stopped", "no_sentinels")}
-            return last | {"alerts": len(report["alerts"]) + len(report["behind"]), "counts": dict(counts)}
+            report = event.data
+            last |= {name: report[name] for name in ("ended_at", "stopped", "no_sentinels", "counts")}
+            return last | {"alerts": len(report["alerts"]) + len(report["behind"])}
     return last | {"ended_at": None, "stopped": None, "alerts": None}
 
 
@@ -167,8 +172,18 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
         click.echo(str(path), err=True)
 
 
+def show_report(report: Mapping[str, Any], as_json: bool) -> None:
+    """Prints a report: as JSON, as a page for a terminal, or as Markdown for a file."""
+    if as_json:
+        print_json(report)
+    elif sys.stdout.isatty():
+        rich.print(Markdown(markdown(report)))
+    else:
+        click.echo(markdown(report), nl=False)
+
+
 def markdown(report: Mapping[str, Any]) -> str:
-    """The report without plots."""
+    """The report as Markdown."""
     return "\n".join(line.rstrip() for line in rendered("night.md", report=report).splitlines()) + "\n"
 
 
@@ -198,6 +213,7 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
     "time": lambda seconds: duration(seconds) if seconds else "-",
     "percent": lambda share: "-" if share is None else f"{share:+.2%}",
     "config": lambda champion: f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-",
+    "speed": lambda champion: f"{duration(champion['time_s'])}, {answer_speed(champion)}" if champion else "-",
     "when": lambda at: (at or "-")[:16].replace("T", " "),
     "faster": lambda problems: list(filter(_is_faster, problems)),
     "ratio": lambda value: "-" if value is None else f"{value:.3f} x",

@@ -19,10 +19,10 @@ from tuner.night.reporting import (
     has_alerts,
     last_night,
     latest,
-    markdown,
     night_report,
     rendered,
     sentinel_json,
+    show_report,
     write,
 )
 from tuner.night.watching import NightWatch
@@ -68,10 +68,7 @@ def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: st
         )
         night.begin()
         report = night_report(night, [], "")
-    if as_json:
-        print_json(report)
-    else:
-        click.echo(markdown(report), nl=False)
+    show_report(report, as_json)
     if folder is not None:
         write(report, folder)
     return ALERTS if has_alerts(report) else 0
@@ -126,10 +123,8 @@ def report(which: str, folder: Path | None, db: str, as_json: bool) -> None:
     """Make the report of an earlier night again from the database."""
     with Store.open(db, read_only=True) as store:
         night = latest(store, which)
-    if as_json:
-        print_json(night)
-    elif folder is None:
-        click.echo(markdown(night), nl=False)
+    if as_json or folder is None:
+        show_report(night, as_json)
     if folder is not None:
         write(night, folder)
 

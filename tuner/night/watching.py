@@ -28,6 +28,7 @@ from tuner.night.stored import Sentinel
 from tuner.night.work import NightItem
 from tuner.results.record import new_id, utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
+from tuner.results.verdict import Act
 from tuner.store import Store
 from tuner.study import crowns
 
@@ -237,7 +238,7 @@ def confirm_again(store: Store, nights: Sequence[ProblemNight]) -> str:
     if not reign or not champion or not verdicts or champion.id in reign.rules.confirmed:
         return ""
     won, why = min(verdicts)  # False comes first
-    crowns.confirm(store, champion, won, why, BY_ITSELF)
+    crowns.enter(store, Act.CONFIRM if won else Act.DOUBT, reign.place, champion.id, why, BY_ITSELF)
     return str(reign.place.problem) if won else ""
 
 
@@ -288,7 +289,7 @@ def behind_library(store: Store, nights: Sequence[ProblemNight]) -> dict[str, st
     if champion.speedup < 1.0 or store.is_behind(champion):
         return None
     told = f"in each pass of a night {library.kernel} was faster than the champion"
-    crowns.fall_behind(store, champion, told, BY_ITSELF)
+    crowns.enter(store, Act.BEHIND, crowns.Throne.of(champion), champion.id, told, BY_ITSELF)
     command = f"tuner tune {arguments(night.tonight)}"
     return _behind(night, LIBRARY, f"{told}, and answers until it is tuned again", command)
 

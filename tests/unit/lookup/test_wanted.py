@@ -126,5 +126,4 @@ def test_a_night_tunes_the_most_wanted_and_names_them(built_in_toy: str, told: T
     with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
         assert [each.problem.dims["n"] for each in most_wanted(store)] == [7]
     _, out, _ = told("nightly", "plan.toml", "--device", built_in_toy, "--quiet")
-    column = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
-    assert "wanted (1 call" in " ".join(column)
+    assert "wanted (1 call" in out
