@@ -16,11 +16,10 @@ from tuner.night import stored
 from tuner.night.changes import (
     REPEATS,
     ProblemNight,
-    ToldChanges,
     alerts_of,
     arguments,
-    own_nights,
-    told_changes,
+    history,
+    last_told,
 )
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, Pass, Watched, choose, local_boards
@@ -141,10 +140,12 @@ class NightWatch:
             DeviceTrouble: No board can be opened; what one of several cannot is told in `left`.
         """
         first = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(1)])
-        told, nights = told_changes(self.store), dict[str, list[ProblemNight]]()
+        told, nights = last_told(self.store), dict[str, list[ProblemNight]]()
         for name, (sentinels,) in first.items():
             pairs = zip(sentinels, chosen, strict=True)
-            nights[name] = [ProblemNight(self._history(one, told), one, watched=what) for one, what in pairs]
+            nights[name] = [
+                ProblemNight(history(self.store, one, told), one, watched=what) for one, what in pairs
+            ]
         suspects = {name: [night for night in of_board if night.suspect] for name, of_board in nights.items()}
         wanted = {name: [night.watched for night in again if night.watched] for name, again in suspects.items()}
         wanted = {name: problems for name, problems in wanted.items() if problems}
@@ -156,12 +157,6 @@ class NightWatch:
             for night, *again in zip(suspects[name], *passes, strict=True):
                 night.again = again
         return list(nights.values())
-
-    def _history(self, tonight: Sentinel, told: ToldChanges) -> list[Sentinel]:
-        """The board's own nights of a problem before this one, since the last change that was told."""
-        since = max(told.get((str(tonight.problem), tonight.device.uuid), {"": 0.0}))
-        nights = own_nights(self.store, tonight, since)
-        return [night for night in nights if night.measured_at < tonight.measured_at]
 
     def _passed(
         self, boards: Boards, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]

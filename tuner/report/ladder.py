@@ -148,7 +148,7 @@ class Climb:
         with self._session(problem, self.regime) as session:
             library = None if section.is_sweep else session.worker.baseline()
             if library is not None:
-                self.store.add(session.recorder.of_baseline(library))
+                self.store.add(session.of_baseline(library))
             for number, step in enumerate(section.steps, 1):
                 self.report(f"{section.title}: step {number} of {len(section.steps)}, {step.label}")
                 rungs += self._tried(section, step, session)

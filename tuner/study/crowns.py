@@ -187,7 +187,7 @@ def pin(store: Store, where: Reign, champion: str, why: str, who: str = "") -> C
         NothingFound: It has no such champion.
         InputError: The letters fit several.
     """
-    return _enter(store, Act.PIN, where.place, _named(where, champion), why, who)
+    return enter(store, Act.PIN, where.place, _named(where, champion), why, who)
 
 
 def unpin(store: Store, where: Reign, why: str, who: str = "") -> Crown:
@@ -198,7 +198,7 @@ def unpin(store: Store, where: Reign, why: str, who: str = "") -> Crown:
     """
     if not where.rules.pinned:
         raise NothingFound(f"a champion must be pinned to be unpinned, none is for {where.place}")
-    return _enter(store, Act.UNPIN, where.place, "", why, who)
+    return enter(store, Act.UNPIN, where.place, "", why, who)
 
 
 def rollback(store: Store, where: Reign, why: str, who: str = "", champion: str = "") -> Crown:
@@ -220,7 +220,7 @@ def rollback(store: Store, where: Reign, why: str, who: str = "", champion: str 
             f"there must be an earlier champion of another config to go back to, {where.place} has none; "
             f"`tuner champions history` shows all"
         )
-    return _enter(store, Act.ROLLBACK, where.place, target, why, who)
+    return enter(store, Act.ROLLBACK, where.place, target, why, who)
 
 
 def freeze(store: Store, why: str, who: str = "", thaw: bool = False) -> Crown:
@@ -232,23 +232,27 @@ def freeze(store: Store, why: str, who: str = "", thaw: bool = False) -> Crown:
         who: Who says so; the user of this process when empty.
         thaw: True to end it.
     """
-    return _enter(store, Act.UNFREEZE if thaw else Act.FREEZE, (None, "", "", ""), "", why, who)
+    return enter(store, Act.UNFREEZE if thaw else Act.FREEZE, (None, "", "", ""), "", why, who)
 
 
-def confirm(store: Store, champion: Champion, won: bool, why: str, who: str = "") -> Crown:
-    """Notes whether a champion won again in a fresh process."""
-    act = Act.CONFIRM if won else Act.DOUBT
-    return _enter(store, act, Throne.of(champion), champion.id, why, who)
-
-
-def fall_behind(store: Store, champion: Champion, why: str, who: str = "") -> Crown:
-    """Notes that the library was seen to be faster than a champion: it answers until the next one, or a pin."""
-    return _enter(store, Act.BEHIND, Throne.of(champion), champion.id, why, who)
-
-
-def _enter(
-    store: Store, act: Act, place: tuple[ProblemKey | None, str, str, str], champion: str, why: str, who: str
+def enter(
+    store: Store,
+    act: Act,
+    place: tuple[ProblemKey | None, str, str, str],
+    champion: str,
+    why: str,
+    who: str = "",
 ) -> Crown:
+    """Adds an entry to the log.
+
+    Args:
+        store: The database.
+        act: What is done or noted: that a champion won again in a fresh process, say.
+        place: A `Throne`.
+        champion: UUID of the champion; empty for an act that names none.
+        why: Why.
+        who: Who says so; the user of this process when empty.
+    """
     entry = Crown(act, *place, champion, who or f"{user_name()}@{socket.gethostname()}", why)
     store.add(entry)
     return entry

@@ -11,20 +11,13 @@ from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.devices.cpu.kind import with_best_blas
 from tuner.devices.machine_load import MachineWatch
-from tuner.results.measurement import (
-    NOISE,
-    Measurement,
-    Outcome,
-    compare,
-    compare_apart,
-    under,
-)
-from tuner.results.record import Champion, Pair, ProblemKey, Record, Role, measured_as_now
+from tuner.results.measurement import NOISE, Measurement, Outcome, compare, compare_apart, under
+from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.results.verdict import contradictions, judge, pairs_of, shortlist, threads_of
 from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
-from tuner.study.session import Recorder, Session
+from tuner.study.session import Session
 from tuner.workers.bench import Case, CompiledConfig
 from tuner.workers.device_worker import Crew
 from tuner.workers.further_checks import edge_problems
@@ -51,34 +44,33 @@ def measure_baseline(
         InputError: The device does not report what an objective needs.
         DeviceTrouble: The device failed.
     """
-    library, recorder = request.library, session.recorder
+    library = request.library
     if library is None:
         with budget.spent("baseline"):
             library = session.worker.baseline()
     if library is None:
         return None
-    check_energy(request.objectives, recorder.device, library)
+    check_energy(request.objectives, session.device, library)
     budget.progress.baseline_s = library.time_s
     if request.library is None:
         (under_load,) = under(machine.load(), [library])
-        session.store.add(recorder.of_baseline(under_load))
+        session.store.add(session.of_baseline(under_load))
         _measure_best_blas(session, request, budget)
     return library
 
 
 def _measure_best_blas(session: Session, request: StudyRequest, budget: TimeBudget) -> None:
     """Measures NumPy with the core type that suits this CPU, in a separate process, if it chose another."""
-    recorder = session.recorder
-    device = with_best_blas(request.found[0], recorder.versions.get("blas_core_type", ""))
+    device = with_best_blas(request.found[0], session.versions.get("blas_core_type", ""))
     if device is None:
         return
     with Crew([device]) as crew:
         worker = crew.devices[0]
-        worker.prepare(session.named(session.problem), recorder.regime)
+        worker.prepare(session.named(session.problem), session.regime)
         measurement, versions = worker.baseline(), worker.versions
     if measurement is not None and measurement.time_s is not None:
         budget.progress.baseline_s = min(budget.progress.baseline_s or math.inf, measurement.time_s)
-        session.store.add(replace(recorder, versions=versions).of_baseline(measurement))
+        session.store.add(session.of_baseline(measurement, versions))
 
 
 class Finals:
@@ -96,7 +88,7 @@ class Finals:
             kernels: The competitors, in ladder order.
             machine: Sees what else goes on meanwhile.
         """
-        self._session, self._recorder = session, session.recorder
+        self._session = session
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self._machine = machine
         self._holder: Named | None = None
@@ -104,7 +96,7 @@ class Finals:
         self._struck: set[Named] = set()
         self.pairs: tuple[Pair, ...] = ()
 
-    def play(self, leaderboard: Leaderboard, trials: Mapping[str, int], budget_s: float) -> Champion | None:
+    def play(self, leaderboard: Leaderboard, budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all results and crowns the winner.
 
         If every challenger turns out wrong, the next best ones play, until one is correct, none is left, or the
@@ -112,7 +104,6 @@ class Finals:
 
         Args:
             leaderboard: The search's leaderboard.
-            trials: Counts to store with the champion.
             budget_s: Wall time in seconds, of which checks are a part; after it no round begins but the least.
 
         Returns:
@@ -134,17 +125,17 @@ class Finals:
             stands = not failed or any(config not in failed for config in lineup if config != reigning)
             others = self._times_s.keys() - {self._holder}
             if stands or not others or time.monotonic() > end_s:
-                return self._crown(finals, libraries, holder_plays, trials)
+                return self._crown(finals, libraries, holder_plays)
         return None
 
     def _reigning(self) -> Named | None:
         """The champion before this run, if its kernel competes and has not changed."""
-        recorder = self._recorder
-        champion = recorder.store.champion(ProblemKey.of(recorder.problem), recorder.device, recorder.regime)
+        session = self._session
+        champion = session.store.champion(session.key, session.device, session.regime)
         kernel = self._kernels.get(champion.record.kernel) if champion else None
         if champion is None or kernel is None:
             return None
-        return named(champion.record) if measured_as_now(champion.record, kernel, recorder.problem) else None
+        return named(champion.record) if measured_as_now(champion.record, kernel, session.problem) else None
 
     def _strike(self, config: Named) -> None:
         """Removes a wrong config; one that was stopped early beside it may now be the next best."""
@@ -185,15 +176,15 @@ class Finals:
 
     def _right_elsewhere(self, config: Named, code: CompiledConfig) -> bool:
         """Whether a finalist is right at edge shapes; stores the reason if it is not."""
-        recorder, kernel, cases = self._recorder, self._kernels[config[0]], []
-        for problem in edge_problems(recorder.problem, kernel, config[1], recorder.device):
+        session, kernel, cases = self._session, self._kernels[config[0]], []
+        for problem in edge_problems(session.problem, kernel, config[1], session.device):
             rendered = render(kernel, problem, config[1])
             if rendered.text == code.rendered.text:
-                cases.append(Case(self._session.named(problem), rendered.launch))
-        wrong = self._session.worker.verify(code, cases)
+                cases.append(Case(session.named(problem), rendered.launch))
+        wrong = session.worker.verify(code, cases)
         if wrong:
             failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=code.compiled)
-            self._session.add(Role.FINAL, kernel, config[1], failed)
+            session.add(Role.FINAL, kernel, config[1], failed)
         return not wrong
 
     def _measured(
@@ -204,24 +195,20 @@ class Finals:
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
         measured = under(self._machine.load(), measured)
-        libraries = [self._recorder.of_baseline(library) for library in measured[len(lineup) :]]
-        self._known = known_baselines(self._recorder)
+        libraries = [self._session.of_baseline(library) for library in measured[len(lineup) :]]
+        self._known = known_baselines(self._session)
         doubts = _contradicted(libraries, self._known)
         finals = [
-            self._recorder.of_kernel(Role.FINAL, self._kernels[kernel], config, measurement)
+            self._session.of_kernel(Role.FINAL, self._kernels[kernel], config, measurement)
             for (kernel, config), measurement in zip(
                 lineup, (_with_noise(final, doubts) for final in measured[: len(lineup)]), strict=True
             )
         ]
-        self._recorder.store.add([*finals, *libraries])
+        self._session.store.add([*finals, *libraries])
         return finals, libraries
 
     def _crown(
-        self,
-        finals: Sequence[Record],
-        libraries: Sequence[Record],
-        holder_plays: bool,
-        trials: Mapping[str, int],
+        self, finals: Sequence[Record], libraries: Sequence[Record], holder_plays: bool
     ) -> Champion | None:
         """Judges and stores the finals; the library counts with its fastest number of threads."""
         burdens = [self._burden(record.kernel, record.measurement) for record in finals]
@@ -238,11 +225,12 @@ class Finals:
         speedup = compare(samples_s, library.measurement.samples_s).ratio if library else 0.0
         # It is no faster than in the state of a program that suits it least.
         speedup = min(speedup, *winner.measurement.states.values(), speedup)
-        core_type = self._recorder.versions.get("blas_core_type", "")
+        core_type = self._session.versions.get("blas_core_type", "")
         apart = pair_apart(name, samples_s, self._known, core_type) if library else None
         self.pairs = (*own, apart) if apart is not None else own
-        champion = Champion(winner, library, speedup, judged.verdict, trials, (*self.pairs, *pairs[len(own) :]))
-        self._recorder.store.crown(champion)
+        trials, others = self._leaderboard.progress.totals, pairs[len(own) :]
+        champion = Champion(winner, library, speedup, judged.verdict, trials, (*self.pairs, *others))
+        self._session.store.crown(champion)
         return champion
 
     def _burden(self, kernel: str, measurement: Measurement) -> float:
@@ -251,13 +239,13 @@ class Finals:
         return 1000.0 * list(self._kernels).index(kernel) + (report.registers if report else 0)
 
 
-def known_baselines(recorder: Recorder) -> list[Record]:
+def known_baselines(session: Session) -> list[Record]:
     """The library's records of a run's problem on its board, from this run and earlier ones.
 
     They are of the library's current version only, because another version may be twice as fast.
     """
-    here = recorder.device.uuid, recorder.versions.get("library")
-    known = [record for record in recorder.past(Role.BASELINE) if record.measurement.time_s]
+    here = session.device.uuid, session.versions.get("library")
+    known = [record for record in session.past(Role.BASELINE) if record.measurement.time_s]
     return [record for record in known if (record.device.uuid, record.versions.get("library")) == here]
 
 

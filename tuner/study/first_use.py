@@ -35,7 +35,7 @@ from tuner.store import Store
 from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
-from tuner.study.loop import Loop, TimeLimits, TrialPolicy
+from tuner.study.loop import Loop, TrialPolicy
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
 from tuner.study.starting import Predictions, declared_starts, near_champions
@@ -138,9 +138,9 @@ class FirstUsePolicy(TrialPolicy):
         """The last round was the last, or there was nothing for another."""
         return "" if self._round else "all rounds are over"
 
-    def limits(self, candidate: Candidate) -> TimeLimits:
+    def to_beat_s(self, candidate: Candidate) -> float | None:
         """The best time so far."""
-        return TimeLimits(self.leaderboard.best_s, spilling=self.leaderboard.best_s is None)
+        return self.leaderboard.best_s
 
     def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Ranks it."""
@@ -178,7 +178,7 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
         if not policy.leaderboard.times_s:
             return None
         finals = Finals(session, request.kernels, MachineWatch(crew.found))
-        return finals.play(policy.leaderboard, policy.leaderboard.progress.totals, policy.left_s)
+        return finals.play(policy.leaderboard, policy.left_s)
 
 
 #: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.
@@ -214,10 +214,10 @@ class _Missing(TrialPolicy):
         """The deadline has passed."""
         return "time was up" if time.monotonic() > self._deadline_s else ""
 
-    def limits(self, candidate: Candidate) -> TimeLimits:
+    def to_beat_s(self, candidate: Candidate) -> float | None:
         """What is far slower than the best known is stopped early."""
         best_s = self._missing[candidate.number].best_s
-        return TimeLimits(spilling=True) if best_s is None else TimeLimits(best_s * PRUNED_BEYOND)
+        return None if best_s is None else best_s * PRUNED_BEYOND
 
 
 def remeasure(

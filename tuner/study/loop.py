@@ -32,21 +32,6 @@ LEAST_TRIALS, GRACE_S = 4, 30.0
 THINK_S = 0.002
 
 
-@dataclass(frozen=True)
-class TimeLimits:
-    """For how long a config is timed.
-
-    Attributes:
-        best_s: Median to beat, in seconds; what cannot is stopped early. None to time it to the end.
-        run_s: Seconds that all work on it may take; None for a multiple of `best_s`.
-        spilling: True to time what spills registers, too; else it is pruned untimed.
-    """
-
-    best_s: float | None = None
-    run_s: float | None = None
-    spilling: bool = False
-
-
 class TrialPolicy:
     """Says what a loop times next and for how long, and learns what came of it.
 
@@ -54,10 +39,12 @@ class TrialPolicy:
 
     Attributes:
         kernels: The kernels that candidates name.
+        prunes_spills: True if what spills many registers is pruned untimed.
         in_order: True if all that was proposed is compiled before any of it is timed, in the order proposed.
             Else what is compiled first is timed first.
     """
 
+    prunes_spills = False
     in_order = False
 
     def __init__(self, kernels: Iterable[Kernel], waiting: Sequence[Candidate] = ()) -> None:
@@ -91,9 +78,9 @@ class TrialPolicy:
         """Whether a candidate is still to be tried; asked before it is compiled and before it is timed."""
         return True
 
-    def limits(self, candidate: Candidate) -> TimeLimits:
-        """Returns for how long a candidate is timed; asked just before."""
-        return TimeLimits(spilling=True)
+    def to_beat_s(self, candidate: Candidate) -> float | None:
+        """Returns the median to beat, in seconds: what cannot is stopped early. None to time it to the end."""
+        return None
 
     def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Takes a result, before it is stored.
@@ -248,11 +235,10 @@ class Loop:
             return
         trial.code = result
         rejected = ruled_out(result, self._session.worker.info)
-        spills = rejected is not None and rejected.outcome is Outcome.PRUNED
-        if rejected is not None and not (spills and self._policy.limits(trial.candidate).spilling):
-            self._finish(trial, rejected)
-        else:
+        if rejected is None or (rejected.outcome is Outcome.PRUNED and not self._policy.prunes_spills):
             self._compiled.append(trial)
+        else:
+            self._finish(trial, rejected)
 
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""
@@ -271,8 +257,7 @@ class Loop:
                 if twin is not None:
                     self._finish(trial, replace(twin, stages_s={"compile": trial.code.compile_s}))
                     continue
-                limits = self._policy.limits(trial.candidate)
-                worker.begin(trial.code, limits.best_s, limits.run_s)
+                worker.begin(trial.code, self._policy.to_beat_s(trial.candidate))
                 self._measuring[number] = trial
 
     def _take_measured(self, number: int) -> None:
@@ -303,9 +288,8 @@ class Loop:
         self._tried += 1
         self._any_measured = self._any_measured or not measurement.outcome.failed
         with self._budget.spent("bookkeeping"):
-            record = self._session.recorders[device].of_kernel(
-                Role.TRIAL, self._policy.kernels[candidate.kernel], candidate.config, measurement
-            )
+            kernel = self._policy.kernels[candidate.kernel]
+            record = self._session.of_kernel(Role.TRIAL, kernel, candidate.config, measurement, device)
             self._policy.learn(candidate, measurement)
             self._unstored.append((candidate, record))
 

@@ -344,8 +344,6 @@ def where_time_went(progress: Progress) -> str:
 FINALS = "finals: the best are checked once more and timed in turn with the library"
 #: Seconds between two plain lines.
 PLAIN_EVERY_S = 5.0
-#: Characters of the bar that shows how much of the time has passed.
-BAR = 20
 
 
 def in_notebook() -> bool:
@@ -441,13 +439,5 @@ class ProgressView:
             parts.append(f"dropped {', '.join(progress.dropped)}")
         failed = {name: count for name, count in progress.outcomes.items() if name != Outcome.MEASURED.value}
         parts.append(", ".join(f"{failed[name]} {name.lower().replace('_', ' ')}" for name in sorted(failed)))
-        left = f"{clock(progress.left_s)} left" if progress.left_s is not None else ""
-        bar = self._bar(progress) if self._redraw is not None and (left or self._limit) else ""
-        return " | ".join(filter(None, [*parts, f"{bar} {left}".strip()]))
-
-    def _bar(self, progress: Progress) -> str:
-        """How much of the time, or of the trials, has passed: of what ends first."""
-        whole = progress.elapsed_s + (progress.left_s or 0.0)
-        timed = progress.elapsed_s / whole if whole and progress.left_s is not None else 0.0
-        done = round(BAR * min(max(timed, progress.trials / self._limit if self._limit else 0.0), 1.0))
-        return f"{'━' * done}{'╌' * (BAR - done)}"
+        parts.append(f"{clock(progress.left_s)} left" if progress.left_s is not None else "")
+        return " | ".join(filter(None, parts))

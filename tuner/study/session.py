@@ -1,10 +1,10 @@
-"""The devices, compile workers and recorders of one problem."""
+"""The devices and compile workers of one problem, and the records of one run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any
@@ -37,109 +37,35 @@ from tuner.workers.device_worker import Crew, DeviceWorker
 MOST_APART = 1.5
 
 
-def as_on_board(board: str, records: Iterable[Record], library_s: Mapping[str, float]) -> list[Record]:
-    """Returns records with the times that they would have on one board, by the library's times on each board.
+def on_board(board: str, record: Record, library_s: Mapping[str, float]) -> Record:
+    """A record with the times that it would have on a board, by the library's times on each board.
 
     Args:
         board: UUID of the board.
-        records: Records of one problem, from any board of the model. Those of a board without a time of the
-            library stay as they are.
+        record: From any board of the model. That of a board without a time of the library stays as it is.
         library_s: UUID of a board -> the library's time there.
     """
-
-    def on_this(record: Record) -> Record:
-        ours_s, theirs_s = library_s.get(board), library_s.get(record.device.uuid)
-        factor = ours_s / theirs_s if ours_s and theirs_s else 1.0
-        if record.device.uuid == board or not 1 / MOST_APART < factor < MOST_APART:
-            return record
-        samples_s = tuple(sample_s * factor for sample_s in record.measurement.samples_s)
-        return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
-
-    return [on_this(record) for record in records]
-
-
-@dataclass(frozen=True)
-class Recorder:
-    """Makes the records of one run; holds what they have in common.
-
-    Attributes:
-        store: Where records go.
-        problem: The problem.
-        device: The device.
-        regime: How times are taken.
-        versions: Name -> version of everything involved on the device.
-        study: Name of the study.
-        session: Id of this run.
-    """
-
-    store: Store
-    problem: Problem
-    device: DeviceInfo
-    regime: str
-    versions: Mapping[str, str]
-    study: str
-    session: str = field(default_factory=new_id)
-
-    @property
-    def origin(self) -> str:
-        """File of a user's own operation; empty for a built-in one."""
-        return str(self.problem.operation.origin or "")
-
-    def past(self, role: Role) -> list[Record]:
-        """Returns stored records of the problem with this driver and compiler, of any kernel.
-
-        Trials of other boards of the model have the times that they would have on this one.
-        """
-        past = partial(
-            past_records, self.store, ProblemKey.of(self.problem), self.device, self.regime, self.versions
-        )
-        known, board = past(role), self.device.uuid
-        if role is not Role.TRIAL or all(record.device.uuid == board for record in known):
-            return known
-        library_s = {
-            record.device.uuid: record.measurement.time_s
-            for record in past(Role.BASELINE)
-            if record.measurement.time_s and record.versions.get("library") == self.versions.get("library")
-        }
-        return as_on_board(board, known, library_s)
-
-    def of_kernel(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
-        """A record of a kernel's config; it is not stored yet."""
-        record = self._record(role, kernel.name, dict(config), kernel.source_hash, measurement)
-        fallback = kernel.falls_back_to(config)
-        return replace(record, versions={**record.versions, "fallback": fallback}) if fallback else record
-
-    def of_baseline(self, measurement: Measurement) -> Record:
-        """A record of the library, with its number of threads; it is not stored yet."""
-        name = self.problem.operation.baselines[self.device.kind].named(self.problem)
-        record = self._record(Role.BASELINE, name, {}, "", measurement)
-        if "threads" not in measurement.circumstances:
-            return record
-        threads = str(int(measurement.circumstances["threads"]))
-        return replace(record, versions={**record.versions, "blas_threads": threads})
-
-    def _record(
-        self, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str, measurement: Measurement
-    ) -> Record:
-        return Record(
-            problem=ProblemKey.of(self.problem), device=self.device, regime=self.regime, role=role,
-            kernel=kernel, config=config, source_hash=source_hash, measurement=measurement,
-            work=asdict(self.problem.work),
-            versions={"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions},
-            study=self.study, session=self.session, origin=self.origin,
-        )  # fmt: skip
+    ours_s, theirs_s = library_s.get(board), library_s.get(record.device.uuid)
+    factor = ours_s / theirs_s if ours_s and theirs_s else 1.0
+    if record.device.uuid == board or not 1 / MOST_APART < factor < MOST_APART:
+        return record
+    samples_s = tuple(sample_s * factor for sample_s in record.measurement.samples_s)
+    return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
 
 
 class Session:
-    """The devices, compile workers and recorders of one problem.
+    """The devices and compile workers of one problem; makes the records of one run.
 
     Attributes:
         problem: What is computed.
+        store: Where records go.
+        regime: How times are taken.
         workers: The devices; baseline and finals are measured on the first.
         worker: The first device.
-        recorders: Make the records, one for each device.
-        recorder: Of the first device.
-        store: Where records go.
+        device: Its identity.
+        versions: Name -> version of everything involved there.
+        key: Names the problem in records.
+        origin: File of a user's own operation; empty for a built-in one.
         shares_cores: True if compiling would disturb timing: on a CPU.
     """
 
@@ -167,11 +93,11 @@ class Session:
         for worker in self.workers:
             check_fits(problem, worker.free_bytes, worker.info)
         self.worker: DeviceWorker = self.workers[0]
-        self.recorder = Recorder(store, problem, self.worker.info, regime, self.worker.versions, study)
-        self.recorders = tuple(replace(self.recorder, device=worker.info) for worker in self.workers)
-        self.shares_cores = kind_of(self.worker.info.kind).is_host
+        self.device, self.versions, self.regime = self.worker.info, self.worker.versions, regime
+        self.key, self.origin = ProblemKey.of(problem), str(problem.operation.origin or "")
+        self.shares_cores = kind_of(self.device.kind).is_host
         self._energy, self._error_limit = energy, error_limit
-        self._crew = crew
+        self._crew, self._study, self._id = crew, study, new_id()
 
     def __enter__(self) -> Session:
         return self
@@ -183,7 +109,7 @@ class Session:
 
     def named(self, problem: Problem) -> dict[str, Any]:
         """A problem of the operation, as workers are told."""
-        return {**problem.to_json(), "origin": self.recorder.origin}
+        return {**problem.to_json(), "origin": self.origin}
 
     @cached_property
     def pool(self) -> CompilePool:
@@ -197,7 +123,7 @@ class Session:
             DeviceTrouble: A device cannot, e.g. for lack of memory.
         """
         for worker in self.workers:
-            worker.prepare(self.named(self.problem), self.recorder.regime, self._energy, self._error_limit)
+            worker.prepare(self.named(self.problem), self.regime, self._energy, self._error_limit)
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several configs and waits for all of them; those that fail are left out."""
@@ -229,19 +155,66 @@ class Session:
         measurement = self.worker.finish()
         return code if measurement.outcome is Outcome.MEASURED else None, measurement
 
-    def add(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> Record:
+    def of_kernel(
+        self, role: Role, kernel: Kernel, config: Config, measurement: Measurement, worker: int = 0
+    ) -> Record:
+        """A record of a kernel's config, measured by a worker; it is not stored yet."""
+        fallback = kernel.falls_back_to(config)
+        more = {"fallback": fallback} if fallback else {}
+        device = self.workers[worker].info
+        return self._record(device, role, kernel.name, config, kernel.source_hash, measurement, more)
+
+    def of_baseline(self, measurement: Measurement, versions: Mapping[str, str] | None = None) -> Record:
+        """A record of the library, with its number of threads; it is not stored yet.
+
+        Args:
+            measurement: Its measurement.
+            versions: Those of the process that measured it, if that was another one.
+        """
+        name, more = (
+            self.problem.operation.baselines[self.device.kind].named(self.problem),
+            dict(versions or {}),
+        )
+        if "threads" in measurement.circumstances:
+            more["blas_threads"] = str(int(measurement.circumstances["threads"]))
+        return self._record(self.device, Role.BASELINE, name, {}, "", measurement, more)
+
+    def _record(
+        self, device: DeviceInfo, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str,
+        measurement: Measurement, versions: Mapping[str, str],
+    ) -> Record:  # fmt: skip
+        own = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions, **versions}
+        return Record(
+            self.key, device, self.regime, role, kernel, dict(config), source_hash, measurement,
+            asdict(self.problem.work), own, self._study, self._id, self.origin,
+        )  # fmt: skip
+
+    def add(self, role: Role, kernel: Kernel, config: Config, measurement: Measurement) -> None:
         """Stores a measurement of the first device."""
-        record = self.recorder.of_kernel(role, kernel, config, measurement)
-        self.store.add(record)
-        return record
+        self.store.add(self.of_kernel(role, kernel, config, measurement))
+
+    def past(self, role: Role) -> list[Record]:
+        """Returns stored records of the problem with this driver and compiler, of any kernel.
+
+        Trials of other boards of the model have the times that they would have on this one.
+        """
+        past = partial(past_records, self.store, self.key, self.device, self.regime, self.versions)
+        if role is not Role.TRIAL:
+            return past(role)
+        library_s = {
+            record.device.uuid: record.measurement.time_s
+            for record in past(Role.BASELINE)
+            if record.measurement.time_s and record.versions.get("library") == self.versions.get("library")
+        }
+        return [on_board(self.device.uuid, record, library_s) for record in past(role)]
 
     def records(self, role: Role, kernels: Mapping[str, Kernel]) -> list[Record]:
         """Returns stored records of the problem that hold for these kernels as they are now, by name."""
         return [
             record
-            for record in self.recorder.past(role)
+            for record in self.past(role)
             if (kernel := kernels.get(record.kernel)) is not None
-            and record.origin == self.recorder.origin
+            and record.origin == self.origin
             and measured_as_now(record, kernel, self.problem)
         ]
 

@@ -28,12 +28,12 @@ from tuner.search import Candidate, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.finals import Finals, measure_baseline
 from tuner.study.leaderboard import Leaderboard, found_wrong, front_of
-from tuner.study.loop import Loop, TimeLimits, TrialPolicy
+from tuner.study.loop import Loop, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Session, study_name
 from tuner.study.starting import resume, with_predictions
-from tuner.workers.device_worker import Crew, run_limit_s
+from tuner.workers.device_worker import Crew
 
 
 class SearchPolicy(TrialPolicy):
@@ -45,6 +45,8 @@ class SearchPolicy(TrialPolicy):
         kernels: The competitors by name.
         leaderboard: Ranks the measured configs.
     """
+
+    prunes_spills = True
 
     def __init__(
         self,
@@ -129,11 +131,9 @@ class SearchPolicy(TrialPolicy):
         self._tell(candidate, Outcome.INVALID, None)
         return False
 
-    def limits(self, candidate: Candidate) -> TimeLimits:
-        """The best time; with several objectives only a limit, for a slow config may save energy."""
-        best_s = self.leaderboard.best_s
-        several = len(self.leaderboard.objectives) > 1
-        return TimeLimits(None, run_limit_s(best_s)) if several else TimeLimits(best_s)
+    def to_beat_s(self, candidate: Candidate) -> float | None:
+        """The best time; none with several objectives, for a slow config may save energy."""
+        return self.leaderboard.best_s if len(self.leaderboard.objectives) == 1 else None
 
     def learn(self, candidate: Candidate, measurement: Measurement) -> None:
         """Ranks the config, and drops kernels that are hopeless by now."""
@@ -176,7 +176,7 @@ class Study:
 
     Attributes:
         request: Its request.
-        session: Devices, compile workers and recorders.
+        session: Devices and compile workers.
         loop: Times what the search suggests.
         policy: The search, with its leaderboard.
         budget: Time and progress.
@@ -233,7 +233,7 @@ class Study:
         self.budget.tick("finals")
         finals = Finals(self.session, self.request.kernels, self.machine)
         with self.budget.spent("finals"):
-            champion = finals.play(self.leaderboard, self.progress.totals, self.budget.finals_s)
+            champion = finals.play(self.leaderboard, self.budget.finals_s)
         self.budget.tick("done")
         front = self._front(champion)
         return Result(champion, self.progress, self.loop.stop, finals.pairs, front)
@@ -246,14 +246,11 @@ class Study:
         """The Pareto front; None with one objective."""
         if len(self.request.objectives) == 1:
             return None
-        recorder, wrong = (
-            self.session.recorder,
-            found_wrong(self.session.records(Role.FINAL, self.policy.kernels)),
-        )
-        library = (recorder.of_baseline(self.library).kernel, self.library) if self.library else None
+        session, wrong = self.session, found_wrong(self.session.records(Role.FINAL, self.policy.kernels))
+        library = (session.of_baseline(self.library).kernel, self.library) if self.library else None
         measured = {place: one for place, one in self.leaderboard.with_objectives.items() if place not in wrong}
         record = champion.record if champion is not None else None
-        return front_of(measured, self.request.objectives, record, library, asdict(recorder.problem.work))
+        return front_of(measured, self.request.objectives, record, library, asdict(session.problem.work))
 
 
 def run_study(
@@ -380,10 +377,9 @@ def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Ker
 
 def _plain_champion(session: Session) -> str:
     """Kernel and config that were measured to be best in ``ieee``; empty if none was, or the library is."""
-    recorder = session.recorder
     key = replace(ProblemKey.of(session.problem), precision=IEEE)
     try:
-        plain = answer(session.store, key, recorder.device, recorder.regime)
+        plain = answer(session.store, key, session.device, session.regime)
     except NothingFound:
         return ""
     words = [plain.kernel, *(f"{name}={value}" for name, value in plain.config.items())]

@@ -21,14 +21,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE, Problem
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
-from tuner.results.measurement import (
-    KINDS_OF_INPUTS,
-    CompileReport,
-    Error,
-    Measurement,
-    Outcome,
-    memory_reason,
-)
+from tuner.results.measurement import KINDS_OF_INPUTS, CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
 from tuner.workers.further_checks import KINDS, broken_promise

@@ -16,7 +16,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.session import MOST_APART, as_on_board
+from tuner.study.session import MOST_APART, on_board
 from tuner.study.study import open_study
 
 
@@ -32,7 +32,7 @@ def test_times_keep_their_ratio_to_the_library_of_their_board(ours: float, apart
     records = [on("A", 2e-3), on("B", 2e-3 * apart), on("C", 5e-3), on("D", 5e-3)]
     library_s = {"A": ours, "B": ours * apart, "D": 3 * ours}
     mine, theirs, unknown, disturbed = (
-        record.measurement.time_s for record in as_on_board("A", records, library_s)
+        on_board("A", record, library_s).measurement.time_s for record in records
     )
     assert mine == 2e-3
     assert theirs == pytest.approx(2e-3)

@@ -107,7 +107,7 @@ def test_a_champion_behind_the_library_names_it_until_the_next_or_a_pin(store: S
 
     place = crowns.reign(store, PROBLEM)
     assert (place.champion, used()) == (place.history[-1], "kernel")
-    crowns.fall_behind(store, place.history[-1], "3.5 % slower", "me")
+    crowns.enter(store, Act.BEHIND, place.place, place.history[-1].id, "3.5 % slower", "me")
     assert (tile_of(store), used()) == (64, "cuBLAS")
     assert crowns.reign(store, PROBLEM).state(place.history[-1]) == "behind the library"
     crowns.pin(store, place, "", "production", "me")
@@ -119,10 +119,11 @@ def test_a_champion_behind_the_library_names_it_until_the_next_or_a_pin(store: S
 
 
 def test_only_confirmed_champions_on_request(store: Store) -> None:
-    first, second, _ = crowns.reign(store, PROBLEM).history
+    place = crowns.reign(store, PROBLEM)
+    first, second, _ = place.history
     assert store.champion(PROBLEM, BOARD, "cold", confirmed=True) is None
-    crowns.confirm(store, first, True, "won again")
-    crowns.confirm(store, second, False, "did not")
+    crowns.enter(store, Act.CONFIRM, place.place, first.id, "won again")
+    crowns.enter(store, Act.DOUBT, place.place, second.id, "did not")
     assert tile_of(store, confirmed=True) == 16
     assert answer(store, PROBLEM, BOARD, confirmed=True).config == {"BM": 16}
     assert tile_of(store) == 64

@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self, outcome: Outcome) -> None:
         self.problem, self.store = PROBLEM, opened()
-        self.recorder = SimpleNamespace(device=H200, regime="cold")
+        self.device, self.regime = H200, "cold"
         self.worker, self.outcome = SimpleNamespace(info=H200, finals=self.finals), outcome
         self.compiled: list[Rendered] = []
 

@@ -7,40 +7,28 @@ from fixtures.fake_device import TOY
 
 from tuner.declare.catalogue import from_file
 from tuner.study import progress as module
-from tuner.study.progress import BAR, Progress, ProgressView, TimeBudget
+from tuner.study.progress import Progress, ProgressView, TimeBudget
 
 PROBLEM = from_file(TOY).operation("toy").problem({"n": 1000})
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, now: Progress, trials: int | None) -> str:
+def test_a_notebook_redraws_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(module, "in_notebook", lambda: True)
     monkeypatch.setattr(module, "notebook_line", lambda: lines.append)
-    with ProgressView(PROBLEM, False, trials) as view:
+    now = Progress(
+        "searching", trials=10, outcomes={"MEASURED": 8, "TIMED_OUT": 2}, best_s=1e-3, best="blocks X=1"
+    )
+    now.baseline_s = 2e-3
+    with ProgressView(PROBLEM, False) as view:
         view(now)
-    return lines[-1]
+        view(Progress("finals"))
+    assert lines[0].startswith("searching | 10 trials | best ")
+    assert lines[0].endswith(" | 200.0% of the library | blocks X=1 | 2 timed out")
+    assert lines[1].startswith("finals: the best are checked once more")
 
 
-@pytest.mark.parametrize(
-    ("left_s", "trials", "done", "ending"),
-    [
-        (30.0, None, 0.25, "10 trials | {bar} 0:30 left"),
-        (30.0, 20, 0.5, "10 of 20 trials | {bar} 0:30 left"),
-        (None, 20, 0.5, "10 of 20 trials | {bar}"),
-        (0.0, 1000, 1.0, "10 of 1000 trials | {bar} 0:00 left"),
-        (None, None, 0.0, "10 trials"),
-    ],
-)
-def test_a_bar_tells_what_is_left_of_what_ends_first(
-    left_s: float | None, trials: int | None, done: float, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = Progress("searching", trials=10, left_s=left_s, elapsed_s=10.0)
-    full = round(BAR * done)
-    bar = "━" * full + "╌" * (BAR - full)
-    assert shown(monkeypatch, now, trials) == "searching | " + ending.format(bar=bar)
-
-
-def test_elsewhere_lines_are_printed_without_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_elsewhere_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressView(PROBLEM, False, 20) as view:
         view(Progress("searching", trials=3, left_s=30.0, elapsed_s=10.0))
     assert capsys.readouterr().err == "searching | 3 of 20 trials | 0:30 left\n"
