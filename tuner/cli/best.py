@@ -76,7 +76,7 @@ def best(server: str, as_json: bool, **options: Any) -> None:
         from tuner.lookup.demand import DEMAND
 
         answer = _answer(catalogue, problem, options)
-        DEMAND.asked(answer, catalogue, options["db"])
+        DEMAND.asked(answer, options["db"])
         keys = answer.to_json()
     if as_json:
         print_json(keys)

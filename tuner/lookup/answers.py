@@ -193,26 +193,16 @@ class Answer:
         place = _place_json(asked.problem, asked.device, asked.regime)
         own = _place_json(record.problem, record.device, record.regime) if record else {}
         pair = champion.hardest if champion else None
+        trials = {"total": 0, "measured": 0, "failed": 0} | dict(champion.trials if champion else {})
         return {
-            **place,
-            "kernel": self.kernel,
-            "config": dict(self.config),
-            **_figures(champion),
-            "match": self.match,
-            "expected_loss": self.expected_loss,
-            "trials": {"total": 0, "measured": 0, "failed": 0} | dict(champion.trials if champion else {}),
-            "record_id": record.id if record else "",
-            "measured_at": record.measured_at if record else "",
-            "use": self.use,
-            "pairs": [each.to_json() for each in champion.pairs] if champion else [],
-            "provisional": bool(self.doubts),
-            "stale": self.stale,
-            "stale_reason": self.stale_reason,
+            **place, "kernel": self.kernel, "config": dict(self.config), **_figures(champion),
+            "match": self.match, "expected_loss": self.expected_loss, "trials": trials,
+            "record_id": record.id if record else "", "measured_at": record.measured_at if record else "",
+            "use": self.use, "pairs": [pair.to_json() for pair in champion.pairs] if champion else [],
+            "provisional": bool(self.doubts), "stale": self.stale, "stale_reason": self.stale_reason,
             "age_days": None if age is None else round(age, 3),
             "expected_loss_interval": list(self.loss.interval) if self.loss.interval else None,
-            "loss_cases": self.loss.cases,
-            "loss_said": self.loss.said,
-            "reasons": list(self.reasons),
+            "loss_cases": self.loss.cases, "loss_said": self.loss.said, "reasons": list(self.reasons),
             "record": {name: own[name] for name in ("shape", "layout", "device", "regime")} if own else None,
             "error_limit": told(record.measurement) if record else None,
             # The fastest form of the library that the champion was compared with; null where that is not kept.
@@ -220,9 +210,8 @@ class Answer:
             "provisional_reasons": list(self.doubts),
             "busy": list(complaints(record.measurement.circumstances, record.device.cores)) if record else [],
             "precision": asked.problem.precision,
-            "predicted": self.predicted.to_json() if self.predicted else None,
-            **asked.problem.told_epilogue,
-        }
+            "predicted": self.predicted.to_json() if self.predicted else None, **asked.problem.told_epilogue,
+        }  # fmt: skip
 
 
 def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.devices.detect import kind_of
@@ -59,11 +58,6 @@ class CallCount:
     written: int = 0
     closed: bool = False
 
-    @property
-    def key(self) -> tuple[str, ProblemKey, str, str]:
-        """Names the problem and the device."""
-        return self.url, self.one.problem, self.one.kind, self.one.device
-
 
 class Demand:
     """The counts of this process."""
@@ -87,30 +81,30 @@ class Demand:
         count = CallCount(database_url(db), one)
         if os.environ.get(VARIABLE) == "0":
             return count
+        key = count.url, one.problem, one.kind, one.device
         with self._lock:
-            count = self._counts.pop(count.key, count)
+            count = self._counts.pop(key, count)
             count.one = one
             if len(self._counts) >= KEPT:
                 del self._counts[next(iter(self._counts))]
-            self._counts[count.key] = count
+            self._counts[key] = count
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_often, daemon=True, name="tuner-demand")
                 self._thread.start()
         return count
 
-    def asked(self, answer: Answer, catalogue: Catalogue | None = None, db: str = "") -> None:
+    def asked(self, answer: Answer, db: str = "") -> None:
         """Counts a question to a lookup, if its answer is not exact and the operation is a built-in one.
 
         Args:
             answer: What was answered.
-            catalogue: Kernels; the built-in ones when None.
             db: URL of the database; the default one when empty.
         """
         question = answer.question
         off = os.environ.get(VARIABLE) == "0"
         if off or answer.match == EXACT or question is None or question.regime != COLD or question.kernel:
             return
-        problem = declared_problem(question, catalogue or builtin_now())
+        problem = declared_problem(question, question.catalogue or builtin_now())
         if problem is not None and not problem.operation.origin:
             self.count(problem, question.device, answer, db).hits[0] += 1
 
@@ -126,7 +120,7 @@ class Demand:
         with self._writing:
             with self._lock:
                 counts = list(self._counts.values())
-                self._counts = {count.key: count for count in counts if not count.closed}
+                self._counts = {key: count for key, count in self._counts.items() if not count.closed}
             urls = dict.fromkeys(count.url for count in counts)
             written = [_write(url, [one for one in counts if one.url == url], patience_s) for url in urls]
             return all(written)

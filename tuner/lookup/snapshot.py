@@ -309,31 +309,17 @@ class Snapshot:
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""
-        device = question.device.kind, question.device.name
-        champions = self._published(question.problem.operation, device).get(
-            (question.problem, question.regime), ()
-        )
-        return next(
-            (champion for champion in champions if question.kernel in ("", champion.record.kernel)), None
-        )
-
-    def has_published(self, problem: ProblemKey, regime: str) -> bool:
-        """Whether there is a published champion of a problem, on whatever device."""
-        return (problem, regime) in self._published(problem.operation)
-
-    def _published(
-        self, operation: str, device: tuple[str, str] | None = None
-    ) -> dict[tuple[ProblemKey, str], list[Champion]]:
-        """Published champions by problem and regime, of all devices or of one of a kind and name."""
+        operation, device = question.problem.operation, (question.device.kind, question.device.name)
 
         def read() -> dict[tuple[ProblemKey, str], list[Champion]]:
-            by_problem: dict[tuple[ProblemKey, str], list[Champion]] = {}
-            for entry in self.standing(operation, device):
-                record = entry.champion.record
-                by_problem.setdefault((record.problem, record.regime), []).append(entry.champion)
-            return by_problem
+            champions: dict[tuple[ProblemKey, str], list[Champion]] = {}
+            for champion in (entry.champion for entry in self.standing(operation, device)):
+                champions.setdefault((champion.record.problem, champion.record.regime), []).append(champion)
+            return champions
 
-        return self.once(("published", operation, device), read)
+        champions = self.once(("published", operation, device), read)
+        of_problem = champions.get((question.problem, question.regime), ())
+        return next((one for one in of_problem if question.kernel in ("", one.record.kernel)), None)
 
 
 @functools.cache

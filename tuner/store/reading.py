@@ -200,14 +200,13 @@ class Reader:
         if kernel is not None:
             of_kernel = rows.fits(tables.records, kernels={kernel: ""})
             wanted = wanted.join(tables.records, of.record == record.number).where(*of_kernel)
-        wanted = wanted.order_by(rows.rank_in_time(of.crowned_at).desc(), of.id.desc()).limit(1)
-        uuid = device if isinstance(device, str) else device.uuid
-        boards = [rows.boards(uuid)] if uuid else []
-        for numbers in (*boards, rows.devices_like(device)):
-            champions: list[Champion] = self.read(wanted.where(of.device.in_(numbers)))
-            if champions:
-                return champions[0]
-        return None
+        here = of.device.in_(rows.boards(device))
+        wanted = (
+            wanted.where(sa.or_(here, of.device.in_(rows.devices_like(device))))
+            .order_by(here.desc(), rows.rank_in_time(of.crowned_at).desc(), of.id.desc())
+            .limit(1)
+        )
+        return next(iter(self.read(wanted)), None)
 
     def is_behind(self, champion: Champion) -> bool:
         """True if the library was seen to be faster than a champion, and nobody pinned it."""

@@ -174,9 +174,10 @@ def number_of(problem: ProblemKey) -> sa.Select[Any]:
     return sa.select(of.number).where(*same)
 
 
-def boards(uuid: str) -> Any:
-    """Numbers of the devices with this uuid."""
-    return sa.select(tables.devices.c.number).where(tables.devices.c.uuid == uuid)
+def boards(device: DeviceInfo | str) -> Any:
+    """Numbers of the devices with this uuid, or that of this device."""
+    of, uuid = tables.devices.c, device if isinstance(device, str) else device.uuid
+    return sa.select(of.number).where(of.uuid == uuid, of.uuid != "")
 
 
 def devices_like(device: DeviceInfo | str) -> Any:
