@@ -25,7 +25,7 @@ from tuner.cli.options import (
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
-from tuner.lookup import Answer, staleness
+from tuner.python.tuned import champion_answer, why_none
 from tuner.python.tuning import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import read_objectives
@@ -69,9 +69,9 @@ def tune(as_json: bool, **options: Any) -> None:
     with Events(options["log"], options["verbose"]) as events, view:
         events.tell("begin", problem=str(problem), device=study.request.found[0].info.name, db=study.db)
         result = run(study, events.follow(problem, view), warned)
-        champion = _champion_json(catalogue, result)
+        champion = champion_answer(result.champion, catalogue).to_json() if result.champion else None
         events.tell("end", problem=str(problem), stopped=result.stopped, champion=champion)
-    _show(result, champion, as_json)
+    _show(problem, result, champion, as_json)
     plot_front(result.front, result.champion, options["folder"])
 
 
@@ -111,18 +111,10 @@ def previewed(catalogue: Catalogue, problem: Problem, options: dict[str, Any], a
     table("Spaces", ("kernel", "combinations", "tried", "legal configs", "left out by rules, in order"), spaces)
 
 
-def _champion_json(catalogue: Catalogue, result: Result) -> dict[str, Any] | None:
-    """The champion as `--json` prints it; None without one."""
-    if result.champion is None:
-        return None
-    stale, why = staleness(result.champion.record, catalogue)
-    return Answer(result.champion, stale=stale, stale_reason=why).to_json()
-
-
-def _show(result: Result, answer: dict[str, Any] | None, as_json: bool) -> None:
+def _show(problem: Problem, result: Result, answer: dict[str, Any] | None, as_json: bool) -> None:
     progress = result.progress
     if result.champion is None or answer is None:
-        raise NothingFound(_why_none(result))
+        raise NothingFound(why_none(problem, progress, result.stopped))
     if as_json:
         print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return
@@ -140,17 +132,3 @@ def _show(result: Result, answer: dict[str, Any] | None, as_json: bool) -> None:
         )
         table("Failed trials", ("outcome", "count", "first reason"), failed)
     click.echo(f"{result.stopped}; {where_time_went(progress)}", err=True)
-
-
-def _why_none(result: Result) -> str:
-    """Why a study has no champion."""
-    progress = result.progress
-    if not progress.trials:
-        spent = f"no trial was finished ({result.stopped}): {where_time_went(progress)}"
-        return f"{spent}. Give more time by --seconds; a run takes 60 by default"
-    reasons = [f"{name}: {reason}" for name, reason in progress.reasons.items()]
-    if progress.totals["measured"]:
-        reasons.append(
-            "finals: the best did not pass them (`tuner records list` has why); the same command tries the next"
-        )
-    return "\n  ".join([f"none of {progress.trials} trials can be champion:", *reasons])

@@ -85,9 +85,6 @@ class Operand:
             expected *= size
         return True
 
-    def __str__(self) -> str:
-        return f"{self.family} {self.dtype} of shape {self.shape} on {self.device}"
-
 
 def row_major(
     family: str, shape: tuple[int, ...], dtype: str, itemsize: int, device: str, plain: bool = True
@@ -438,18 +435,19 @@ def common_family(function: str, arrays: Mapping[str, Any], out: Any) -> Family 
         TypeError: What is no array, or arrays of several libraries.
     """
     named = dict(arrays) | ({} if out is None else {"out": out})
-    families = {name: family_of(array) for name, array in named.items()}
-    for name, family in families.items():
-        if family is None and not shares_memory_with_others(named[name]):
+    kinds = {}
+    for name, array in named.items():
+        family = family_of(array)
+        if family is None and not shares_memory_with_others(array):
             raise TypeError(
                 f"{function}: {name} is an array of NumPy, CuPy or PyTorch, or one that offers DLPack or the "
-                f"CUDA array interface, got {type(named[name]).__name__}"
+                f"CUDA array interface, got {type(array).__name__}"
             )
-    kinds = {name: family.name if family else type(named[name]).__name__ for name, family in families.items()}
+        kinds[name] = family.name if family else type(array).__name__
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} of {kind}" for name, kind in kinds.items())
         raise TypeError(f"{function}: all arrays are of one library, got {listed}; convert one of them")
-    return families["a"]
+    return family_of(arrays["a"])
 
 
 #: DLPack's number for memory of the host.

@@ -71,8 +71,8 @@ def kernel_call(request: CallRequest, decision: Decision) -> Prepared:
         Exception: Whatever a compiler, a driver or a cache folder is unhappy with.
     """
     ready, packing, name = _ready(request, decision)
-    packed, as_it_lies = request.packed, not request.copied and not request.tensors[-1].turned
-    if packed is not None and packing is not None and packed.kernel == name and as_it_lies:
+    packed = request.packed
+    if packed is not None and packing is not None and packed.kernel == name and not request.copied:
         ready.loaded.use_packed(packing, packed.memory)
     writable = all(operand.writable for operand in request.operands.values())
     return _bound(request, ready.runs(request.family, writable=writable), ready.launches(request.family))
@@ -117,24 +117,19 @@ def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepa
     """
     family, target, inputs = request.family, request.tensors[-1], request.inputs
     places = [inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
-    takes = [_taking(tensor, family) for tensor in request.tensors]
+    takes = [_taking(tensor, family) for tensor in request.tensors[:-1]]
     empty, assign, overlap, shape = family.empty, family.assign, family.overlap, request.shape
-    made_shape = (target.shape or shape)[::-1] if target.turned else shape
-    flat = target.shape is not None and family is NUMPY and not target.turned
+    rows = target.shape if family is NUMPY else None
 
     def by_parts(*given: Any) -> Any:
         *arrays, out = given
-        tensors = [take(arrays[at]) if take else arrays[at] for at, take in zip(places, takes, strict=False)]
-        if out is not None and not (target.copied or any(overlap(out, array) for array in arrays)):
-            run(*tensors, takes[-1](out) if takes[-1] else out)
-            return out
-        result = empty(made_shape, arrays[0])
-        run(*tensors, result.reshape(target.shape) if flat else result)
-        if out is None:
+        tensors = [take(arrays[at]) if take else arrays[at] for at, take in zip(places, takes, strict=True)]
+        fits = out is not None and not (target.copied or any(overlap(out, array) for array in arrays))
+        result = out if fits else empty(shape, arrays[0])
+        run(*tensors, result if rows is None else result.reshape(rows))
+        if out is None or fits:
             return result
-        # Inputs that would be overwritten were still to be read: as in NumPy, the result is copied there.
-        result = result.T if target.turned else result
-        assign(out, result.reshape(shape) if target.shape else result)
+        assign(out, result)  # inputs that would be overwritten were still to be read
         return out
 
     # Most calls take the shortest way: their tensors are the arrays as they come.
@@ -206,13 +201,13 @@ def _at_addresses(request: CallRequest, launch: Runs, by_parts: Prepared) -> Pre
 
 
 def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
-    """What makes a problem's tensor of an argument; None where the argument is it: on a GPU its address is."""
+    """What makes a problem's input of an argument; None where the argument is it: on a GPU its address is."""
     turned, dense, shape = tensor.turned, family.dense, tensor.shape
-    if tensor.argument in ("out", "result") or not tensor.copied:
-        if family is not NUMPY or not (turned or shape):
-            return None
-        return lambda array: (array.reshape(shape) if shape else array).T if turned else array.reshape(shape)
-    return lambda array: dense(array.reshape(shape) if shape else array, turned)
+    if tensor.copied:
+        return lambda array: dense(array.reshape(shape) if shape else array, turned)
+    if family is not NUMPY or not (turned or shape):
+        return None
+    return lambda array: (array.reshape(shape) if shape else array).T if turned else array.reshape(shape)
 
 
 def prepared_call(

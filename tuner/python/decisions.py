@@ -29,7 +29,7 @@ from tuner.lookup.asking import database_url, kept_open, opened
 from tuner.lookup.legality import legal
 from tuner.lookup.stale import builtin_now
 from tuner.python.misses import LIBRARY, VARIABLE, chosen
-from tuner.python.requests import CallRequest
+from tuner.python.requests import CallRequest, problem_of
 from tuner.results.record import ProblemKey
 
 #: Seconds between two looks for champions that an operator changed.
@@ -56,12 +56,13 @@ class Rereading:
 
     Attributes:
         forget: Called if a crown log has grown.
+        every_s: Seconds between two looks.
     """
 
     def __init__(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Begins nothing yet; `every_s` are the seconds between two looks."""
+        """Begins nothing yet."""
         self.forget: Callable[[], None] = lambda: None
-        self._every_s = every_s
+        self.every_s = every_s
         self._newest: dict[str, int | None] = {}
         self._process = 0
 
@@ -71,8 +72,7 @@ class Rereading:
         Raises:
             InputError: A file that may name the database cannot be read.
         """
-        url = database_url()
-        if url not in self._newest:
+        if (url := database_url()) not in self._newest:
             self._newest[url] = _newest_ruling(url)
         if self._process != os.getpid():
             self._process = os.getpid()
@@ -80,7 +80,7 @@ class Rereading:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(self._every_s)
+            time.sleep(self.every_s)
             self.look()
 
     def look(self) -> None:
@@ -201,16 +201,6 @@ def forget() -> None:
     """Has everything decided anew, and warns once more."""
     _decided.clear()
     _WARNED.clear()
-
-
-def problem_of(key: ProblemKey) -> Problem:
-    """The problem that a key names, of a built-in operation.
-
-    Raises:
-        UnknownName: No such operation, dtype or layout.
-        InputError: A dim that is missing or below 1.
-    """
-    return key.of_operation(builtin_now().operation(key.operation))
 
 
 def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:

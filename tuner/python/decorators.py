@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import update_wrapper
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy
 
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import LockedByAnother, NothingFound
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import EXACT
-from tuner.lookup.asking import opened, parse_key
+from tuner.lookup.asking import opened
+from tuner.lookup.legality import default_among
 from tuner.python import misses
 from tuner.python.arrays import KEY_OF, is_array
 from tuner.python.decisions import keep
 from tuner.python.explaining import Explanation, explain_kernel
 from tuner.python.misses import LIBRARY, MEASURE, POLICIES, checked, chosen
-from tuner.python.own_kernel import KernelCode
-from tuner.python.running import ConfigRunner, Runs, check, device_of, seen
+from tuner.python.own_kernel import NUMBERS, KernelCode
+from tuner.python.running import ConfigRunner, Runs, device_of, seen, views_of
 from tuner.python.tuned import Tuned
 from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown
-from tuner.study.requests import StudyOptions, asked, database_url, legal_spaces
+from tuner.results.record import ProblemKey
+from tuner.study.requests import StudyOptions, asked
 
 #: Seconds of tuning at the first call of a tuned function, unless it or the process says another number.
 SECONDS = 10.0
 #: Seconds that such a call waits for others who use the device, and between two attempts.
 LOCK_S, AGAIN_S = 30.0, 0.2
-_NUMBERS = (bool, int, float, numpy.generic)
 
 
 class KernelOptions(OwnOptions, total=False):
@@ -102,6 +106,26 @@ def _check(options: Mapping[str, Any], kind: str = "option") -> None:
     checked(options.get("on_miss") or chosen().how, "policy on_miss", POLICIES)
 
 
+class Place(NamedTuple):
+    """A kernel of one's own for certain arguments.
+
+    Attributes:
+        catalogue: Has the kernel alone.
+        problem: What it computes.
+        device: Where the arguments are.
+    """
+
+    catalogue: Catalogue
+    problem: Problem
+    device: DetectedDevice
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel as it is declared."""
+        [kernel] = self.catalogue.kernels
+        return kernel
+
+
 class TunedFunction:
     """A kernel that runs its champion; the first call with arrays of other shapes looks it up, or tunes.
 
@@ -111,7 +135,6 @@ class TunedFunction:
     def __init__(self, code: KernelCode) -> None:
         """Keeps the code; nothing is looked up before the first call."""
         self._code, self._options = code, code.options
-        self._db = database_url(self._options.get("db") or "")
         self._regime = self._options.get("regime") or "cold"
         self._free = [name in code.free for name in code.takes]
         self._calls: dict[Hashable, Callable[[Sequence[Any]], None]] = {}
@@ -126,17 +149,17 @@ class TunedFunction:
             values = list(self._code.named(*arguments, **by_name).values())
         key = self._key(values)
         if key is None:  # arrays of a library that shares its memory
-            values = [seen(name, value) if is_array(value) else value for name, value in self._named(values)]
+            values = [
+                seen(name, value) if is_array(value) else value
+                for name, value in zip(self._code.takes, values, strict=True)
+            ]
             key = self._key(values)
         call = self._calls.get(key)
         if call is None:
             with self._lock:
-                call = self._calls.get(key) or self._prepared(dict(self._named(values)))
+                call = self._calls.get(key) or self._prepared(values)
                 keep(self._calls, key, call)
         call(values)
-
-    def _named(self, values: Sequence[Any]) -> Iterable[tuple[str, Any]]:
-        return zip(self._code.takes, values, strict=True)
 
     def _key(self, values: Sequence[Any]) -> Hashable | None:
         """All that the call may depend on; None for an array of another type than those that are known."""
@@ -146,9 +169,9 @@ class TunedFunction:
             key = KEY_OF.get(kind)
             if key is not None:
                 parts.append(key(value))
-            elif isinstance(value, float | numpy.floating) or (free and isinstance(value, _NUMBERS)):
+            elif isinstance(value, float | numpy.floating) or (free and isinstance(value, NUMBERS)):
                 parts.append(kind)
-            elif isinstance(value, _NUMBERS):
+            elif isinstance(value, NUMBERS):
                 parts.append((kind, int(value)))
             else:
                 return None
@@ -162,17 +185,14 @@ class TunedFunction:
             progress: False to show none.
             options: See `tuner.study.requests.StudyOptions`.
         """
-        result = self._tuned(*self._declared(self._code.named(*arguments)), options, progress)
+        result = self._tuned(self._place(self._code.named(*arguments)), options, progress)
         with self._lock:
             self._calls.clear()
         return result
 
-    def _tuned(
-        self, catalogue: Catalogue, problem: Problem, device: DetectedDevice, options: StudyOptions,
-        progress: bool = False,
-    ) -> Tuned:  # fmt: skip
-        own = StudyOptions(device=device.spec, regime=self._regime, db=self._db)
-        return run_shown(asked(catalogue, problem, own | options), progress)
+    def _tuned(self, place: Place, options: StudyOptions, progress: bool = False) -> Tuned:
+        usual = StudyOptions(device=place.device.spec, regime=self._regime, db=self._options.get("db") or "")
+        return run_shown(asked(place.catalogue, place.problem, usual | options), progress)
 
     def explain(self, *arguments: Any) -> Explanation:
         """What a call with such arguments runs without tuning, and why.
@@ -180,16 +200,13 @@ class TunedFunction:
         Raises:
             NothingFound: No config is legal.
         """
-        catalogue, problem, device = self._declared(self._code.named(*arguments))
-        return explain_kernel(self._code.name, problem, device.info, self._answer(catalogue, problem, device))
+        place = self._place(self._code.named(*arguments))
+        return explain_kernel(self._code.name, place.problem, place.device.info, self._answer(place))
 
-    def _answer(self, catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Answer:
-        store = opened(self._db)
-        try:
-            return answer(store, parse_key(problem), device.info, self._regime, None, catalogue)
-        finally:
-            if store is not None:
-                store.close()
+    def _answer(self, place: Place) -> Answer:
+        with opened(self._options.get("db") or "") or nullcontext() as store:
+            key = ProblemKey.of(place.problem)
+            return answer(store, key, place.device.info, self._regime, None, place.catalogue)
 
     def __repr__(self) -> str:
         parameters = ", ".join(
@@ -197,33 +214,31 @@ class TunedFunction:
         )
         return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
 
-    def _declared(self, values: Mapping[str, Any]) -> tuple[Catalogue, Problem, DetectedDevice]:
-        """The kernel for these arguments, their problem, and the device that they are on."""
+    def _place(self, values: Mapping[str, Any]) -> Place:
         catalogue, problem = self._code.problem(values, tie=True)
         device = self._options.get("device") or device_of(values.values(), self._code.target)
-        return catalogue, problem, find(device)
+        return Place(catalogue, problem, find(device))
 
-    def _prepared(self, values: Mapping[str, Any]) -> Callable[[Sequence[Any]], None]:
+    def _prepared(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
         """What runs for these arguments, and for others like them.
 
         Raises:
             InputError: An array does not lie as the kernel reads it; nothing was tuned.
         """
-        catalogue, problem, device = self._declared(values)
-        names = [tensor.name for tensor in problem.tensors]
-        arrays = [seen(name, values[name]) for name in names]
-        check(problem.tensors, arrays, device.info.kind, not kind_of(device.target).is_host)
-        [kernel] = catalogue.of(problem.operation.name)
-        config = self._config(catalogue, problem, device)
-        runner = ConfigRunner(kernel, problem, config, device.info, device.spec)
-        places, numbers = ([self._code.takes.index(name) for name in of] for of in (names, runner.numbers))
-        views = any(array is not values[name] for name, array in zip(names, arrays, strict=True))
+        place = self._place(dict(zip(self._code.takes, values, strict=True)))
+        problem, device, kind = place.problem, place.device, kind_of(place.device.target)
+        places = [self._code.takes.index(tensor.name) for tensor in problem.tensors]
+        passed = [values[at] for at in places]
+        views = views_of(problem, passed, kind, not kind.is_host)
+        runner = ConfigRunner(place.kernel, problem, self._config(place), device.info, device.spec)
+        numbers = [self._code.takes.index(name) for name in runner.numbers]
+        plain = all(map(operator.is_, views, passed))
         runs: dict[Hashable, Runs] = {}
 
         def call(given: Sequence[Any]) -> None:
             arrays = [given[at] for at in places]
-            if views:
-                arrays = list(map(seen, names, arrays))
+            if not plain:
+                arrays = views_of(problem, arrays, kind, not kind.is_host)
             key = tuple([given[at] for at in numbers])
             run = runs.get(key)
             if run is None:
@@ -233,54 +248,36 @@ class TunedFunction:
 
         return call
 
-    def _config(self, catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Mapping[str, Any]:
+    def _config(self, place: Place) -> Mapping[str, Any]:
         """The champion's config, or what the policy says.
 
         Raises:
             NothingFound: No config is legal.
         """
-        try:
-            known: Answer | None = self._answer(catalogue, problem, device)
-        except NothingFound:
-            known = None
-        if known is not None and known.stale:
-            known = None
-        if known is not None and known.match == EXACT:
+        known = self._answer(place)
+        if known.match == EXACT and not known.stale:
             return known.config
         how = self._options.get("on_miss") or chosen().how
-        measured = self._measured(catalogue, problem, device) if how == MEASURE else None
-        if measured is not None:
+        if how == MEASURE and (measured := self._measured(place)) is not None:
             return measured
-        return (
-            known.config if how != LIBRARY and known is not None else _first_config(catalogue, problem, device)
-        )
+        default = default_among([place.kernel], place.problem, place.device.info)
+        if default is not None and (how == LIBRARY or known.stale):
+            return default[1]
+        return known.config
 
-    def _measured(
-        self, catalogue: Catalogue, problem: Problem, device: DetectedDevice
-    ) -> Mapping[str, Any] | None:
+    def _measured(self, place: Place) -> Mapping[str, Any] | None:
         """The config that is fastest, found now; None where nothing could be measured, with a warning.
 
         Others who use the device are waited for.
         """
         usual = SECONDS if chosen().seconds == misses.SECONDS else chosen().seconds
+        options = StudyOptions(seconds=self._options.get("seconds") or usual)
         until_s = time.monotonic() + LOCK_S
         while True:
             try:
-                options = StudyOptions(seconds=self._options.get("seconds") or usual)
-                return self._tuned(catalogue, problem, device, options).config
+                return self._tuned(place, options).config
             except (NothingFound, LockedByAnother) as nothing:
                 if isinstance(nothing, NothingFound) or time.monotonic() > until_s:
                     warnings.warn(f"{nothing}; a config that is not tuned runs", UserWarning, stacklevel=6)
                     return None
             time.sleep(AGAIN_S)
-
-
-def _first_config(catalogue: Catalogue, problem: Problem, device: DetectedDevice) -> Mapping[str, Any]:
-    """The config that a person would try first.
-
-    Raises:
-        NothingFound: None is legal.
-    """
-    [kernel] = catalogue.of(problem.operation.name)
-    space = legal_spaces([kernel], problem, device.info)[kernel.name]
-    return next((config for config in kernel.first_configs() if config in space), space[0])

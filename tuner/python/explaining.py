@@ -13,12 +13,13 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import find, is_on_host, is_spec
-from tuner.errors import InputError, UnknownName
+from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.lookup.answers import EXACT, UNMEASURED
 from tuner.python.arrays import Operand, as_array, common_family, operand_of, row_major
-from tuner.python.decisions import Decision, decide, decision_for, problem_of
-from tuner.python.requests import ARGUMENTS, CallRequest, request_for
+from tuner.python.decisions import Decision, decide, decision_for
+from tuner.python.misses import checked
+from tuner.python.requests import ARGUMENTS, CallRequest, problem_of, request_for
 from tuner.results.record import ProblemKey
 
 #: Operation -> the function that computes it.
@@ -78,30 +79,26 @@ class Explanation:
 
     def __str__(self) -> str:
         """A line for each thing that is known, under its name."""
-        kernel, is_kernel = f"kernel {self.kernel} with {Config(self.config)}", self.use == "kernel"
+        kernel, runs = f"kernel {self.kernel} with {Config(self.config)}", self.use == "kernel"
         speedup = f", {self.speedup:.3f} x {self.use}" if self.speedup else ""
         loss = f"{self.expected_loss:.1%} expected, " if self.expected_loss < UNMEASURED else ""
-        elsewhere = self.record and self.record != f"{self.problem} on {self.device}"
-        memory = [
-            text if text.startswith(f"{name} ") else f"{name}: {text}" for name, text in self.memory.items()
-        ]
-        lines = [
-            ("call", f"{self.function}: {'; '.join(self.operands)}"),
-            ("problem", self.problem),
-            ("device", self.device),
-            ("runs", kernel if is_kernel else self.use),
-            ("why", self.why),
-            ("fallback", self.fallback and f"{self.fallback}, for inputs that it does not take"),
-            ("not", "" if is_kernel or not self.kernel else kernel + speedup),
-            ("match", self.match),
-            ("loss", self.match and loss + self.loss_said),
-            ("record", self.record and f"{self.record_id or 'published'}, {self.measured_at}"),
-            ("", f"of {self.record}" if elsewhere else ""),
-            ("stale", self.stale),
-            ("memory", ", ".join(memory) if is_kernel else ""),
-            ("copies", ("; ".join(self.copies) or "none") if is_kernel and self.memory else ""),
-        ]
-        return "\n".join(f"{name:9}{text}" for name, text in lines if text)
+        record = f"{self.record_id or 'published'}, {self.measured_at}, of {self.record}"
+        lines = {
+            "call": f"{self.function}: {'; '.join(self.operands)}",
+            "problem": self.problem,
+            "device": self.device,
+            "runs": kernel if runs else self.use,
+            "why": self.why,
+            "fallback": self.fallback and f"{self.fallback}, for inputs that it does not take",
+            "not": "" if runs or not self.kernel else kernel + speedup,
+            "match": self.match,
+            "loss": self.match and loss + self.loss_said,
+            "record": self.record and record,
+            "stale": self.stale,
+            "memory": ", ".join(f"{name}: {text}" for name, text in self.memory.items()) if runs else "",
+            "copies": ("; ".join(self.copies) or "none") if runs and self.memory else "",
+        }
+        return "\n".join(f"{name:9}{text}" for name, text in lines.items() if text)
 
 
 def explain(
@@ -138,48 +135,38 @@ def explain(
         InputError: As for the call.
         NothingFound: Nothing is known of a device of that name.
     """
-    first = call[0] if call else None
-    named = isinstance(first, str) or getattr(first, "__name__", "") in ARGUMENTS
-    function, arrays = _function(first) if named else "", list(map(as_array, call[named:]))
-    here = bool(arrays) or is_spec(device)
+    named = bool(call) and (isinstance(call[0], str) or getattr(call[0], "__name__", "") in ARGUMENTS)
+    function, arrays = _function(call[0]) if named else "", list(map(as_array, call[named:]))
+    here, at = bool(arrays) or is_spec(device), device or find().spec
     if arrays:
         common_family("explain", dict(zip("abc", arrays, strict=False)), out)
         operands = [operand_of(array) for array in arrays]
-    elif dims:
-        operands = _of_dims(function, dims, dtype, layout, device or find().spec)
     else:
-        operands = [_row_major(tuple(shape), dtype, device or find().spec) for shape in shapes or ()]
-    if not operands:
-        raise ValueError("explain: give the arrays of a call, or shapes= or dims; got none of them")
+        shaped = [_row_major(tuple(shape), dtype, at) for shape in shapes or ()]
+        operands = _of_dims(function, dims, dtype, layout, at) if dims else shaped
     if not function:
         several = "gemv" if [operand.ndim for operand in operands] == [2, 1] else "matmul"
         function = "transpose" if len(operands) == 1 else several
-    read = Epilogue.read(epilogue)
-    if read and function != "matmul":
-        raise InputError(
-            f"explain: an epilogue is for products that are matrices, got {function}; leave it out"
-        )
-    names = ARGUMENTS[function]
+    names, read = ARGUMENTS[function], Epilogue.read(epilogue)
     if len(operands) != len(names):
         raise ValueError(
             f"explain: {function} takes {len(names)} arrays ({', '.join(names)}), got {len(operands)}; give "
-            "out= by name"
+            "the arrays, or shapes= or dims, and out= by name"
         )
+    if read and function != "matmul":
+        raise InputError(f"explain: an epilogue is of products of matrices, got {function}; leave it out")
     given = dict(zip(names, operands, strict=True)) | ({} if out is None else {"out": operand_of(out)})
     request = request_for(function, given, precision, epilogue=read)
-    if not arrays and here:
+    if here:
         find(device)  # or say that there is none
-    elsewhere = decide(request.problem, device) if request.problem and not here else None
-    return _explained(request, decision_for(request) if here else elsewhere)
+        return _explained(request, decision_for(request))
+    return _explained(request, decide(request.problem, device) if request.problem else None)
 
 
 def _function(named: Any) -> str:
     """The function that is called so, or that computes the operation of that name."""
-    name = named if isinstance(named, str) else named.__name__
-    name = FUNCTIONS.get(name, name)
-    if name not in ARGUMENTS:
-        raise UnknownName("function", name, [*ARGUMENTS, *FUNCTIONS])
-    return name
+    name: str = named if isinstance(named, str) else named.__name__
+    return checked(FUNCTIONS.get(name, name), "function", ARGUMENTS)
 
 
 def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
@@ -189,8 +176,8 @@ def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
 
 def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, device: str) -> list[Operand]:
     """Arrays as an operation's layout says."""
-    operation = next((name for name, computed_by in FUNCTIONS.items() if computed_by == function), "")
-    if not operation:
+    operation = {computes: operation for operation, computes in FUNCTIONS.items()}.get(function)
+    if operation is None:
         raise ValueError("explain: dims are of an operation, got none; name it, e.g. explain('gemm', m=9, ...)")
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
     stored = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]

@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from tuner.declare.epilogue import ACTIVATIONS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
-from tuner.errors import InputError, UnknownName
+from tuner.errors import InputError
 from tuner.python import arrays as families
 from tuner.python import decisions, misses, requests
 from tuner.python.arrays import KEY_OF, Family, as_array, family_of
@@ -205,21 +205,21 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
 
 def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dict[str, float]]:
     """The parts of an epilogue, its further arrays in a kernel's order, and its factors."""
-    unknown = [name for name in finish if name not in Finish.__annotations__]
-    if unknown:
-        known = ", ".join(Finish.__annotations__)
-        raise TypeError(f"matmul: beside a, b, out and precision it takes {known}, got {unknown[0]}")
+    for name in finish:
+        if name not in Finish.__annotations__:
+            known = ", ".join(Finish.__annotations__)
+            raise TypeError(f"matmul: beside a, b, out and precision it takes {known}, got {name}")
     activation, c, residual = finish.get("activation") or "", finish.get("c"), finish.get("residual")
-    if activation and activation not in ACTIVATIONS:
-        raise UnknownName("activation", activation, ACTIVATIONS)
+    if activation:
+        misses.checked(activation, "activation", ACTIVATIONS)
     alpha, beta = float(finish.get("alpha", 1.0)), float(finish.get("beta", 0.0 if c is None else 1.0))
     if c is None and beta:
         raise ValueError(f"matmul: beta multiplies c, got beta={beta} without c; give c=, or leave beta out")
     bias, kind = _bias(finish.get("bias"), a, b)
     epilogue = Epilogue(alpha != 1.0, beta != 0.0, kind, activation, residual is not None)
     arrays = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
-    more = {name: array for name, array in arrays.items() if array is not None}
     factors = {"alpha": alpha, "beta": beta}
+    more = {name: array for name, array in arrays.items() if array is not None}
     return epilogue, more, {name: factors[name] for name in epilogue.factors}
 
 
@@ -290,17 +290,16 @@ def pack(b: Any, *, rows: int = 0) -> Packed:
 
     Raises:
         TypeError: No array of these libraries.
-        ValueError: Not a matrix.
-        InputError: Not float32.
+        InputError: Not a matrix of float32.
     """
     family = family_of(b)
     if family is None:
         raise TypeError(f"pack: b is an array of NumPy, CuPy or PyTorch, got {type(b).__name__}")
     operand = family.operand(b)
-    if operand.ndim != 2:
-        raise ValueError(f"pack: b has two dimensions, got shape {operand.shape}")
-    if operand.dtype not in requests.EMULATED_DTYPES:
-        raise InputError(f"pack: b is float32, got {operand.dtype}; convert it with .astype('float32')")
+    if operand.ndim != 2 or operand.dtype not in requests.EMULATED_DTYPES:
+        raise InputError(
+            f"pack: b is a matrix of float32, got {operand.dtype} of shape {operand.shape}; convert it"
+        )
     turned = requests.placed("b", operand).turned
     copy = family.dense(b, turned)
     array = copy.T if turned else copy
@@ -308,11 +307,11 @@ def pack(b: Any, *, rows: int = 0) -> Packed:
     shape = rows or operand.shape[0], operand.shape[0]
     a = families.row_major(family.name, shape, operand.dtype, operand.itemsize, operand.device)
     request = requests.request_for("matmul", {"a": a, "b": operand}, EMULATED, family=family)
+    form = None
     try:
         form = packed_form(array, request)
     except Exception as error:  # as for a call: a kernel that cannot be had is no reason to fail
         warn_once(f"an operand is not packed: {type(error).__name__}: {error}")
-        form = None
     return Packed(array, family, form)
 
 

@@ -186,43 +186,36 @@ class MeasuringProcess:
         pending.set_result(outcome)
 
     def _answer(self, question: str) -> tuple[str, str]:
-        """Outcome and reason; a process that ended, idle, just as it was asked is replaced once."""
-        code = 0
-        for _ in range(2):
-            if self._running is None or self._running.poll() is not None:
-                self._running = _started()
-            stdin, stdout = _pipes(self._running)
-            with contextlib.suppress(BrokenPipeError):
-                stdin.write(question)
-                stdin.flush()
-            line = stdout.readline()
-            if line:
-                answer: dict[str, Any] = json.loads(line)
-                return answer["outcome"], answer["why"]
-            for pipe in (stdin, stdout):
-                with contextlib.suppress(OSError, ValueError):
-                    pipe.close()
-            code, self._running = self._running.wait(), None
-            if code:
-                break
+        """Outcome and reason."""
+        process = self._running
+        if process is None or process.poll() is not None:
+            process = self._running = _started()
+        stdin, stdout = _pipes(process)
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(question)
+            stdin.flush()
+        line = stdout.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer["outcome"], answer["why"]
+        with contextlib.suppress(OSError):
+            stdin.close()
+        stdout.close()
+        code = process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return FAILED, f"the process that measures ended with {how}"
 
     def release(self) -> None:
-        """Lets the process end once it has finished what it measures, without waiting for it."""
-        if self._running is None:
+        """Lets the process end once it has finished what it measures; nobody waits for it, or warns of it."""
+        process = self._running
+        if process is None or process.poll() is not None:
             return
-        stdin, stdout = _pipes(self._running)
+        stdin, stdout = _pipes(process)
         idle = self._turn.acquire(blocking=False)  # else a thread reads its answer
         for pipe in (stdin, stdout) if idle else (stdin,):
             with contextlib.suppress(OSError, ValueError):
                 pipe.close()
-        self.disown()
-
-    def disown(self) -> None:
-        """It goes on by itself: nobody is to wait for it, or warn that it runs."""
-        if self._running is not None and self._running.poll() is None:
-            self._running.returncode = 0
+        process.returncode = 0
 
 
 def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
@@ -241,14 +234,12 @@ def _started() -> subprocess.Popen[str]:
 
 
 PROCESS = MeasuringProcess()
-#: Those of a parent process, kept so that nothing closes their pipes or waits for them.
-_PARENTS: list[MeasuringProcess] = []
 
 
 def _after_fork() -> None:
+    """The process is the parent's; a child starts one of its own."""
     global PROCESS
-    PROCESS.disown()
-    _PARENTS.append(PROCESS)
+    PROCESS.release()
     PROCESS = MeasuringProcess()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -291,17 +290,13 @@ class KernelCode:
         given = {name: _texts(self.options.get(name)) for name in ("grid", "block", "shared_bytes")}
         launch = {name: texts for name, texts in given.items() if texts}
         block = launch.setdefault("block", tuple(name for name in BLOCK_SIZES if name in self.parameters))
-        if not block:
+        if not block or ("grid" not in launch and self.options.get("problem_size") is None):
             raise InputError(
-                f"a block has a size, got no block= and no parameter named {BLOCK_SIZES[0]}; give e.g. "
-                'block="BLOCK"'
+                "a launch has a grid (or problem_size=) and a block (or block_size_x ...), got less; give "
+                'e.g. grid="ceil_div(n, BLOCK)", block="BLOCK"'
             )
         if "grid" in launch:
             return launch
-        if self.options.get("problem_size") is None:
-            raise InputError(
-                'a launch has a grid, got neither grid= nor problem_size=; give e.g. grid="ceil_div(n, BLOCK)"'
-            )
         names = {str(size): name for name, size in sizes.items() if list(sizes.values()).count(size) == 1}
         grid = []
         for extent, axis in zip(_texts(self.options["problem_size"]), "xyz", strict=False):
@@ -356,29 +351,30 @@ def described(name: str, value: Any, taken: KernelArgument | None = None) -> Ker
     Raises:
         InputError: It is neither, its dtype is not for kernels, or the source takes something else.
     """
-    wanted, number = taken.dtype if taken is not None else "", isinstance(value, NUMBERS)
+    number = isinstance(value, NUMBERS)
     if not (number or is_array(value)):
         raise InputError(
             "an argument is an array (NumPy, CuPy, PyTorch, or one that speaks DLPack) or a number, "
             f"{name} is {type(value).__name__}; pass one of these"
         )
-    if taken is not None and (taken.shape is None) != number:
-        thing = "a number" if taken.shape is None else "an array"
-        raise InputError(f"{name} is {thing} in the source, and another thing was passed; pass {thing}")
     if number:
         whole = not isinstance(value, float | numpy.floating)
-        if not whole and wanted.startswith("int"):
-            raise InputError(f"{name} is a whole number in the source, got {value}; pass one")
-        usual = "int64" if whole else str(getattr(value, "dtype", "float64"))
-        return KernelArgument(name, wanted or usual, None, int(value) if whole else float(value))
-    operand = operand_of(value)
-    if operand.dtype not in DTYPE_BYTES:
-        raise InputError(f"an argument is of {', '.join(DTYPE_BYTES)}, {name} is {operand.dtype}; convert it")
-    if wanted not in ("", operand.dtype):
-        raise InputError(
-            f"{name} is {wanted} in the source, got an array of {operand.dtype}; convert one of them"
-        )
-    return KernelArgument(name, operand.dtype, tuple(map(int, operand.shape)))
+        dtype = "int64" if whole else str(getattr(value, "dtype", "float64"))
+        argument = KernelArgument(name, dtype, None, int(value) if whole else float(value))
+    else:
+        operand = operand_of(value)
+        argument = KernelArgument(name, operand.dtype, tuple(map(int, operand.shape)))
+    if argument.dtype not in DTYPE_BYTES:
+        raise InputError(f"an argument is of {', '.join(DTYPE_BYTES)}, {name} is {argument.dtype}; convert it")
+    if taken is None:
+        return argument
+    dtype = taken.dtype or argument.dtype
+    cut_short = argument.dtype.startswith("float") and dtype.startswith("int")
+    if (taken.shape is None) != number or (cut_short if number else dtype != argument.dtype):
+        wanted = f"{'a number' if taken.shape is None else 'an array'} of {dtype}"
+        got = f"{'a number' if number else 'an array'} of {argument.dtype}"
+        raise InputError(f"{name} is {wanted} in the source, got {got}; pass the one for the other")
+    return replace(argument, dtype=dtype)
 
 
 def _texts(given: object) -> tuple[str, ...]:
@@ -423,17 +419,17 @@ def _takes(own: OwnKernel, function: Callable[..., Any]) -> tuple[str, ...]:
     inputs = tuple(tensor.name for tensor in own.tensors if not tensor.output)
     try:
         signature = inspect.signature(own_source.unwrapped(function)[0])
-    except (TypeError, ValueError):  # such as a function of NumPy
+    except (TypeError, ValueError):  # such as a function in C
         return inputs
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, _POSITIONAL)
-    positional = [one for one in signature.parameters.values() if one.kind in kinds]
-    names = tuple(one.name for one in positional if one.name in known or one.default is one.empty)
+    named = signature.parameters.items()
+    names = tuple(name for name, one in named if name in known or one.default is one.empty)
     if names and set(names) <= known:
         return names
-    with contextlib.suppress(TypeError):
+    try:
         signature.bind(*inputs)
-        return inputs
-    raise InputError(
-        f"a reference takes the kernel's inputs ({', '.join(inputs)}) in order, or arguments by their names; "
-        f"{getattr(function, '__name__', function)} takes {', '.join(names)}"
-    )
+    except TypeError:
+        raise InputError(
+            f"a reference takes the kernel's inputs ({', '.join(inputs)}), or arguments by their names; "
+            f"{getattr(function, '__name__', function)} takes {', '.join(names)}"
+        ) from None
+    return inputs

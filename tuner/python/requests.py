@@ -13,9 +13,10 @@ from typing import Any
 import numpy
 
 from tuner.declare.epilogue import Epilogue
-from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS
-from tuner.devices.detect import is_on_host
-from tuner.errors import InputError
+from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS, Problem
+from tuner.devices.detect import is_spec
+from tuner.errors import InputError, TunerError
+from tuner.lookup.stale import builtin_now
 from tuner.python.arrays import Family, Operand
 from tuner.python.misses import checked
 from tuner.results.record import ProblemKey
@@ -28,15 +29,6 @@ PRECISION: ContextVar[str] = ContextVar("precision", default=os.environ.get(PREC
 EMULATED_DTYPES = ("float32",)
 #: Function -> names of its arrays.
 ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
-#: Operation -> dtypes that its kernels compute in; on GPUs in others, too.
-DTYPES = {
-    "gemm": ("float32", "float64"),
-    "gemv": ("float32", "float64"),
-    "transpose": ("float32", "float64", "int32"),
-}
-GPU_DTYPES = {"gemm": ("float16", "bfloat16")}
-#: Dtypes of products that kernels finish with an epilogue.
-FINISHED = ("float32", "float16", "bfloat16")
 
 
 @contextmanager
@@ -223,12 +215,11 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
         )
     try:
         key, request.tensors = _transposed(request) if function == "transpose" else _product(request)
-        _check_numbers(request, key)
-    except _ForTheLibraryError as error:
+        _check_kernels(request, key)
+    except (_ForTheLibraryError, TunerError) as error:
         request.why = str(error)
     else:
-        emulated = key.operation == "gemm" and key.dtype in EMULATED_DTYPES
-        request.problem = replace(key, precision=request.precision if emulated else IEEE)
+        request.problem = key
     return request
 
 
@@ -295,10 +286,7 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
         return _key(request, "gemv", right.letter(True), m=n, n=k), (right, left, _output(request, 0))
     if b.ndim == 1:
         return _key(request, "gemv", left.letter(), m=m, n=k), (left, right, _output(request, 0))
-    to = _output(request, 1, turns=not request.epilogue)
-    if to.turned:  # a column-major result is the row-major one of the transposed product
-        layout = right.letter(True) + left.letter(True)
-        return _key(request, "gemm", layout, m=n, n=m, k=k), (right, left, to)
+    to = _output(request, 1)
     more = [placed(name, request.operands[name], turns=False) for name in request.more]
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
 
@@ -308,42 +296,50 @@ def _transposed(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     a = request.operands["a"]
     if a.ndim != 2:
         raise _ForTheLibraryError(f"kernels transpose two dimensions, got {a.ndim}")
-    source, to = placed("a", a), _output(request, 1)
-    if source.turned or to.turned:
+    source = placed("a", a)
+    if source.turned:
         raise _ForTheLibraryError("it lies in memory as its transpose would, so that a plain copy does it")
-    return _key(request, "transpose", "", m=a.shape[0], n=a.shape[1]), (source, to)
+    return _key(request, "transpose", "", m=a.shape[0], n=a.shape[1]), (source, _output(request, 1))
 
 
-def _output(request: CallRequest, kept: int, turns: bool = True) -> Placed:
+def _output(request: CallRequest, kept: int) -> Placed:
     """Where the result goes, of which the last axes stay what they are."""
     if request.out is None:
         shape = request.shape
         rows = math.prod(shape[: len(shape) - kept]), *shape[len(shape) - kept :]
         return Placed("result", shape=None if len(shape) == len(rows) else rows)
-    to = placed("out", request.out, kept, turns)
-    return replace(to, turned=False, copied="kernels write dense and aligned arrays") if to.copied else to
+    to = placed("out", request.out, kept, turns=False)
+    return replace(to, copied="kernels write dense and aligned arrays") if to.copied else to
 
 
 def _key(request: CallRequest, operation: str, layout: str, **dims: int) -> ProblemKey:
     dtype = next(iter(request.operands.values())).dtype
-    return ProblemKey(operation, tuple(dims.items()), dtype, layout, epilogue=request.epilogue.text)
+    emulated = operation == "gemm" and dtype in EMULATED_DTYPES
+    precision, epilogue = request.precision if emulated else IEEE, request.epilogue.text
+    return ProblemKey(operation, tuple(dims.items()), dtype, layout, precision, epilogue)
 
 
-def _check_numbers(request: CallRequest, key: ProblemKey) -> None:
+def problem_of(key: ProblemKey) -> Problem:
+    """The problem that a key names, of a built-in operation.
+
+    Raises:
+        UnknownName: No such operation, dtype or layout.
+        InputError: A dim that is missing or below 1; an epilogue or a precision that is not for it.
+    """
+    return key.of_operation(builtin_now().operation(key.operation))
+
+
+def _check_kernels(request: CallRequest, key: ProblemKey) -> None:
     """Leaves to the library what is beyond kernels in arrays, dtypes and sizes."""
-    operands, sizes = request.operands.values(), key.dims.values()
-    dtypes = sorted({operand.dtype for operand in operands})
-    known = DTYPES[key.operation] + (() if is_on_host(request.device) else GPU_DTYPES.get(key.operation, ()))
-    own = next((operand.family for operand in operands if not operand.plain), "")
-    reasons = {
-        f"only {own} itself knows how to compute with such an array (subclass, gradient, host)": own,
-        f"the arrays are of several dtypes ({', '.join(dtypes)}), which the library converts": len(dtypes) > 1,
-        f"kernels compute in {' and '.join(known)}, the arrays are {key.dtype}": key.dtype not in known,
-        f"kernels with an epilogue compute in {' and '.join(FINISHED)}": key.epilogue
-        and key.dtype not in FINISHED,
-        "a dimension is empty, so that there is nothing to compute": min(sizes) < 1,
-        f"kernels count up to {INT32_MAX}": max(sizes) > INT32_MAX,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise _ForTheLibraryError(reason)
+    dtypes = sorted({operand.dtype for operand in request.operands.values()})
+    own = next((operand.family for operand in request.operands.values() if not operand.plain), "")
+    if own:
+        raise _ForTheLibraryError(
+            f"only {own} itself knows how to compute with such an array (subclass, gradient, host)"
+        )
+    if len(dtypes) > 1:
+        raise _ForTheLibraryError(f"the arrays are of several dtypes ({', '.join(dtypes)}), which it converts")
+    target = request.device.partition(":")[0] if is_spec(request.device) else ""
+    kernels = builtin_now().serving(problem_of(key), target)
+    if not kernels or max(key.dims.values()) > INT32_MAX:
+        raise _ForTheLibraryError(f"no kernel computes {key} on {request.device}")

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,6 +17,7 @@ from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.space import Config
 from tuner.devices.detect import is_on_host, kind_of
+from tuner.devices.protocol import DeviceKind
 from tuner.errors import InputError
 from tuner.python import arrays as families
 from tuner.python.arrays import KEY_OF, NUMPY, Family, family_of
@@ -88,17 +90,13 @@ class ReadyKernel:
         ]
 
 
-class _WritableMemory:
-    """Read-only memory, described as if it may be written; kernels only read their inputs."""
-
-    def __init__(self, array: Any) -> None:
-        interface = dict(array.__array_interface__)
-        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
-        self._array = array  # keeps the memory
-
-
 def _as_writable(array: Any) -> Any:
-    return array if array.flags.writeable else numpy.asarray(_WritableMemory(array))
+    """An array, or its memory described as if it may be written; kernels only read their inputs."""
+    if array.flags.writeable:
+        return array
+    interface = array.__array_interface__
+    writable = interface | {"data": (interface["data"][0], False)}
+    return numpy.asarray(SimpleNamespace(__array_interface__=writable, array=array))  # which keeps the memory
 
 
 class ConfigRunner:
@@ -129,8 +127,7 @@ class ConfigRunner:
         self._rendered, self._kind = render(kernel, problem, Config(config)), kind_of(device.kind)
         self._spec = spec if spec.startswith(f"{device.kind}:") else self._kind.first
         self._ready: dict[str, ReadyKernel] = {}
-        self._runs: dict[Hashable, Runs] = {}
-        self._fitting: dict[Hashable, None] = {}
+        self._calls: dict[Hashable, Runs] = {}
         self._loading = threading.Lock()
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -149,23 +146,21 @@ class ConfigRunner:
         """
         numbers = {name: named.pop(name) for name in self.numbers if name in named}
         given = self._by_name(arrays, named)
-        key = tuple(given), key_of(given.values())
-        fitting = key in self._fitting
-        for name, array in given.items() if not fitting else ():
-            seen(name, array)
-        like = arrays[0] if arrays else next(iter(named.values()), None)
+        name, like = next(iter(given.items()), ("", None))
         results = {
-            output.name: given[output.name] if output.name in given else made(output, like)
+            output.name: given[output.name] if output.name in given else made(output, like, name)
             for output in self.problem.outputs
         }
-        own = [(given | results)[tensor.name] for tensor in self.problem.tensors]
-        every = own
-        if not fitting:
-            every = [seen(tensor.name, array) for tensor, array in zip(self.problem.tensors, own, strict=True)]
-            check(self.problem.tensors, every, self._kind.name)
-            if key[-1] is not None and all(map(operator.is_, own, every)):
-                keep(self._fitting, key, None)
-        self.run_for(every, numbers)(*every)
+        tensors = [(given | results)[tensor.name] for tensor in self.problem.tensors]
+        key = key_of(tensors), tuple(numbers.items())
+        run = self._calls.get(key)
+        if run is None:
+            views = views_of(self.problem, tensors, self._kind)
+            run = self.run_for(views, numbers)
+            if key[0] is not None and all(map(operator.is_, views, tensors)):
+                keep(self._calls, key, run)
+            tensors = views
+        run(*tensors)
         if like is not None and family_of(like) is None:
             results |= {
                 name: families.given_back(array, like) for name, array in results.items() if name not in given
@@ -188,21 +183,16 @@ class ConfigRunner:
         """What runs the kernel on arrays that were checked, and on others that lie as these do.
 
         Args:
-            arrays: One for each of the problem's tensors, as `seen`.
+            arrays: One for each of the problem's tensors, as `views_of` returns them.
             numbers: Values for some of `numbers`.
         """
         family, on_host = family_of(arrays[0]), self._kind.is_host
-        assert family is not None, "what was seen belongs to a library that is known"
+        assert family is not None, "what was checked belongs to a library that is known"
         if family is NUMPY and not on_host:
             return partial(self._run_copies, dict(numbers))
         device = self._kind.first if on_host else family.operand(arrays[0]).device
         writable = not on_host or all(array.flags.writeable for array in arrays)
-        key = family, device, writable, tuple(numbers.items())
-        run = self._runs.get(key)
-        if run is None:
-            run = family.at_home(self._on(device).runs(family, numbers, writable), device)
-            keep(self._runs, key, run)
-        return run
+        return family.at_home(self._on(device).runs(family, numbers, writable), device)
 
     def _run_copies(self, numbers: Mapping[str, float], *arrays: Any) -> None:
         """By way of the GPU's memory; arrays of NumPy hold the outputs once it returns."""
@@ -267,68 +257,67 @@ def seen(name: str, array: Any) -> Any:
         ) from error
 
 
-def check(tensors: Sequence[Tensor], arrays: Sequence[Any], kind: str, dense: bool = True) -> None:
-    """Compares arrays with what a kernel reads: its declaration says how they lie in memory.
+def views_of(problem: Problem, arrays: Sequence[Any], kind: DeviceKind, dense: bool = True) -> list[Any]:
+    """Arrays as a kernel is handed them; its declaration says how they lie in memory.
 
     Args:
-        tensors: The problem's tensors.
-        arrays: An array for each, as `seen`.
-        kind: ``cuda`` or ``cpu``: where the kernel runs.
+        problem: What it computes.
+        arrays: One for each of its tensors, as a caller passed them.
+        kind: Where the kernel runs.
         dense: False if gaps between elements do no harm.
 
     Raises:
         InputError: One has another shape, dtype, order or place than the kernel takes.
     """
-    operands = [families.operand_of(array) for array in arrays]
-    for tensor, operand in zip(tensors, operands, strict=True):
-        _check_one(tensor, operand, dense)
-    devices = sorted({operand.device for operand in operands})
+    tensors = problem.tensors
+    views = [seen(tensor.name, array) for tensor, array in zip(tensors, arrays, strict=True)]
+    operands = {tensor: families.operand_of(view) for tensor, view in zip(tensors, views, strict=True)}
+    for tensor, operand in operands.items():
+        if wrong := _wrong(tensor, operand, dense):
+            raise InputError(f"{tensor.name} {wrong}")
+    devices = sorted({operand.device for operand in operands.values()})
     if len(devices) > 1:
-        places = ", ".join(
-            f"{tensor.name} on {operand.device}" for tensor, operand in zip(tensors, operands, strict=True)
-        )
+        places = ", ".join(f"{tensor.name} on {operand.device}" for tensor, operand in operands.items())
         raise InputError(f"all arrays of a call lie on one device, got {places}; bring them together")
-    libraries = sorted({operand.family for operand in operands})
+    libraries = sorted({operand.family for operand in operands.values()})
     if len(libraries) > 1:  # each of them has streams of its own
         raise InputError(
             f"all arrays of a call are of one library, got {' and '.join(libraries)}; convert some, e.g. "
             "by cupy.from_dlpack"
         )
-    if kind_of(kind).is_host and devices != [kind]:
+    if kind.is_host and devices != [kind.first]:
         raise InputError(
             f"the kernel is for the CPU, got arrays on {devices[0]}; pass arrays of the host's memory"
         )
+    return views
 
 
-def _check_one(tensor: Tensor, operand: families.Operand, dense: bool) -> None:
-    name = tensor.name
+def _wrong(tensor: Tensor, operand: families.Operand, dense: bool) -> str:
+    """How an array is not as a kernel takes it, and what to do; empty if it is."""
     if operand.shape != tensor.shape or operand.dtype != tensor.dtype:
-        raise InputError(
-            f"{name} is {tensor.dtype} of shape {tensor.shape}, got {operand.dtype} of shape "
-            f"{operand.shape}; pass such an array, or tune for this one"
-        )
+        got = f"got {operand.dtype} of shape {operand.shape}"
+        return f"is {tensor.dtype} of shape {tensor.shape}, {got}; pass such an array, or tune for this one"
     if dense and not operand.is_row_major:
-        raise InputError(f"{name} lies in memory row by row without gaps, got another order; copy it")
+        return "lies in memory row by row without gaps, got another order; copy it"
     if not operand.aligned:
-        raise InputError(
-            f"{name} begins at a multiple of 16 bytes, as configs were checked, got one in between, such as a "
-            "part of an array; copy it"
-        )
+        return "begins at a multiple of 16 bytes, as configs were checked, got a part of an array; copy it"
     if tensor.output and not operand.writable:
-        raise InputError(f"{name} is written by the kernel, got an array that is read-only; pass another")
+        return "is written by the kernel, got an array that is read-only; pass another"
+    return ""
 
 
-def made(tensor: Tensor, like: Any) -> Any:
+def made(tensor: Tensor, like: Any, name: str) -> Any:
     """A new array for an output, of the library and on the device of another; NumPy's if there is none.
 
     Args:
         tensor: The output.
         like: An array as a caller passed it, or None.
+        name: What messages call that array.
     """
     family = None if like is None else family_of(like)
     if family is not None and family.name == "PyTorch":
         return like.new_empty(tensor.shape, dtype=getattr(sys.modules["torch"], tensor.dtype))
-    operand = None if like is None else families.operand_of(seen(tensor.name, like))
+    operand = None if like is None else families.operand_of(seen(name, like))
     if operand is None or operand.family == "NumPy":
         return numpy.empty(tensor.shape, tensor.dtype)
     cupy = sys.modules["cupy"]

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
+from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.errors import EnvironmentTrouble, InputError, NothingFound
-from tuner.extras import remedy, required
+from tuner.errors import NothingFound
+from tuner.extras import required
 from tuner.lookup import Answer, staleness
-from tuner.python.misses import checked
 from tuner.python.running import ConfigRunner
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
-from tuner.results.units import beside, config_text, duration, speed
+from tuner.results.units import config_text, duration, speed
 from tuner.store import Store
 from tuner.store.listing import Selection, stream
 from tuner.study.progress import Progress, Result, failures, where_time_went
 from tuner.study.requests import Asked, database_url
-from tuner.study.session import study_name
 
 if TYPE_CHECKING:
     import pandas
@@ -63,25 +62,21 @@ class Tuned:
             stopped: Why it ended.
         """
         request, device = asked.request, asked.request.found[0].info
-        key, kernels = ProblemKey.of(request.problem), {kernel.name: kernel for kernel in request.kernels}
+        kernels = {kernel.name: kernel for kernel in request.kernels}
         with Store.open(asked.db, read_only=True) as store:
-            records = store.records(problem=key, device=device)
-        study = study_name(
-            key, device, request.regime, request.kernels, request.objectives, request.error_limit
-        )
+            records = store.records(problem=ProblemKey.of(request.problem), device=device)
+        records = [record for record in records if record.regime == request.regime]
         trials = tuple(
             record
             for record in records
             if record.role is Role.TRIAL
-            and record.regime == request.regime
             and record.kernel in kernels
             and measured_as_now(record, kernels[record.kernel], request.problem)
         )
         if result is not None and result.champion is not None:
             baseline = result.champion.baseline
         else:
-            own = (one for one in reversed(records) if one.role is Role.BASELINE and one.study == study)
-            baseline = next(own, None)
+            baseline = next((record for record in reversed(records) if record.role is Role.BASELINE), None)
         return cls(asked, trials, baseline, progress, stopped, result)
 
     @property
@@ -113,26 +108,17 @@ class Tuned:
         """
         if self.champion is not None:
             return self.champion.record
-        timed = [record for record in self._measured if record.measurement.time_s]
+        timed = [record for record in self.trials if record.measurement.outcome is Outcome.MEASURED]
         if not timed:
-            raise NothingFound(f"no config of {self.problem} has a time: {self._why_none()}")
-        return min(timed, key=lambda record: record.measurement.time_s or 0.0)
-
-    @property
-    def _measured(self) -> list[Record]:
-        return [record for record in self.trials if record.measurement.outcome is Outcome.MEASURED]
+            raise NothingFound(self._why_none())
+        return min(timed, key=lambda record: record.measurement.time_s or math.inf)
 
     def _why_none(self) -> str:
-        if self._measured:
-            return f"no finals were held, or none passed them ({self.stopped})"
-        reasons = "; ".join(failures(self.progress.reasons))
-        if not reasons:
-            spent = where_time_went(self.progress)
-            return f"no trial was finished ({self.stopped}): {spent}. Give it more seconds"
-        if "unwritten" in reasons and self.declaration is not None:
+        why = why_none(self.problem, self.progress, self.stopped)
+        if "unwritten" in why and self.declaration is not None:
             names = ", ".join(output.name for output in self.problem.outputs)
-            reasons += f". What a kernel writes (here {names}; outputs= names it) holds NaN before each run"
-        return reasons
+            why += f". What a kernel writes (here {names}; outputs= names it) holds NaN before each run"
+        return why
 
     @property
     def kernel(self) -> str:
@@ -162,9 +148,8 @@ class Tuned:
             NothingFound: There is no champion.
         """
         if self.champion is None:
-            raise NothingFound(f"{self.problem} has no champion: {self._why_none()}; tune it again, it goes on")
-        stale, why = staleness(self.champion.record, self.asked.catalogue)
-        return Answer(self.champion, stale=stale, stale_reason=why)
+            raise NothingFound(self._why_none())
+        return champion_answer(self.champion, self.asked.catalogue)
 
     @cached_property
     def _declared(self) -> Kernel:
@@ -233,35 +218,41 @@ class Tuned:
         yield f"  {how}: {record.kernel} {config_text(record.config)}"
         yield f"  time: {duration(self.time_s)}, {speed(work.flops, work.bytes, self.time_s)}, {record.regime}"
         if self.baseline is not None and self.baseline.measurement.time_s:
-            yield f"  {self.baseline.kernel}: {duration(self.baseline.measurement.time_s)}"
-        if self.speedup and self.baseline is not None:
-            pairs = (pair.comparison for pair in (self.champion.pairs if self.champion is not None else ()))
-            known = {pair.ratio: (pair.low, pair.high) for pair in pairs}
-            # Where the quotient of the two times is another than the rounds' median ratio, rounds disagree.
-            quotient = (self.baseline.measurement.time_s or 0.0) / self.time_s
-            ends = *known.get(self.speedup, ()), self.speedup, quotient
-            yield f"  timed in turn: {beside(self.speedup, min(ends), max(ends), self.baseline.kernel)}"
+            ratio = f", the champion is {self.speedup:.3f} x" if self.speedup else ""
+            yield f"  {self.baseline.kernel}: {duration(self.baseline.measurement.time_s)}{ratio}"
         error = record.measurement.error
         if error is not None:
             on = "the given inputs alone" if self.problem.operation.fixed else "fresh random inputs"
             yield f"  error: rms {error.rms_rel:.2e}, max {error.max_rel:.2e} against float64, on {on}"
         for reason in self.champion.doubts if self.champion is not None else ():
             yield f"  provisional: {reason}"
-        counts = ", ".join(
-            f"{count} {name.lower().replace('_', ' ')}" for name, count in progress.outcomes.items()
-        )
+        counts = ", ".join(f"{count} {name.lower()}" for name, count in progress.outcomes.items())
         yield f"  trials: {progress.trials} ({counts or 'none'}); {self.stopped or 'ended'}"
         for failure in failures(progress.reasons):
             yield f"    {failure}"
         yield f"  {where_time_went(progress)}"
 
 
+def champion_answer(champion: Champion, catalogue: Catalogue) -> Answer:
+    """A champion as a lookup answers it, stale where its kernel has changed."""
+    stale, why = staleness(champion.record, catalogue)
+    return Answer(champion, stale=stale, stale_reason=why)
+
+
+def why_none(problem: Problem, progress: Progress, stopped: str) -> str:
+    """Why a study has no champion."""
+    if not progress.trials:
+        spent = where_time_went(progress)
+        return f"no trial of {problem} was finished ({stopped}): {spent}. Give it more seconds"
+    reasons = failures(progress.reasons)
+    if progress.totals["measured"]:
+        none = f"no finals were held, or none passed them ({stopped})"
+        reasons.append(f"{none}; `tuner records list` has why, and the same call goes on")
+    return "\n  ".join([f"{problem} has no champion after {progress.trials} trials:", *reasons])
+
+
 # --- Records as tables ---------------------------------------------------------------------------------------
 
-#: Formats of a table's file.
-FORMATS = ("csv", "parquet")
-#: Rows written at once.
-BATCH = 5000
 #: Column -> its kind and what it holds of a record. Units are in the names.
 COLUMNS: Mapping[str, tuple[type, Callable[[Record], Any]]] = {
     "id": (str, lambda r: r.id),
@@ -300,26 +291,6 @@ COLUMNS: Mapping[str, tuple[type, Callable[[Record], Any]]] = {
 }
 
 
-class RecordOptions(TypedDict, total=False):
-    """Which records `records` returns; all of a database where nothing is said.
-
-    Attributes:
-        operation: Name of the operation.
-        shape: Sizes in the operation's order.
-        device: Name or uuid.
-        regime: How times were taken.
-        role: ``trial``, ``final`` or ``baseline``.
-        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
-    """
-
-    operation: str
-    shape: Sequence[int]
-    device: str
-    regime: str
-    role: str
-    db: str
-
-
 class Table(list[Mapping[str, Any]]):
     """Rows of plain values by column: ``dim.m`` for sizes, ``config.BM`` for parameters.
 
@@ -339,23 +310,14 @@ class Table(list[Mapping[str, Any]]):
         return table
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The table as a data frame of pandas.
+        """The table as a data frame of pandas, which the extra ``tables`` installs."""
+        import pandas
 
-        Raises:
-            EnvironmentTrouble: pandas is not installed.
-        """
-        with _installed("pandas"):
-            import pandas
-        return pandas.DataFrame(list(self), columns=list(self.columns))
+        frame = pandas.DataFrame(list(self), columns=list(self.columns))
+        return frame.astype({name: "string" for name, kind in self.columns.items() if kind is str})
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {len(self.columns)} columns; to_dataframe() makes a data frame of them>"
-
-    def _repr_html_(self) -> str:
-        """In a notebook the first rows, if pandas is there."""
-        with contextlib.suppress(EnvironmentTrouble):
-            return str(self.to_dataframe()._repr_html_())
-        return f"<pre>{len(self)} rows of {', '.join(self.columns)}</pre>"
 
 
 def columns_of(records: Iterable[Record]) -> dict[str, type]:
@@ -377,88 +339,47 @@ def row_of(record: Record) -> dict[str, Any]:
     return row | {f"config.{name}": value for name, value in record.config.items()}
 
 
-def records(**options: Unpack[RecordOptions]) -> Table:
-    """Records of a database as a table, in order of measurement.
+def records(
+    operation: str = "", shape: Sequence[int] = (), device: str = "", regime: str = "", role: str = "",
+    db: str = "",
+) -> Table:  # fmt: skip
+    """Records of a database as a table, in order of measurement; all of them where nothing is said.
 
     Args:
-        options: See `RecordOptions`.
+        operation: Name of the operation.
+        shape: Sizes in the operation's order.
+        device: Name or uuid.
+        regime: How times were taken.
+        role: ``trial``, ``final`` or ``baseline``.
+        db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
 
     Raises:
         NothingFound: There is no database.
-        UnknownName: There is no such option.
     """
-    for name in options:
-        checked(name, "option", RecordOptions.__annotations__)
-    wanted = Selection(
-        options.get("operation") or "", tuple(options.get("shape") or ()), options.get("device") or "",
-        options.get("regime") or "",
-    )  # fmt: skip
-    role = options.get("role")
-    with Store.open(database_url(options.get("db") or ""), read_only=True) as store:
-        found = [record for record in stream(store, Record, wanted) if role in (None, "", record.role.value)]
-    return Table.of(sorted(found, key=lambda record: (record.measured_at, record.id)))
+    wanted = Selection(operation, tuple(shape), device, regime)
+    with Store.open(database_url(db), read_only=True) as store:
+        selected = [record for record in stream(store, Record, wanted) if role in ("", record.role.value)]
+    return Table.of(sorted(selected, key=lambda record: (record.measured_at, record.id)))
 
 
-def export_table(store: Store, path: Path | None, format: str, wanted: Selection) -> int:
+def export_table(store: Store, path: Path | None, wanted: Selection, parquet: bool) -> int:
     """Writes records as a table, ordered by id; retracted ones are left out.
 
     Args:
         store: The store to read.
-        path: The file; None for stdout, CSV only.
-        format: One of `FORMATS`.
+        path: The file; None for stdout.
         wanted: Which records.
+        parquet: True for Parquet, which goes to a file, False for CSV.
 
     Returns:
         How many rows were written.
-
-    Raises:
-        UnknownName: No such format.
-        InputError: Parquet for stdout.
-        EnvironmentTrouble: pyarrow is not installed.
     """
-    checked(format, "format of a table", FORMATS)
-    if format == "parquet" and path is None:
-        raise InputError("Parquet goes to a file, got none; name it with -o FILE.parquet")
+    if parquet and path is not None:
+        table = Table.of(list(stream(store, Record, wanted)))
+        table.to_dataframe().to_parquet(path)
+        return len(table)
     columns = columns_of(stream(store, Record, wanted))
-    rows = map(row_of, stream(store, Record, wanted))
-    batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
-    with contextlib.ExitStack() as stack:
-        if format == "parquet":
-            assert path is not None, "checked above"
-            write = stack.enter_context(_parquet(path, columns))
-        else:
-            out = stack.enter_context(path.open("w", newline="", encoding="utf-8")) if path else sys.stdout
-            writer = csv.DictWriter(out, list(columns), restval="", lineterminator="\n")
-            writer.writeheader()
-            write = writer.writerows
-        count = 0
-        for batch in batches:
-            write(batch)
-            count += len(batch)
-    return count
-
-
-@contextlib.contextmanager
-def _parquet(path: Path, columns: Mapping[str, type]) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
-    """What writes rows into a file."""
-    with _installed("pyarrow"):
-        import pyarrow
-        from pyarrow import parquet
-    kinds = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    schema = pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
-
-    def cast(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: None if row.get(name) is None else kind(row[name]) for name, kind in columns.items()}
-
-    with parquet.ParquetWriter(path, schema) as writer:
-        yield lambda rows: writer.write_table(pyarrow.Table.from_pylist(list(map(cast, rows)), schema=schema))
-
-
-@contextlib.contextmanager
-def _installed(library: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise EnvironmentTrouble(
-            f"a table of this kind needs {library}, which cannot be imported ({error}); {remedy('tables')}"
-        ) from error
+    with path.open("w", newline="", encoding="utf-8") if path else contextlib.nullcontext(sys.stdout) as out:
+        writer = csv.DictWriter(out, list(columns), restval="", lineterminator="\n")
+        writer.writeheader()
+        return sum(1 for record in stream(store, Record, wanted) if writer.writerow(row_of(record)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from tuner.lookup.asking import parse_key
 from tuner.python.own_kernel import KernelCode, is_cuda
 from tuner.python.running import device_of
 from tuner.python.tuned import Tuned
+from tuner.results.record import ProblemKey
 from tuner.store import Store, retracting
 from tuner.study.locks import occupied
 from tuner.study.progress import Progress, ProgressView, Result
@@ -52,7 +54,7 @@ def resolved(
             f"{reading} is read as declarations, by workers too, and calls tune meanwhile; put the call behind "
             'if __name__ == "__main__":'
         )
-    if is_own(what, arguments, params):
+    if is_own(what):
         code = KernelCode(what, name, params, options)
         if arguments is None:
             raise InputError(
@@ -60,36 +62,26 @@ def resolved(
             )
         return code.problem(code.bound(arguments))
     if isinstance(what, Problem):
-        catalogue = _catalogue_of(what.operation)
-        how = (what.dtype, what.layout, what.precision, what.epilogue)
-        return catalogue, catalogue.operation(what.operation.name).problem(what.dims, *how)
-    if isinstance(what, Kernel | Operation):
+        catalogue, key = _catalogue_of(what.operation), ProblemKey.of(what)
+        return catalogue, key.of_operation(catalogue.operation(key.operation))
+    if isinstance(what, Kernel):
         catalogue = _catalogue_of(what)
-        if isinstance(what, Kernel):
-            catalogue.of(what.operation, what.target, (what.name,))  # or say that it is none of the file's
-        operation = what.operation if isinstance(what, Kernel) else what.name
-        return catalogue, _problem(catalogue.operation(operation), options)
-    if not isinstance(what, str | Path):
-        raise InputError(
-            "what is tuned is a problem in words, a file, a declared kernel, CUDA text or a function, got "
-            f"{type(what).__name__}"
-        )
+        catalogue.of(what.operation, what.target, (what.name,))  # or say that it is none of the file's
+        return catalogue, _problem(catalogue.operation(what.operation), options)
+    if isinstance(what, Operation):
+        catalogue = _catalogue_of(what)
+        return catalogue, _problem(catalogue.operation(what.name), options)
     if str(what).endswith(".py"):
-        catalogue = from_file(Path(what))
+        catalogue = from_file(Path(str(what)))
         return catalogue, _problem(catalogue.operations[catalogue.kernels[-1].operation], options)
-    catalogue = builtin()
-    words = " ".join([str(what), *(str(options[key]) for key in _HOW if options.get(key))])
-    key = parse_key(words, catalogue)
+    words, catalogue = [str(what), *(str(options[key]) for key in _HOW if options.get(key))], builtin()
+    key = parse_key(" ".join(words), catalogue)
     return catalogue, key.of_operation(catalogue.operation(key.operation))
 
 
-def is_own(what: object, arguments: object, params: object) -> bool:
-    """True for a kernel that is given as code with arguments, rather than declared."""
-    if isinstance(what, Problem | Kernel | Operation):
-        return False
-    if isinstance(what, str | Path) and not is_cuda(what):
-        return arguments is not None and params is not None
-    return arguments is not None or params is not None or isinstance(what, str) or callable(what)
+def is_own(what: object) -> bool:
+    """True for a kernel that is given as code, rather than declared."""
+    return callable(what) or (isinstance(what, str | Path) and is_cuda(what))
 
 
 def _problem(operation: Operation, options: Mapping[str, Any]) -> Problem:
@@ -128,21 +120,17 @@ def _file_of(what: Kernel | Operation) -> Path:
     files = []
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "")
-        values = list(vars(module).values()) if file.suffix == ".py" else ()
-        if any(what is value or (type(value) in (tuple, list) and _has(value, what)) for value in values):
+        values = list(vars(module).values()) if file.suffix == ".py" else []
+        several = [value for value in values if type(value) in (tuple, list)]
+        if any(what is value for value in itertools.chain(values, *several)):
             beside = isinstance(what, Kernel) and not (file.parent / what.source.file).is_file()
             files.append((beside, module.__name__ == "__main__", file.resolve()))
     if not files:
-        kind = type(what).__name__.lower()
         raise DeclarationError(
-            f"workers load a {kind} from the file that declares it, and no module with a file has "
-            f"{what.name!r}; write it to a file, e.g. {what.name}.py, import it from there, or give its path"
+            f"workers load a declaration from its file, and no module with a file has {what.name!r}; write it "
+            f"to a file, e.g. {what.name}.py, import it from there, or give its path"
         )
     return min(files)[-1]
-
-
-def _has(values: Iterable[object], what: object) -> bool:
-    return any(what is value for value in values)
 
 
 class ProblemOptions(TypedDict, total=False):
@@ -256,7 +244,8 @@ def tune(
     """
     if not isinstance(name, str):  # tune(function, [x, y, n], params): a function has its own name
         name, arguments, params = "", name, arguments if params is None else params
-    _check_options(what, name, arguments, params, options)
+    given = {"name": name or None, "arguments": arguments, "params": params}
+    _check_options(what, {key: value for key, value in given.items() if value is not None} | options)
     catalogue, problem = resolved(what, name, arguments, params, **options)
     kernels = catalogue.of(problem.operation.name)
     if isinstance(what, Kernel):
@@ -269,27 +258,23 @@ def tune(
     return run_shown(study, options.get("progress", True))
 
 
-def _check_options(what: object, name: str, arguments: object, params: object, options: Options) -> None:
+def _check_options(what: object, options: Mapping[str, Any]) -> None:
     """Refuses options that do not go with what is tuned.
 
     Raises:
         UnknownName: There is no such option.
         InputError: One goes with something else.
     """
-    refuse_unknown(options, Options.__annotations__)
-    own = is_own(what, arguments, params)
-    others: Any = ProblemOptions if own else OwnOptions
-    wrong = [option for option in others.__annotations__ if option in options]
-    if not own:
-        given = (("arguments", arguments), ("params", params), ("name", name or None))
-        wrong += [option for option, value in given if value is not None]
-    if wrong:
-        goes = (
-            "a declared operation; shapes= says which size an extent is"
-            if own
-            else "a kernel of your own, given as CUDA text or as a function, with arguments and params"
-        )
-        raise InputError(f"{wrong[0]} goes with {goes}; leave it out")
+    arguments = ("name", "arguments", "params")
+    refuse_unknown(options, [*arguments, *Options.__annotations__])
+    if is_own(what):
+        others, goes = [*ProblemOptions.__annotations__], "a declared operation; shapes= has a kernel's extents"
+    else:
+        others = [*arguments, *OwnOptions.__annotations__]
+        goes = "a kernel of your own, given as CUDA text or as a function"
+    for option in others:
+        if option in options:
+            raise InputError(f"{option} goes with {goes}; leave it out")
 
 
 def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "option") -> None:
@@ -317,9 +302,9 @@ def _default_device(targets: Collection[str], arguments: object) -> str:
     kinds = [kind_of(target) for target in targets]
     if all(kind.is_host for kind in kinds):
         return kinds[0].first if arguments is not None else usual or kinds[0].first
-    if arguments is None:
+    if arguments is None or (usual and not gpus()):
         return usual
-    if not gpus() and not usual:
+    if not gpus():
         raise DeviceTrouble(
             "CUDA text needs an NVIDIA GPU and its driver, found none (see `tuner doctor`); for a CPU write "
             "a function that Numba compiles"
@@ -344,16 +329,10 @@ def run(asked: Asked, report: Callable[[Progress], None], warn: Callable[[str], 
     """
     request = asked.request
     with Store.open(asked.db) as store:
-        warn_of_clocks(store, warn)
+        if ahead := retracting.ahead(store):  # before its champions meet others
+            warn(f"{ahead}; {retracting.AHEAD_REMEDY}")
         with occupied(asked.db, request.found, f"tune {request.problem}"):
             return run_study(request, store, report)
-
-
-def warn_of_clocks(store: Store, warn: Callable[[str], None]) -> None:
-    """Warns of records dated in the future before their champions meet others."""
-    ahead = retracting.ahead(store)
-    if ahead is not None:
-        warn(f"{ahead}; {retracting.AHEAD_REMEDY}")
 
 
 def run_shown(study: Asked, progress: bool | Callable[[Progress], None]) -> Tuned:

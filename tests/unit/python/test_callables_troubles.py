@@ -32,13 +32,11 @@ FIXED.flags.writeable = False
     [
         (tuner.matmul, (A, B), None, ValueError, r"core dimensions .* got \(3, 4\) and \(5, 6\)"),
         (tuner.matmul, (A, 2.0), None, ValueError, r"got \(3, 4\) and \(\)"),
-        (tuner.matmul, (normal(2, 3, 4), normal(3, 4, 5)), None, ValueError, "broadcast"),
         (tuner.gemv, (A, X), None, ValueError, r"\(m, n\) and \(n,\), .* got"),
         (tuner.gemv, (A, A.T), None, ValueError, r"got \(3, 4\) and \(4, 3\)"),
         (tuner.matmul, (A, A.T), B, ValueError, r"shape of the result, \(3, 3\)"),
         (tuner.transpose, (A,), A, ValueError, r"shape of the result, \(4, 3\)"),
         (tuner.matmul, (A, A.T), FIXED, ValueError, "read-only"),
-        (tuner.matmul, (A, A.T), [[0.0] * 3] * 3, TypeError, "out is an array"),
         (tuner.matmul, (A, "b"), None, TypeError, "b is an array.*got str"),
         (tuner.transpose, (None,), None, TypeError, "a is an array.*got NoneType"),
         (tuner.matmul, (A, A.T), np.empty((3, 3), np.int32), TypeError, "cannot cast|Cannot cast"),
@@ -93,17 +91,14 @@ def test_a_problem_is_looked_up_once_until_caches_are_cleared(monkeypatch: pytes
     assert len(asked) == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish" * 1000])
-def test_a_broken_database_is_said_once_and_left_out(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "studies.db").write_bytes(content)
+def test_a_broken_database_is_said_once_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "studies.db").write_bytes(b"rubbish" * 1000)
     a, b = normal(4, 6), normal(6, 5)
-    if content:
-        with pytest.warns(tuner.python.CallableWarning, match="are left out"):
-            close(tuner.matmul(a, b), a @ b)
+    with pytest.warns(tuner.python.CallableWarning, match="are left out"):
+        close(tuner.matmul(a, b), a @ b)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         close(tuner.matmul(a[:3], b), a[:3] @ b)
-        close(tuner.matmul(a, b), a @ b)
 
 
 def test_a_forked_process_opens_the_database_itself(ran: list[str]) -> None:

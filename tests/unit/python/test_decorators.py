@@ -123,7 +123,7 @@ def test_at_the_second_call_nothing_is_declared_asked_or_locked(
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
     x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
     tuned(x, out, alpha[0], 1)
-    for name in ("KernelCode.problem", "answer", "check", "ConfigRunner.__init__"):
+    for name in ("KernelCode.problem", "answer", "views_of", "ConfigRunner.__init__"):
         monkeypatch.setattr(f"tuner.python.decorators.{name}", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(tuned, "_lock", None)
     tuned(x, out, alpha[1], step=2)

@@ -65,7 +65,7 @@ def test_the_library_is_told_with_the_reason() -> None:
     half = np.ones((4, 4), np.float16)
     told = tuner.explain(half, half)
     assert (told.use, told.problem) == ("NumPy", "")
-    assert "float32 and float64" in told.why
+    assert "no kernel computes gemm 4 x 4 x 4 float16 nn on cpu" in told.why
     assert "runs     NumPy" in str(told)
 
 
@@ -90,9 +90,9 @@ def test_a_kernel_must_have_won_in_every_regime_that_was_measured(speedup: float
 
 def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_it() -> None:
     crowned("gemm", SHAPE, config={"BLOCK": 32}, speedup=3.0)
+    needed = "1.25 x is needed at 3 problems with all dims within 4 x"
     one = tuner.explain(*arrays(m=41))
-    assert (one.match, one.use) == ("predicted", "NumPy")
-    assert "1.25 x is needed at 3 problems with all dims within 4 x" in one.why
+    assert (one.match, one.use, needed in one.why) == ("predicted", "NumPy", True)
     for size in (20, 80):
         crowned("gemm", SHAPE | {"m": size}, config={"BLOCK": 32}, speedup=3.0)
     tuner.clear_caches()
@@ -100,18 +100,7 @@ def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_
     assert (three.match, three.use) == ("predicted", "kernel")
     assert "was the best at gemm 40 x 30 x 20" in three.why
     far = tuner.explain(*arrays(m=400))
-    assert (far.match, far.use) == ("predicted", "NumPy")
-    assert "1.25 x is needed at 3 problems with all dims within 4 x" in far.why
-
-
-@pytest.mark.parametrize("saved_s", [1.0, 1e-9])
-def test_copies_are_told_whether_they_pay_or_not(saved_s: float) -> None:
-    crowned("gemm", SHAPE, time_s=saved_s, library_s=2 * saved_s)
-    a, b = np.ones((40, 50), np.float32)[:, :20], np.ones((20, 30), np.float32)
-    told = tuner.explain(a, b)
-    assert told.copies == ("a copy of a (strides (200, 4) leave gaps, kernels take dense arrays)",)
-    assert told.use == ("kernel" if saved_s == 1.0 else "NumPy")
-    assert ("cost more than the kernel saves" in told.why) == (told.use == "NumPy")
+    assert (far.match, far.use, needed in far.why) == ("predicted", "NumPy", True)
 
 
 def test_it_is_plain_data_and_nothing_is_run_or_compiled(ran: list[str]) -> None:
@@ -127,12 +116,11 @@ def test_it_is_plain_data_and_nothing_is_run_or_compiled(ran: list[str]) -> None
 @pytest.mark.parametrize(
     ("call", "named", "kind", "words"),
     [
-        ((), {}, ValueError, "give the arrays"),
+        ((), {}, ValueError, "takes 2 arrays .*, got 0; give the arrays"),
         (("mathmul",), SHAPE, UnknownName, "did you mean matmul"),
         (("gemm",), {"m": 1, "n": 2}, InputError, "k missing"),
         ((), SHAPE, ValueError, "name it"),
-        (("matmul",), {"shapes": [(2, 3)]}, ValueError, "takes 2 arrays"),
-        (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimension"),
+        (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimensions"),
         (("gemm",), {**SHAPE, "device": "NVIDIA H900"}, TunerError, "H900"),
     ],
 )

@@ -99,9 +99,9 @@ def test_a_factor_of_one_is_no_part() -> None:
 def test_batches_and_doubles_are_the_librarys(kernels: list[str]) -> None:
     a = np.stack([A, 2 * A])
     np.testing.assert_allclose(tuner.matmul(a, B, bias=BIAS), a @ B + BIAS, rtol=1e-5, atol=1e-6)
-    got = tuner.matmul(A.astype("d"), B.astype("d"), bias=BIAS, activation="gelu-tanh")
     x = A.astype("d") @ B.astype("d") + BIAS
     tanh = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    got = tuner.matmul(A.astype("d"), B.astype("d"), bias=BIAS, activation="gelu-tanh")
     np.testing.assert_allclose(got, 0.5 * x * (1 + tanh), rtol=1e-12, atol=1e-12)
     assert kernels == []
 
@@ -112,9 +112,7 @@ WRONG = [
     ({"beta": 1.0}, ValueError, "beta multiplies c, got beta=1.0 without c"),
     ({"residual": B}, ValueError, r"residual has the shape of the result, \(12, 7\), got \(5, 7\)"),
     ({"scale": 2}, TypeError, "beside a, b, out and precision it takes bias, .* got scale"),
-    ({"bias": BIAS, "precision": "double"}, UnknownName, "unknown precision 'double'"),
     ({"bias": BIAS.astype("d"), "precision": "emulated"}, InputError, "'emulated' is for float32, got float64"),
-    ({"c": [[1.0]]}, TypeError, "c is an array of NumPy"),
     ({"bias": BIAS.astype("i8")}, TypeError, "an epilogue is for floating-point numbers, got int64"),
 ]
 

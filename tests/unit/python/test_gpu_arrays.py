@@ -56,13 +56,10 @@ def test_every_layout_is_a_problem_of_its_own_and_nothing_is_copied(layout: str,
     close(got, a @ b)
     assert gpu.runs == [f"gemm 7 x 6 x 5 float32 {layout}"]
     assert tuner.explain(kind(a), kind(b)).copies == ()
-    # A column-major result is written as it lies, as the transposed product.
-    champion_of("gemm", {"nn": "tt", "tt": "nn"}[layout], m=6, n=7, k=5)
-    for memory in (aligned((7, 6), np.float32), aligned((6, 7), np.float32).T):
-        out = kind(memory)
-        assert tuner.matmul(kind(a), kind(b), out=out) is out
-        close(out, a @ b)
-    assert (len(gpu.runs), gpu.library) == (3, [])
+    out = kind(aligned((7, 6), np.float32))
+    assert tuner.matmul(kind(a), kind(b), out=out) is out
+    close(out, a @ b)
+    assert (len(gpu.runs), gpu.library) == (2, [])
 
 
 def test_it_runs_on_the_arrays_device_and_on_their_librarys_stream(gpu: Log) -> None:
@@ -76,28 +73,21 @@ def test_it_runs_on_the_arrays_device_and_on_their_librarys_stream(gpu: Log) -> 
     assert gpu.streams == [77]
 
 
-def test_gradients_and_host_tensors_stay_with_pytorch(gpu: Log) -> None:
-    champion_of("gemm", "nn", m=4, n=4, k=4)
-    host = on_gpu(normal(4, 4))
-    tuner.matmul(TorchTensor(host), TorchTensor(host))
-    for a in (TorchTensor(host, requires_grad=True), TorchTensor(host, device="cpu")):
-        close(tuner.matmul(a, a), host @ host)
-    assert gpu.library == ["torch.matmul"] * 2
-    assert len(gpu.runs) == 1
-
-
-def test_a_tensor_without_strides_stays_with_pytorch(gpu: Log) -> None:
+def test_gradients_and_what_lies_on_the_host_or_has_no_strides_stay_with_pytorch(gpu: Log) -> None:
     class Sparse(TorchTensor):
         layout = "sparse"
 
         def stride(self) -> tuple[int, ...]:
             raise RuntimeError("sparse tensors do not have strides")
 
-    vars(sys.modules["torch"]).update(strided="strided", Tensor=Sparse)
-    a = Sparse(on_gpu(normal(4, 4)))
-    for _ in range(2):
-        close(tuner.matmul(a, a), a.host @ a.host)
-    assert (gpu.runs, gpu.library) == ([], ["torch.matmul"] * 2)
+    champion_of("gemm", "nn", m=4, n=4, k=4)
+    host = on_gpu(normal(4, 4))
+    tuner.matmul(TorchTensor(host), TorchTensor(host))
+    for a in (TorchTensor(host, requires_grad=True), TorchTensor(host, device="cpu"), Sparse(host)):
+        vars(sys.modules["torch"]).update(strided="strided", Tensor=type(a))
+        close(tuner.matmul(a, a), host @ host)
+    assert gpu.library == ["torch.matmul"] * 3
+    assert len(gpu.runs) == 1
 
 
 def test_an_unknown_library_shares_its_memory_and_gets_its_own_kind_back(gpu: Log) -> None:
@@ -119,8 +109,6 @@ def test_libraries_and_devices_do_not_mix() -> None:
         tuner.matmul(host, host, out=normal(4, 4))
     with pytest.raises(ValueError, match="one device, got cuda:0 and cuda:1"):
         tuner.matmul(host, other)
-    with pytest.raises(ValueError, match="core dimensions"):
-        tuner.matmul(host, host[:3])
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(CupyArray, "float16"), (TorchTensor, "bfloat16")])

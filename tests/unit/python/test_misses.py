@@ -117,10 +117,11 @@ def test_a_policy_holds_for_its_block_and_thread_or_the_process_for_prepared_cal
 
 def test_the_environment_says_what_holds_and_mistakes_are_told() -> None:
     program = (
-        "import numpy as n, tuner as t; a = n.ones((4, 4), 'f'); t.matmul(a, a); e = t.explain(a, a);"
-        "print(e.use, e.problem, t.explain(a, a, precision='ieee').problem)"
+        "import numpy as n, tuner as t; a = n.ones((4, 4), 'f'); t.matmul(a, a);"
+        "dims = dict(m=8, n=8, k=8, device='NVIDIA H200'); print(t.explain(a, a, precision='ieee').use,"
+        "t.explain('gemm', **dims).problem, t.explain('gemm', **dims, precision='ieee').problem)"
     )
-    for name, said in (("library", "NumPy gemm 4 x 4 x 4 float32 nn emulated gemm 4 x 4 x 4 float32 nn\n"),
+    for name, said in (("library", "NumPy gemm 8 x 8 x 8 float32 nn emulated gemm 8 x 8 x 8 float32 nn\n"),
                        ("best", "policy in TUNER_ON_MISS 'best'")):  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fixtures.callable_records import crowned
 
-from tuner.python.decisions import LOOK_EVERY_S, Rereading
+from tuner.python.decisions import Rereading
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study import crowns
@@ -45,15 +45,3 @@ def test_what_was_prepared_is_forgotten_after_a_rollback_of_a_database_that_was_
         time.sleep(0.02)
     looking.look()
     assert len(forgotten) == 1
-    assert LOOK_EVERY_S < 60
-
-
-def test_a_database_that_cannot_be_read_is_left_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten: list[None] = []
-    looking = Rereading()
-    looking.forget = lambda: forgotten.append(None)
-    looking.begin()
-    monkeypatch.setenv("TUNER_DB", "postgresql://nobody@127.0.0.1:1/none")
-    looking.begin()
-    looking.look()
-    assert not forgotten
