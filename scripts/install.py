@@ -29,6 +29,11 @@ CUDA_ERROR_NO_DEVICE = 100
 PIP = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-compile"]
 #: What the tests of tuner.torch run with.
 TORCH = "torch==2.13.0"
+#: Debian's packages whose programs tests run, and names of those.
+PROGRAMS = {
+    "chromium": ("chromium", "chromium-browser", "google-chrome"), "postgresql": ("initdb", "pg_lsclusters"),
+    "systemd": ("systemd-analyze",),
+}  # fmt: skip
 #: pip settings of the user that would send packages elsewhere than into .venv.
 DIVERTING = frozenset(
     ["PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_REQUIRE_VIRTUALENV", "PYTHONHOME", "PYTHONPATH"]
@@ -143,21 +148,23 @@ def install(group: str, lock: int) -> None:
     )
 
 
-def browser() -> None:
-    """Installs Debian's Chromium for the tests of pages, where none is found and this user may install it."""
-    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+def programs() -> None:
+    """Installs Debian's packages whose programs tests run, where they are missing and this user may."""
+    missing = [package for package, names in PROGRAMS.items() if not any(map(shutil.which, names))]
+    if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        say("no Chromium is found, and only the superuser of Debian may install it: pages are not tested")
+        say(f"the superuser of Debian may install {' '.join(missing)}: what needs them is not tested")
         return
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+    # At run level 1 a package starts no server of its own.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
         done = subprocess.run(
             ["apt-get", *command], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         if done.returncode:
-            say(f"Chromium could not be installed: {done.stderr.strip().splitlines()[-1:]}")
+            say(f"{' '.join(missing)} could not be installed: {done.stderr.strip().splitlines()[-1:]}")
             return
 
 
@@ -185,7 +192,7 @@ def main(group: str, fingerprint: str) -> int:
             say("another installation is under way here; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete(group, fingerprint):
-            beside = threading.Thread(target=browser)
+            beside = threading.Thread(target=programs)
             if group == "test":
                 beside.start()
             install(group, lock.fileno())
