@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.callable_records import empty_database, own_records
 from fixtures.fake_gpu import H200
 
 import tuner
@@ -65,17 +65,6 @@ def test_calls_without_an_exact_answer_are_counted_and_added_up(counts: Demand) 
     assert only.saves_s > 0
 
 
-def test_every_function_counts_and_what_is_tuned_does_not(counts: Demand) -> None:
-    crowned("gemm", {"m": 12, "n": 7, "k": 5}, layout="nn")
-    a, b = operands()
-    tuner.matmul(a, b)
-    tuner.gemv(a, np.ones(5, np.float32))
-    tuner.transpose(a)
-    tuner.matmul(a.astype(np.float16), b.astype(np.float16))  # no problem for a kernel
-    counts.flush()
-    assert sorted(each.problem.operation for each in stored()) == ["gemv", "transpose"]
-
-
 def test_questions_to_best_are_counted_once_each(counts: Demand) -> None:
     for _ in range(3):
         tuner.best("gemm 640 640 640 float32 nt", "cpu")
@@ -116,24 +105,6 @@ def test_the_end_of_a_process_writes_what_it_counted() -> None:
     program = "import numpy, tuner\ntuner.transpose(numpy.ones((9, 3), 'float32'))"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
     assert [(each.problem.operation, each.calls) for each in stored()] == [("transpose", 1)]
-
-
-def test_a_forked_child_counts_its_own_calls_alone(counts: Demand) -> None:
-    a, b = operands()
-    tuner.matmul(a, b)
-    child = os.fork()
-    if child == 0:
-        try:
-            counts.begin_anew()
-            tuner.matmul(a, b)
-            tuner.matmul(a, b)
-            os._exit(0 if counts.flush() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [each.calls for each in stored()] == [2]
-    counts.flush()
-    assert [each.calls for each in stored()] == [3]
 
 
 def test_seconds_to_be_saved_are_the_expected_loss_of_the_answers_time() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from fixtures.lookup_records import BOARD, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
 
 from tuner.lookup import best
@@ -16,12 +13,6 @@ from tuner.store import Store
 
 PLAIN = gemm(1024, 512, 256)
 FINISHED = replace(PLAIN, epilogue="bias-col+gelu")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
 
 
 def final(problem: ProblemKey, kernel: str = "naive", time_s: float = 1e-3) -> object:

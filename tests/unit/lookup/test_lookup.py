@@ -1,7 +1,6 @@
 """Which kernel and config to use, as told from a store."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, libr
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
-from tuner.results.measurement import KINDS_OF_INPUTS, Comparison, Measurement, Outcome
-from tuner.results.record import Champion, Pair, ProblemKey, Role, new_id
+from tuner.results.measurement import KINDS_OF_INPUTS, Measurement, Outcome
+from tuner.results.record import ProblemKey, Role, new_id
 from tuner.results.verdict import Act, Crown
 from tuner.store import Store
 
@@ -22,12 +21,6 @@ CONTRACT = [
     "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
     "measured_at",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
 
 
 def test_the_answer_is_the_json_that_scripts_rely_on(store: Store) -> None:
@@ -46,22 +39,6 @@ def test_the_answer_is_the_json_that_scripts_rely_on(store: Store) -> None:
     }  # fmt: skip
     assert told["measured_at"] == best.measured_at
     assert (told["provisional"], told["stale"], told["pairs"]) == (False, False, [])
-
-
-def test_the_verdicts_of_the_finals_and_the_librarys_threads_are_told(store: Store) -> None:
-    problem = gemm(64, 64, 64)
-    best, numpy = record(problem, role=Role.FINAL), library(problem)
-    numpy = replace(numpy, measurement=replace(numpy.measurement, circumstances={"threads": 2.0}))
-    pair = Pair("naive BLOCK=16", "cuBLAS, 2 threads", 1e-3, Comparison(0.5, 0.4, 0.6, "slower"))
-    store.crown(Champion(best, numpy, 0.5, "first", {}, (pair,)))
-    told = answer(store, problem, BOARD).to_json()
-    assert told["baseline"]["threads"] == 2
-    assert told["pairs"] == [
-        {
-            "one": "naive BLOCK=16", "other": "cuBLAS, 2 threads", "time_s": 1e-3, "ratio": 0.5, "low": 0.4,
-            "high": 0.6, "verdict": "slower",
-        }
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -145,11 +122,6 @@ def test_a_device_is_asked_for_by_name(store: Store) -> None:
         UnknownName, match=r"unknown device 'NVIDIA H100'; did you mean NVIDIA H200\? Known: AMD"
     ):
         answer(store, gemm(64, 64, 64), "NVIDIA H100")
-
-
-def test_an_empty_store_knows_no_device_by_name(store: Store) -> None:
-    with pytest.raises(NothingFound, match=r"nothing is tuned yet.*run `tuner tune`"):
-        answer(store, gemm(64, 64, 64), "NVIDIA H200")
 
 
 def test_a_part_of_a_name_will_do_where_it_is_of_one_device(store: Store) -> None:

@@ -29,12 +29,6 @@ SMALL, LARGE = tiled(8), tiled(32)
 BUILTIN = builtin()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
-
-
 def tuned(
     store: Store, problem: ProblemKey, times: dict[int, float], speedup: float = 2.0, **more: Any
 ) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 from fixtures.records import record, square
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.results.measurement import CORE_TYPE, EARLIER, NOISE, SEARCH, TAKEN, doubts
 from tuner.results.record import Record, Role
 from tuner.results.verdict import contradictions
-
-TIMES = st.floats(1e-9, 1e3)
 
 
 def library(
@@ -62,13 +58,3 @@ def test_other_numbers_of_threads_and_other_libraries_are_not_compared() -> None
 )
 def test_noise_and_taken_cores_are_doubts(seen: dict[str, float], reasons: tuple[str, ...]) -> None:
     assert doubts(seen) == reasons
-
-
-NEAR = st.tuples(st.floats(0.51, 1.99), st.sampled_from(["now", "before"]), st.sampled_from(["Haswell", "Zen"]))
-
-
-@given(TIMES, st.lists(NEAR))
-def test_times_within_the_factor_are_never_a_doubt(time_s: float, others: list[tuple[float, str, str]]) -> None:
-    final = library(time_s)
-    near = [library(time_s * factor, core, "2", session) for factor, session, core in others]
-    assert doubts(contradictions(final, near)) == ()

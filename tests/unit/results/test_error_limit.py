@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, rule, stored, study, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.cli.main import run
 from tuner.declare import catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
+from tuner.lookup import Answer
 from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.objectives import LEAST_ELEMENTS, ErrorLimit, judged, read_error_limit, told
 from tuner.results.record import Role
@@ -128,6 +126,9 @@ def test_a_study_crowns_the_fastest_within_the_limit(tmp_path: Path, board: str)
         assert kept.circumstances["error_limit"] == 1.5
         assert kept.circumstances["library_rms_rel"] == pytest.approx(1e-7, rel=0.1)
     assert result.champion.record.study.endswith(", error limit 1.5")
+    limit = Answer(result.champion).to_json()["error_limit"]
+    assert (limit["factor"], limit["says_nothing"]) == (1.5, "")
+    assert limit["ratio"] == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path: Path, board: str) -> None:
@@ -146,35 +147,3 @@ def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path:
     assert (dict(limited.champion.record.config), limited.champion.verdict) == (EXACT, "first")
     assert limited.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
     assert "the limit is 1.5 times" in limited.progress.reasons["INACCURATE"]
-
-
-# --- the command line ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tune(here: Path, board: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs `tuner tune` on the toy's board: exit code, stdout, stderr."""
-
-    def called(*arguments: str, device: str = board) -> tuple[int, str, str]:
-        capsys.readouterr()
-        asked = ("tune", str(TOY), "1000", "--sampler", "random", "--trials", str(LEGAL), "--quiet")
-        code = run([*asked, "--device", device, *arguments])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
-
-
-def test_tune_tells_the_limit_as_a_table_and_as_json(tune: Callable[..., tuple[int, str, str]]) -> None:
-    code, out, err = tune("--error-limit", "1.5")
-    assert code == 0, err
-    shown = " ".join(out.split())
-    assert re.search(r"error limit │ \S+ x the library's, rms \S+; at most 1.5 x", shown)
-    assert "INACCURATE │ 1 │ rms error" in shown
-    answer = json.loads(tune("--error-limit", "1.5", "--json")[1])
-    assert answer["config"] == EXACT
-    limit = answer["error_limit"]
-    assert (limit["factor"], limit["says_nothing"]) == (1.5, "")
-    assert limit["ratio"] == pytest.approx(1.0, abs=0.1)
-    assert limit["ratio"] == answer["error"]["rms_rel"] / limit["library_rms_rel"]
-    assert json.loads(tune("--json")[1])["error_limit"] is None

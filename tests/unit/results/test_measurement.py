@@ -16,9 +16,7 @@ File "kernel.py", line 10:
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("", ""),
         ("MemoryError: ", "MemoryError"),
-        ("wrote outside of out", "wrote outside of out"),
         ("\n error: identifier undefined\nmore", "error: identifier undefined"),
         (NUMBA, "TypingError: Unknown attribute 'foo' of type float32"),
         (NUMBA.splitlines()[0], NUMBA.splitlines()[0]),

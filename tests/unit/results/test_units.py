@@ -50,14 +50,3 @@ def test_times_and_energies_have_a_unit_that_suits() -> None:
 )  # fmt: skip
 def test_where_rounds_disagree_their_interval_is_told(ratio: float, low: float, high: float, told: str) -> None:
     assert beside(ratio, low, high, "NumPy") == told
-
-
-def test_a_ratio_is_told_with_what_the_times_beside_it_say() -> None:
-    answer = {
-        "kernel": "a", "config": {}, "device": {"name": "a device"}, "time_s": 1.0, "noise": 0.0,
-        "regime": "cold", "tflops": 1.0, "gbps": 1.0, "error": None, "speedup": 1.436,
-        "baseline": {"name": "NumPy", "time_s": 1.36, "version": "2"},
-        "pairs": [{"ratio": 1.436, "low": 1.41, "high": 1.44}], "provisional_reasons": [], "busy": [],
-        "trials": {"total": 1, "measured": 1, "failed": 0}, "measured_at": "2026", "record_id": "",
-    }  # fmt: skip
-    assert dict(answer_rows(answer))["speed-up"] == "1.360 to 1.440 x NumPy"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.declare.kernel import Kernel, Source
-from tuner.declare.space import Config, choice
+from tuner.declare.space import Config
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.verdict import FINALIST_WITHIN, FINALISTS, judge, pairs_of, shortlist, threads_of
+from tuner.results.verdict import FINALIST_WITHIN, FINALISTS, judge, pairs_of, shortlist
 
 ROUNDS = 10
 FAILED = Measurement(Outcome.CRASHED, "killed")
@@ -88,14 +85,3 @@ def test_every_two_that_have_times_are_compared_the_winner_first() -> None:
         ("best", "library", 0.5, "slower"),
         ("near", "library", 0.5, "slower"),
     ]
-
-
-def test_threads_are_those_of_the_parameter_that_a_kernel_declares() -> None:
-    parameters = choice("CREW", 1, 2, 8), choice("THREADS", 3)
-    kernels = {
-        "crews": Kernel("toy", "crews", "cpu", Source(Path("a.py")), parameters=parameters, threads="CREW"),
-        "silent": Kernel("toy", "silent", "cpu", Source(Path("a.py")), parameters=parameters),
-    }
-    finalists = [(name, {"CREW": crew, "THREADS": 3}) for name in kernels for crew in (8, 1, 8)]
-    assert threads_of(finalists, kernels) == (1, 8)
-    assert threads_of(finalists[3:], kernels) == ()

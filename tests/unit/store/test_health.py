@@ -1,6 +1,5 @@
 """Damage is found; with the second copy nothing acknowledged is lost; no command ends in a traceback."""
 
-import random
 import shutil
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from tuner.store.lines import ledger_file, packed, readable, unpacked
 ROOT = Path(tuner.__file__).parent.parent
 PAGE_BYTES = 4096
 #: Random damages tried here; `scripts/bench/damages` tries any number.
-SEEDS = 20
+SEEDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +66,8 @@ def truncated(data: bytearray) -> None:
     del data[len(data) * 19 // 20 :]
 
 
-def flipped_bits(data: bytearray) -> None:
-    chance = random.Random(0)
-    for _ in range(60):
-        data[chance.randrange(PAGE_BYTES, len(data))] ^= 1 << chance.randrange(8)
-
-
 def first_page_gone(data: bytearray) -> None:
     data[:PAGE_BYTES] = bytes(PAGE_BYTES)
-
-
-def pages_overwritten(data: bytearray) -> None:
-    """Four pages from one on that has records."""
-    start = data.index(b'{"BM":64,"VECTOR":4}') // PAGE_BYTES * PAGE_BYTES
-    data[start : start + 4 * PAGE_BYTES] = random.Random(0).randbytes(4 * PAGE_BYTES)
 
 
 def one_letter_changed(data: bytearray) -> None:
@@ -91,7 +78,7 @@ def one_letter_changed(data: bytearray) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [truncated, flipped_bits, first_page_gone, pages_overwritten, one_letter_changed],
+    [truncated, first_page_gone, one_letter_changed],
 )
 def test_damage_is_found_and_the_second_copy_makes_it_good(
     path: Path, whole: set[str], harm: Callable[[bytearray], None]
@@ -107,7 +94,7 @@ def test_damage_is_found_and_the_second_copy_makes_it_good(
     assert path.read_bytes() == bytes(data), "the damaged file is left as it is"
 
 
-@pytest.mark.parametrize("harm", [truncated, flipped_bits, first_page_gone, pages_overwritten])
+@pytest.mark.parametrize("harm", [truncated, first_page_gone])
 def test_without_a_second_copy_what_was_not_hit_is_rescued(
     path: Path, whole: set[str], harm: Callable[[bytearray], None]
 ) -> None:
@@ -129,11 +116,6 @@ def test_a_changed_bit_in_what_is_stored_is_noticed() -> None:
             unpacked(bytes(harmed))
 
 
-def test_a_row_of_before_there_was_a_sum_is_read() -> None:
-    stored = full_record()
-    assert unpacked(packed(stored)[:-4]) == stored
-
-
 def test_a_sound_database_is_sound(path: Path, whole: set[str]) -> None:
     found = health.check(f"sqlite:///{path}")
     assert found.sound
@@ -147,18 +129,6 @@ def test_a_database_that_is_gone_is_in_its_second_copy(path: Path, whole: set[st
     path.unlink()
     found = health.check(f"sqlite:///{path}")
     assert (found.records, found.only_copied, found.sound) == (0, len(whole), False)
-    assert rescued(path) == whole
-
-
-def test_a_damaged_second_copy_costs_its_own_lines(path: Path, whole: set[str]) -> None:
-    data = bytearray(ledger_file(path).read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    del data[-5:]
-    ledger_file(path).write_bytes(data)
-    found = health.check(f"sqlite:///{path}")
-    assert found.sound, "the database itself is"
-    assert found.copy_damaged == 2
-    assert 2 <= found.only_stored <= 21
     assert rescued(path) == whole
 
 
@@ -191,7 +161,7 @@ def test_all_that_either_copy_holds_is_rescued(made: Path, whole: set[str], tmp_
         assert got == whole, "one of the copies is whole"
 
 
-@pytest.mark.parametrize("seed", range(0, SEEDS, 3))
+@pytest.mark.parametrize("seed", range(0, SEEDS, 4))
 def test_no_damage_makes_a_traceback(made: Path, tmp_path: Path, seed: int) -> None:
     path = copied(made, tmp_path)
     damage.hurt(path, seed)
@@ -217,30 +187,21 @@ def test_a_rescue_needs_a_database_and_overwrites_nothing(path: Path, tmp_path: 
 
 # ---- writers that are stopped
 
-#: Files cannot grow beyond a size, as on a disk that is full.
-LIMITED = """
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-"""
 
-
-def writer(url: str, limit: str = "") -> subprocess.Popen[str]:
+def writer(url: str) -> subprocess.Popen[str]:
     """A process that adds records one by one and prints each id once it is stored."""
     script = f"""
-import sys, resource, signal
+import sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from fixtures.records import full_record
 from tuner.store import Store
 store = Store.open({url!r})
-{limit}
 while True:
     one = full_record()
     store.add(one)
     print(one.id, flush=True)
 """
-    return subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def ids(url: str) -> set[str]:
@@ -248,16 +209,12 @@ def ids(url: str) -> set[str]:
         return {stored.id for stored in store.records()}
 
 
-@pytest.mark.parametrize("full_disk", [False, True])
-def test_a_writer_that_is_stopped_loses_the_trial_in_flight_at_most(tmp_path: Path, full_disk: bool) -> None:
+def test_a_writer_that_is_killed_loses_the_trial_in_flight_at_most(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/studies.db"
-    with writer(url, LIMITED if full_disk else "") as process:
-        stored = [process.stdout.readline().strip() for _ in range(6 if full_disk else 30)]
-        if not full_disk:
-            process.send_signal(signal.SIGKILL)
-        rest, complaint = process.communicate()
-    stored += rest.split()
-    assert ("StoreTrouble: cannot use the database" in complaint) == full_disk
+    with writer(url) as process:
+        stored = [process.stdout.readline().strip() for _ in range(30)]
+        process.send_signal(signal.SIGKILL)
+        stored += process.communicate()[0].split()
     found = health.check(url)
     assert (found.complaints, found.damaged) == ((), 0)
     assert found.records - len(stored) in (0, 1)

@@ -14,16 +14,10 @@ from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
-from tuner.store.published import champions, devices, entries
+from tuner.store.published import champions, entries
 from tuner.store.publishing import publish
 
 ROOT = Path(tuner.__file__).parent.parent
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
 
 
 def final(size: int, *samples_s: float, **more: object) -> Record:
@@ -105,21 +99,6 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
     assert all(ids[each.id] == each.measured_at for each in found.runners_up)
 
 
-def test_a_runner_up_of_the_first_form_is_read(store: Store, tmp_path: Path) -> None:
-    store.add(record(square(64), 1.2, config={"BM": 2}, measurement=full_record().measurement))
-    store.crown(champion(final(64, 1.0, config={"BM": 1})))
-    (path,) = publish(store, tmp_path)
-    (found,) = entries("gemm", tmp_path)[0].runners_up
-    assert found.measurement.error == full_record().measurement.error
-    written = json.loads(path.read_text())
-    for name in ("record_id", "measured_at", "error", "circumstances"):
-        written["entries"][0]["runners_up"][0].pop(name, None)
-    path.write_text(json.dumps(written | {"format": 1}))
-    (older,) = entries("gemm", tmp_path)[0].runners_up
-    assert (older.kernel, older.config, older.id, older.measurement.error) == ("tiled", {"BM": 2}, "", None)
-    assert older.measurement.time_s == found.measurement.time_s
-
-
 def test_a_file_is_text_for_review(store: Store, tmp_path: Path) -> None:
     """One config a line, and the same records make the same bytes."""
     for size in (128, 64):
@@ -169,20 +148,6 @@ def test_devices_operations_and_own_kernels(store: Store, tmp_path: Path) -> Non
     assert publish(store, tmp_path, regime="hot") == []
     assert [each.record.device.name for each in champions("gemm", tmp_path)] == [CPU.name, BOARD.name]
     assert champions("transpose", tmp_path) == []
-
-
-def test_results_of_one_device_are_read_without_those_of_others(store: Store, tmp_path: Path) -> None:
-    on_cpu = record(square(64), device=CPU, role=Role.FINAL)
-    store.crown([champion(each) for each in (record(square(64)), on_cpu)])
-    publish(store, tmp_path)
-    board = tmp_path / "nvidia-h200" / "gemm.json"
-    board.write_text(board.read_text().replace('"kernel"', '"colonel"'))
-    assert devices(tmp_path) == [replace(info, uuid="") for info in (CPU, BOARD)], "no entry is read"
-    (found,) = entries("gemm", tmp_path, (CPU.kind, CPU.name))
-    assert found.champion.record.device.name == CPU.name
-    assert entries("gemm", tmp_path, ("cpu", BOARD.name)) == []
-    with pytest.raises(InputError, match=r"nvidia-h200/gemm\.json is not"):
-        entries("gemm", tmp_path, (BOARD.kind, BOARD.name))
 
 
 def test_a_file_is_read_again_when_it_changes(store: Store, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from fixtures.commands import caller
 from fixtures.records import BOARD, CPU, champion, record, square
 
-from tuner.cli.main import run
 from tuner.errors import NothingFound
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.record import Champion, Record, Retraction, Role, Subject
@@ -144,22 +143,11 @@ def test_published_results_obey(store: Store, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-Told = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Told:
-    def called(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run([*arguments, "--db", f"sqlite:///{tmp_path}/studies.db"])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return called
-
-
-def test_the_command_marks_what_is_taken_back(store: Store, told: Told) -> None:
-    bogus = reigning(store).record
+def test_the_command_marks_what_is_taken_back(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+    told, bogus = caller(capsys), reigning(store).record
     code, out, _ = told("records", "forget", bogus.id, "--reason", "zeroes its input")
     assert (code, out) == (0, "2 records taken back; the same command with --undo lets them count again\n")
     assert told("records", "list")[1].count("taken") == 2

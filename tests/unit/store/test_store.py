@@ -1,14 +1,11 @@
 """The store's file: making it, bringing it forward, and every way in which it cannot be used."""
 
-import collections
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,7 @@ from fixtures.records import measured, square
 import tuner.store
 from tuner.errors import NothingFound, StoreTrouble
 from tuner.results.record import Record
-from tuner.store import Store, exchange, health, opening, tables
+from tuner.store import Store, exchange, health, opening
 
 ROOT = Path(tuner.__file__).parent.parent
 
@@ -54,44 +51,6 @@ def test_a_commit_is_on_the_disk_and_readers_do_not_wait(url: str) -> None:
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30000}
-
-
-def test_optuna_keeps_its_tables_in_the_same_database(url: str, path: Path) -> None:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(storage=url, study_name="gemm")
-    before = tables_in(path)
-    stored = record()
-    with Store.open(url) as store:
-        study.tell(study.ask(), 1.0)
-        store.add(stored)
-        study.tell(study.ask(), 2.0)
-        assert store.records() == [stored]
-    assert len(optuna.load_study(storage=url, study_name="gemm").trials) == 2
-    ours = tables_in(path) - before
-    assert ours == set(tables.METADATA.tables)
-
-
-def test_making_the_tables_is_all_or_nothing(url: str, path: Path) -> None:
-    """Killed after the second table: without a transaction around all of it, that table would stay."""
-    script = f"""
-import os, signal, sqlalchemy as sa
-from tuner.store import Store
-made = []
-@sa.event.listens_for(sa.Engine, "after_cursor_execute")
-def killed(connection, cursor, statement, *rest):
-    made.append("CREATE TABLE" in statement)
-    if sum(made) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-Store.open({url!r})
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert tables_in(path) == set()
-    with Store.open(url) as store:
-        store.add(record())
-        assert len(store.records()) == 1
 
 
 # ---- read only
@@ -202,24 +161,6 @@ def test_another_process_that_keeps_it_locked(url: str, path: Path) -> None:
         assert len(store.records()) == 1
 
 
-def test_a_full_disk_harms_nothing_that_is_stored(url: str) -> None:
-    kept = record()
-    with Store.open(url) as store:
-        store.add(kept)
-        with store._engine.connect() as connection:
-            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
-        batches = ([record(samples=200) for _ in range(5)] for _ in range(1000))
-        with pytest.raises(StoreTrouble, match="no space is left on its disk; what was stored"):
-            collections.deque(map(store.add, batches))
-        assert store.record(kept.id) == kept
-        whole = len(store.records()) - 1
-    assert whole % 5 == 0
-    with Store.open(url) as store:
-        store.add(record())
-        assert len(store.records()) == whole + 2
-
-
 WRITTEN = """
 import os
 from fixtures.records import record, square
@@ -294,33 +235,9 @@ def test_a_url_that_names_no_database_here(url: str, told: str, monkeypatch: pyt
         Store.open(url)
 
 
-def test_a_lookup_imports_nothing_slow(url: str) -> None:
-    Store.open(url).close()
-    script = f"""
-import sys
-from tuner.store import Store
-Store.open({url!r}, read_only=True).close()
-Store.open({url!r}).close()
-print([name for name in ("optuna", "pydantic", "numpy", "cupy", "numba") if name in sys.modules])
-"""
-    root = Path(tuner.__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_new_database_is_opened_by_several_at_once(tmp_path: Path) -> None:
     for number in range(8):
         url = f"sqlite:///{tmp_path}/{number}.db"
         with ThreadPoolExecutor(4) as pool:
             for store in pool.map(lambda _, url=url: Store.open(url), range(4)):
                 store.close()
-
-
-def test_precisions_are_problems_of_their_own(url: str) -> None:
-    usual, emulated = square(64), replace(square(64), precision="emulated")
-    with Store.open(url) as store:
-        crowned = [records.champion(records.record(problem)) for problem in (usual, emulated)]
-        store.crown(crowned)
-        for problem, champion in zip((usual, emulated), crowned, strict=True):
-            assert store.champion(problem, records.BOARD, "cold") == champion
-            assert store.records(problem=problem) == [champion.record]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fixtures.postgres import Databases
 from fixtures.records import BOARD, CPU, survey_part
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,16 +17,9 @@ from tuner.store import Store, exchange, lines, listing, retracting
 from tuner.store.retracting import Chosen
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'studies.db'}"
-    return Databases(request.getfixturevalue("postgresql")).fresh()
-
-
-def test_what_is_stored_is_read_back_equal_and_once(url: str) -> None:
+def test_what_is_stored_is_read_back_equal_and_once(either_url: str) -> None:
     part = survey_part(30)
-    with Store.open(url) as store:
+    with Store.open(either_url) as store:
         assert (store.add([part, survey_part(device=CPU)]), store.add(part)) == (2, 0)
         assert store.survey_parts("gemm", "NVIDIA H200", "cold") == [part]
         assert store.survey_parts("gemm", BOARD, "cold", "another survey") == []
@@ -58,9 +50,9 @@ def test_a_line_whose_numbers_are_of_nothing_is_refused() -> None:
         lines.parsed(lines.line_of(part))
 
 
-def test_surveys_travel(tmp_path: Path, url: str) -> None:
+def test_surveys_travel(tmp_path: Path, either_url: str) -> None:
     parts = sorted((survey_part(5), survey_part(device=CPU)), key=lambda part: part.id)
-    with Store.open(url) as store, Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
+    with Store.open(either_url) as store, Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
         store.add(parts)
         file = tmp_path / "all.jsonl.gz"
         counts = exchange.export(store, file)
@@ -72,9 +64,9 @@ def test_surveys_travel(tmp_path: Path, url: str) -> None:
         assert exchange.export(store, file, listing.Selection(shape=(16, 16, 16))).surveys == 0
 
 
-def test_surveys_are_taken_back(url: str) -> None:
+def test_surveys_are_taken_back(either_url: str) -> None:
     part, another = survey_part(5), survey_part(6)
-    with Store.open(url) as store:
+    with Store.open(either_url) as store:
         store.add([part, another])
         assert retracting.take_back(store, Chosen((part.id,)), "a busy machine") == 1
         assert store.survey_parts("gemm", BOARD, "cold") == [another]

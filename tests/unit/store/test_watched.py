@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from fixtures.postgres import Databases
 
 from tuner.results.record import ProblemKey, Wanted
-from tuner.store import Store, tables, watched
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/studies.db"
-    return Databases(request.getfixturevalue("postgresql")).fresh()
+from tuner.store import Store, watched
 
 
 def asked(
@@ -25,8 +15,8 @@ def asked(
     return Wanted(problem, "cuda", device, "predicted", calls, saves_s)
 
 
-def test_counts_of_a_problem_on_a_device_add_up(url: str) -> None:
-    with Store.open(url) as store:
+def test_counts_of_a_problem_on_a_device_add_up(either_url: str) -> None:
+    with Store.open(either_url) as store:
         watched.add_demand(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
         watched.add_demand(
             store, [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
@@ -43,8 +33,8 @@ def test_counts_of_a_problem_on_a_device_add_up(url: str) -> None:
     assert all(each.first_at <= each.last_at for each in found)
 
 
-def test_it_is_read_and_forgotten_by_device_and_operation(url: str) -> None:
-    with Store.open(url) as store:
+def test_it_is_read_and_forgotten_by_device_and_operation(either_url: str) -> None:
+    with Store.open(either_url) as store:
         watched.add_demand(store, [asked(1), asked(2, device="Other")])
         (only,) = watched.demand(store, device="Other", operation="gemm")
         assert only.problem.dims["m"] == 2
@@ -53,15 +43,17 @@ def test_it_is_read_and_forgotten_by_device_and_operation(url: str) -> None:
         assert [each.device for each in watched.demand(store)] == ["Board"]
 
 
-def test_what_saves_the_least_goes_where_it_grows_too_long(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_what_saves_the_least_goes_where_it_grows_too_long(
+    monkeypatch: pytest.MonkeyPatch, either_url: str
+) -> None:
     monkeypatch.setattr(watched, "MOST_ROWS", 5)
-    with Store.open(url) as store:
+    with Store.open(either_url) as store:
         watched.add_demand(store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
         assert [each.problem.dims["m"] for each in watched.demand(store)] == [8, 7, 6, 5, 4]
 
 
-def test_the_latest_model_of_a_device_is_kept(url: str) -> None:
-    with Store.open(url) as store:
+def test_the_latest_model_of_a_device_is_kept(either_url: str) -> None:
+    with Store.open(either_url) as store:
         for text in (b"one", b"two"):
             watched.add_model(store, "gemm", "Board", "cold", text)
         watched.add_model(store, "gemm", "Other board", "cold", b"three")
@@ -72,11 +64,3 @@ def test_the_latest_model_of_a_device_is_kept(url: str) -> None:
             "Other board": b"three",
         }
         assert watched.models(store, "gemv", "cold") == {}
-
-
-def test_a_damaged_model_is_left_out(url: str) -> None:
-    with Store.open(url) as store:
-        watched.add_model(store, "gemm", "Board", "cold", b"one")
-        with store._engine.execution_options(writes=True).begin() as connection:
-            connection.execute(tables.models.update().values(data=b"nonsense"))
-        assert watched.models(store, "gemm", "cold") == {}
