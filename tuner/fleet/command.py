@@ -114,8 +114,7 @@ def run_fleet(
     check_installed()
     from tuner.fleet.runner import of_models, runner_of
     from tuner.night.claims import Claims
-    from tuner.night.command import conducted
-    from tuner.night.installing import absolute_url
+    from tuner.night.command import absolute_url, conducted
     from tuner.night.scheduler import Night
     from tuner.night.watching import NightWatch
     from tuner.store import Store

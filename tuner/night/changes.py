@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,35 +156,33 @@ def _cut(moved: str, history: Floats, passes: Floats) -> Finding:
     return best
 
 
-def own_nights(store: Store, sentinel: Sentinel, since: str = "") -> list[Sentinel]:
-    """The board's own sentinels of a problem in which its champion was timed, without repeats.
+def last_told(store: Store) -> dict[tuple[str, str], str]:
+    """Problem in words and board -> beginning of the last night whose report told a change of it."""
+    return {
+        (problem["problem"], problem["board"]): event.data["begun_at"]
+        for event in stored.events(store)
+        if event.event == stored.ENDED
+        for alert in (*event.data["alerts"], *event.data["improvements"])
+        for problem in alert["problems"]
+    }
+
+
+def history(store: Store, tonight: Sentinel, told: Mapping[tuple[str, str], str]) -> list[Sentinel]:
+    """The board's own nights of a problem before this one, without repeats, since the last change was told.
 
     Args:
         store: The database.
-        sentinel: One of the problem on the board.
-        since: Measured since then; ISO 8601, UTC.
+        tonight: The night's sentinel of the problem on the board.
+        told: As from `last_told`.
     """
+    board = tonight.device.uuid
+    since = told.get((str(tonight.problem), board), "")
     return [
         night
-        for night in stored.sentinels(store, sentinel.problem, sentinel.regime, since=since)
-        if (night.process, night.device.uuid) == (1, sentinel.device.uuid) and night.player(CHAMPION)
+        for night in stored.sentinels(store, tonight.problem, tonight.regime, since=since)
+        if (night.process, night.device.uuid) == (1, board) and night.player(CHAMPION)
+        if night.measured_at < tonight.measured_at
     ]
-
-
-#: Problem in words and board -> beginning of each night in which a change was told -> the change.
-ToldChanges = dict[tuple[str, str], dict[str, float]]
-
-
-def told_changes(store: Store) -> ToldChanges:
-    """The changes that reports of nights told."""
-    changes: ToldChanges = {}
-    for event in stored.events(store):
-        if event.event == stored.ENDED:
-            for alert in (*event.data["alerts"], *event.data["improvements"]):
-                for problem in alert["problems"]:
-                    nights = changes.setdefault((problem["problem"], problem["board"]), {})
-                    nights[event.data["begun_at"]] = problem["change"]
-    return changes
 
 
 @dataclass(eq=False)
@@ -286,6 +284,32 @@ class ProblemNight:
             return None
         return finding
 
+    @property
+    def share(self) -> float:
+        """Share by which the time changed; above 0 it is slower."""
+        return math.expm1(self.change.change) if self.change else 0.0
+
+    @property
+    def since(self) -> str:
+        """First night of the change: ISO 8601, UTC."""
+        nights = [*self.history, self.tonight]
+        return nights[-min(self.change.nights if self.change else 1, len(nights))].measured_at
+
+    def version(self, name: str) -> str:
+        """How the version of driver, library or compiler changed; empty if it did not."""
+        before, now = (_version(night, name) for night in (self.history[-1], self.tonight))
+        return "" if before == now else f"{before} and is {now}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as a report has it."""
+        now, change = self.tonight, self.change
+        return {
+            "problem": str(now.problem), "board": now.device.uuid, "change": self.share, "since": self.since,
+            "moved": change.moved if change else CHAMPION, "wrong": self.wrong,
+            "interval": change.interval if change else (0.0, 0.0),
+            "crept": change is not None and change.nights > 1,
+        }  # fmt: skip
+
 
 def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
     """Identity of a participant: kernel, config and source."""
@@ -293,6 +317,12 @@ def _who(sentinel: Sentinel, name: str) -> tuple[object, ...] | None:
         if player.name == name:
             return player.kernel, tuple(sorted(player.config.items())), player.source_hash
     return None
+
+
+def _version(sentinel: Sentinel, name: str) -> str:
+    champion = sentinel.player(CHAMPION)
+    of_code = champion.compiler if champion is not None and name == "compiler" else ""
+    return of_code or sentinel.versions.get(name) or "unknown"
 
 
 # --- why? ----------------------------------------------
@@ -320,69 +350,28 @@ BUSY_CORES = 0.5
 THROTTLES = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
 
-@dataclass(frozen=True)
-class Change:
-    """A problem whose times changed in a night on a board, or whose champion is wrong.
-
-    Attributes:
-        night: The night.
-        finding: How its times changed; None if the champion is wrong.
-        power: Largest share by which the board drew more power at other problems than in the nights before.
-    """
-
-    night: ProblemNight
-    finding: Finding | None = None
-    power: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """Share by which the time changed; above 0 it is slower."""
-        return math.expm1(self.finding.change) if self.finding else 0.0
-
-    @property
-    def since(self) -> str:
-        """First night of the change: ISO 8601, UTC."""
-        nights = [*self.night.history, self.night.tonight]
-        return nights[-min(self.finding.nights if self.finding else 1, len(nights))].measured_at
-
-    def version(self, name: str) -> str:
-        """How the version of driver, library or compiler changed; empty if it did not."""
-        before, now = (_version(night, name) for night in (self.night.history[-1], self.night.tonight))
-        return "" if before == now else f"{before} and is {now}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The change as a report has it."""
-        now, finding = self.night.tonight, self.finding
-        return {
-            "problem": str(now.problem), "board": now.device.uuid, "change": self.share, "since": self.since,
-            "moved": finding.moved if finding else CHAMPION,
-            "interval": finding.interval if finding else (0.0, 0.0),
-            "crept": finding is not None and finding.nights > 1, "wrong": self.night.wrong,
-        }  # fmt: skip
-
-
 def alerts_of(boards: Iterable[Sequence[ProblemNight]]) -> list[dict[str, Any]]:
     """The alerts of a night's boards as its report has them: one for each cause, however many problems it hit.
 
     Those that tell of the most problems come first.
     """
-    groups: dict[tuple[str, str, bool], list[tuple[Change, str]]] = {}
-    for change in itertools.chain.from_iterable(map(_changes_of, boards)):
-        cause, why = judge(change)
-        board = "" if cause in ("vendor", "compiler") else change.night.tonight.device.uuid
-        groups.setdefault((cause, board, change.share > 0), []).append((change, why))
+    groups: dict[tuple[str, str, bool], list[tuple[ProblemNight, str]]] = {}
+    for night, power in itertools.chain.from_iterable(map(_changed, boards)):
+        cause, why = judge(night, power)
+        board = "" if cause in ("vendor", "compiler") else night.tonight.device.uuid
+        groups.setdefault((cause, board, night.share > 0), []).append((night, why))
     alerts = [_alert(cause, slower, group) for (cause, _, slower), group in groups.items()]
     return sorted(alerts, key=lambda alert: (not alert["slower"], -len(alert["problems"])))
 
 
-def _alert(cause: str, slower: bool, group: Sequence[tuple[Change, str]]) -> dict[str, Any]:
-    changes = sorted((change for change, _ in group), key=lambda change: -abs(change.share))
+def _alert(cause: str, slower: bool, group: Sequence[tuple[ProblemNight, str]]) -> dict[str, Any]:
+    nights = sorted((night for night, _ in group), key=lambda night: -abs(night.share))
     return {
         "cause": cause, "told": CAUSES[cause], "why": group[0][1], "slower": slower,
-        "change": statistics.median_high(change.share for change in changes),
-        "since": min(change.since for change in changes),
-        "command": f"tuner watch explain {arguments(changes[0].night.tonight)}",
-        "problems": [change.to_json() for change in changes],
+        "change": statistics.median_high(night.share for night in nights),
+        "since": min(night.since for night in nights),
+        "command": f"tuner watch explain {arguments(nights[0].tonight)}",
+        "problems": [night.to_json() for night in nights],
     }  # fmt: skip
 
 
@@ -392,8 +381,11 @@ def arguments(sentinel: Sentinel) -> str:
     return tune_command(question).removeprefix("tuner tune ")
 
 
-def _changes_of(nights: Sequence[ProblemNight]) -> Iterator[Change]:
-    """The changes of a board's night, and its wrong champions."""
+def _changed(nights: Sequence[ProblemNight]) -> Iterator[tuple[ProblemNight, float]]:
+    """The problems of a board that changed, or whose champion is wrong, each with the power at others.
+
+    That is the largest share by which the board drew more power there than in the nights before.
+    """
     # Where one alone moved, the board's power is that one's own: another algorithm draws another power.
     power = {
         night: share
@@ -402,26 +394,28 @@ def _changes_of(nights: Sequence[ProblemNight]) -> Iterator[Change]:
         if (share := _share_of_usual(night, "power_w", LEAST_HISTORY)) is not None
     }
     for night in nights:
-        if (change := night.change) is not None:
-            elsewhere = max((share for other, share in power.items() if other is not night), default=0.0)
-            yield Change(night, change, elsewhere)
-        if night.wrong and all(again.players[0].wrong for again in night.again):
-            yield Change(night)
+        if night.change is not None or (night.wrong and all(again.players[0].wrong for again in night.again)):
+            yield night, max((share for other, share in power.items() if other is not night), default=0.0)
 
 
-def judge(change: Change) -> tuple[str, str]:
-    """Names the cause of a change: a key of `CAUSES`, and what led to it."""
-    return next(_causes(change))
+def judge(night: ProblemNight, power: float = 0.0) -> tuple[str, str]:
+    """Names the cause of a change: a key of `CAUSES`, and what led to it.
+
+    Args:
+        night: A problem that changed, or whose champion is wrong.
+        power: Share by which the board drew more power at other problems than in the nights before.
+    """
+    return next(_causes(night, power))
 
 
-def _causes(change: Change) -> Iterator[tuple[str, str]]:
+def _causes(night: ProblemNight, power: float) -> Iterator[tuple[str, str]]:
     """The causes that explain a change, what tells most first; the last explains any."""
-    night, finding = change.night, change.finding
-    if finding is None:
+    change = night.change
+    if change is None:
         yield "wrong", night.wrong
         return
-    is_alone, is_slower = finding.moved == "champion", finding.change > 0
-    driver, library, compiler = map(change.version, ("driver", "library", "compiler"))
+    is_alone, is_slower = change.moved == "champion", change.change > 0
+    driver, library, compiler = map(night.version, ("driver", "library", "compiler"))
     clock = _share_of_usual(night, "sm_clock_hz") or 0.0
     if is_alone and night.new_config:
         yield "config", "the champion is another config or source than in the nights before"
@@ -435,27 +429,20 @@ def _causes(change: Change) -> Iterator[tuple[str, str]]:
         yield "driver", f"the champion's machine code is the same; the driver was {driver}"
     if is_slower and _others(night.tonight) and not any(map(_others, night.history[-5:])):
         yield "neighbour", "others were seen on the device meanwhile"
-    if is_slower and change.power >= POWER_CHANGE:
-        power = f"{change.power:.0%} more power at other problems"
-        yield "neighbour", f"the board drew {power} than in the nights before"
-    if finding.moved == "library":
+    if is_slower and power >= POWER_CHANGE:
+        yield "neighbour", f"the board drew {power:.0%} more power at other problems than in the nights before"
+    if change.moved == "library":
         same = "although its version is the same: what it chooses has changed"
         yield "vendor", f"the library alone moved, {f'and it was {library}' if library else same}"
     if is_slower and _throttled(night.tonight) and not any(map(_throttled, night.history)):
         yield "clocks", "the device was throttled, and was not in the nights before"
-    if abs(clock) >= CLOCK_CHANGE and clock * finding.change < 0:
+    if abs(clock) >= CLOCK_CHANGE and clock * change.change < 0:
         yield "clocks", f"its clock was {clock:+.1%} of that in the nights before"
     if is_alone:
         yield "board", "the champion alone moved; its machine code, driver, clocks and neighbours are the same"
     if driver:
         yield "driver", f"champion and library moved alike, and the driver was {driver}"
     yield "node", "champion and library moved alike, with the same driver and clocks"
-
-
-def _version(sentinel: Sentinel, name: str) -> str:
-    champion = sentinel.player(CHAMPION)
-    of_code = champion.compiler if champion is not None and name == "compiler" else ""
-    return of_code or sentinel.versions.get(name) or "unknown"
 
 
 def _share_of_usual(night: ProblemNight, reading: str, least: int = 1) -> float | None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import math
 import os
+import re
 import secrets
+import shlex
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +21,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
-from tuner.cli.formatting import print_json, table
+from tuner.cli.formatting import show
 from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
-from tuner.night.plan import Plan, PlanItem, clock_time, outside, read_plan, seconds_until
+from tuner.night.plan import (
+    LONGEST_NIGHT_H,
+    Plan,
+    PlanItem,
+    clock_time,
+    outside,
+    read_plan,
+    seconds_until,
+)
 from tuner.results.units import clock
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
@@ -32,6 +44,8 @@ if TYPE_CHECKING:
     from tuner.night.watching import NightWatch
     from tuner.night.work import NightItem, Runner
 
+#: The variable with the secret that signs a report.
+SECRET_VARIABLE = "TUNER_NOTIFY_SECRET"
 #: Exit code of a night that was begun outside of its window.
 OUTSIDE = 5
 
@@ -97,8 +111,6 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     elif path is None:
         raise InputError("a night takes a plan, got none; name a TOML file, or --last")
     elif options["install"]:
-        from tuner.night.installing import install
-
         install(path, db, options)
     elif options["dry_run"]:
         _preview(path, db, options, as_json)
@@ -109,7 +121,7 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
 
 def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> int:
     """Runs a night, and tells how it went; returns the exit code."""
-    from tuner.night.reporting import ALERTS, SECRET_VARIABLE, check_url, has_alerts, notify, write
+    from tuner.night.reporting import ALERTS, check_url, has_alerts, notify, write
 
     begun_s = time.monotonic()
     if options["notify"]:
@@ -198,17 +210,16 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
     limits_s: list[Any] = [row["seconds"] for row in (*waiting, *surveys)]
     asked_s = None if None in limits_s else sum(limits_s)
     given_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
-    if as_json:
-        print_json(
-            {
-                "problems": problems, "counts": counts, "surveys": surveys, "asked_s": asked_s,
-                "given_s": given_s, "device": device.name,
-            }
-        )  # fmt: skip
-        return
+    data = {
+        "problems": problems, "counts": counts, "surveys": surveys, "asked_s": asked_s, "given_s": given_s,
+        "device": device.name,
+    }  # fmt: skip
     rows = [["-" if value is None else value for value in problem.values()] for problem in problems]
     rows += [[f"survey of {survey['operation']}", "survey", survey["seconds"], "-", ""] for survey in surveys]
-    table(f"A night on {device.name}", ("problem", "state", "seconds", "trials", "why"), rows)
+    columns = ("problem", "state", "seconds", "trials", "why")
+    show(as_json, data, f"A night on {device.name}", columns, rows)
+    if as_json:
+        return
     asked = "without limit" if asked_s is None else clock(asked_s)
     given = "no deadline" if given_s is None else f"{clock(given_s)} until the deadline"
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -342,3 +353,86 @@ def show_night(result: NightResult, as_json: bool) -> None:
     for item in result.items:
         if item.front is not None and item.after is not None and not as_json:
             show_front(item.front, item.after)
+
+
+# --- what begins a night -------------------------------
+
+#: Environment that a night takes over from whoever installs it, if it is set.
+KEPT = ("TUNER_CACHE", "TUNER_LOCKS", "CUDA_VISIBLE_DEVICES", SECRET_VARIABLE)
+
+
+def install(path: Path, db: str, options: Mapping[str, Any]) -> None:
+    """Prints, or writes, what begins a plan every night.
+
+    Args:
+        path: The plan.
+        db: URL of the database.
+        options: The command's.
+
+    Raises:
+        InputError: There is no such plan, or a path that cannot be named there.
+    """
+    read_plan(path)
+    clock_time(options["at"])
+    plan, folder = path.absolute(), (options["report"] or Path("nights")).absolute()
+    if "\n" in f"{plan}{folder}":
+        raise InputError("paths of a night are single lines, got one with a line break; rename it")
+    name = f"tile-tuner-{re.sub(r'[^a-zA-Z0-9_-]', '-', plan.stem)}"
+    places, commands = _cron(folder) if options["install"] == "cron" else _systemd(name, options["system"])
+    values = {
+        "plan": plan, "at": options["at"], "folder": folder, "name": name, "user": getpass.getuser(),
+        "log": folder / "night.log", "environment": folder / "night.env", "limit_s": LONGEST_NIGHT_H * 3600,
+        "command": _command(plan, folder, options), "system": options["system"],
+    }  # fmt: skip
+    from tuner.night.reporting import rendered
+
+    files = {folder / "night.env": _environment(absolute_url(db), hidden=not options["write"])}
+    files |= {file: rendered(template, **values) for template, file in places.items()}
+    for file, text in files.items():
+        if options["write"]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            file.chmod(0o600 if file.suffix == ".env" else 0o644)
+            file.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {file}" if options["write"] else f"# {file}\n{text}")
+    click.echo("now run:" if options["write"] else "# --write puts these files there; then:")
+    click.echo("\n".join(f"  {command}" for command in commands))
+
+
+def _command(plan: Path, folder: Path, options: Mapping[str, Any]) -> list[str]:
+    """The night's command."""
+    since = options["since"] or (options["at"] if options["until"] else "")
+    named = {"from": since, "until": options["until"], "notify": options["notify"]}
+    more = [f"--{key}={value}" for key, value in named.items() if value]
+    return [
+        sys.executable, "-m", "tuner", "nightly", str(plan), *more, "--report", f"{folder}/reports", "--quiet",
+    ]  # fmt: skip
+
+
+def _systemd(name: str, system: bool) -> tuple[dict[str, Path], list[str]]:
+    """Templates of units with their places, of the machine or the user, and the commands that begin them."""
+    root = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    folder = Path("/etc/systemd/system") if system else Path(root) / "systemd" / "user"
+    units = {f"night.{kind}": folder / f"{name}.{kind}" for kind in ("service", "timer")}
+    scope, linger = ("", []) if system else (" --user", [f"loginctl enable-linger {getpass.getuser()}"])
+    return units, [f"systemctl{scope} daemon-reload", f"systemctl{scope} enable --now {name}.timer", *linger]
+
+
+def _cron(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """The lines of a crontab, the night and again after a reboot, and the command that adds them."""
+    path = folder / "crontab"
+    return {"crontab": path}, [f"(crontab -l 2>/dev/null; cat {shlex.quote(str(path))}) | crontab -"]
+
+
+def _environment(database: str, hidden: bool) -> str:
+    """Text of the environment's file, for passwords belong on no command line; the secret may be hidden."""
+    kept = {"TUNER_DB": database} | {name: os.environ[name] for name in KEPT if os.environ.get(name)}
+    if hidden and SECRET_VARIABLE in kept:
+        kept[SECRET_VARIABLE] = "..."
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in kept.items())
+
+
+def absolute_url(url: str) -> str:
+    """A database's URL that holds in any folder."""
+    prefix = "sqlite:///"
+    return f"{prefix}{Path(url.removeprefix(prefix)).absolute()}" if url.startswith(prefix) else url

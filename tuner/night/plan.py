@@ -296,23 +296,25 @@ class Complaints:
 # --- plans ---------------------------------------------
 
 
-def read_plan(path: Path, with_surveys: bool = True) -> Plan:
+def read_plan(path: Path) -> Plan:
     """Reads and checks a plan.
 
     Args:
         path: A TOML file.
-        with_surveys: False to leave its surveys out: its problems are to be another survey's.
 
     Raises:
         PlanError: It cannot be read, or keys or values are wrong; the message names file, line and key of each.
     """
+    document, complaints = document_of(_text(path), path)
+    return plan_of(document, path.resolve(), complaints)
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PlanError(f"a plan is a TOML file, {path} cannot be read: {reason}; check the path") from error
-    document, complaints = document_of(text, path)
-    return plan_of(document, path.resolve(), complaints, with_surveys)
 
 
 def document_of(text: str, path: Path) -> tuple[dict[str, Any], Complaints]:
@@ -341,7 +343,9 @@ def listed_problems(path: Path, operation: Operation) -> tuple[Problem, ...]:
     Raises:
         InputError: The plan is wrong, or has none.
     """
-    every = (item.problem for item in read_plan(path, with_surveys=False).items)
+    document, complaints = document_of(_text(path), path)
+    plan = plan_of({**document, "surveys": []}, path.resolve(), complaints)
+    every = (item.problem for item in plan.items)
     problems = tuple(problem for problem in every if problem.operation.name == operation.name)
     if not problems:
         raise InputError(
@@ -350,14 +354,13 @@ def listed_problems(path: Path, operation: Operation) -> tuple[Problem, ...]:
     return problems
 
 
-def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, with_surveys: bool = True) -> Plan:
+def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints) -> Plan:
     """The plan of a document.
 
     Args:
         document: As parsed.
         path: Its file, absolute; files that it names are found beside it.
         complaints: Collects its mistakes.
-        with_surveys: False to leave its surveys out.
 
     Raises:
         PlanError: Keys or values are wrong; the message names file, line and key of each.
@@ -379,7 +382,7 @@ def plan_of(document: Mapping[str, Any], path: Path, complaints: Complaints, wit
             for item in _problems(problem, defaults, path.parent) if problem else ():
                 items.setdefault(item.key, item)
             _check_count(len(items))
-    for index, own in enumerate(plan.surveys if with_surveys else ()):
+    for index, own in enumerate(plan.surveys):
         at = ("surveys", index)
         with complaints.noting(at):
             survey = complaints.checked(schema.SurveyTable, own, at)

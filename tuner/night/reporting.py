@@ -38,8 +38,8 @@ from tuner.version import __version__
 READINGS = {"clock_hz": "sm_clock_hz", "temperature_c": "temperature_c", "power_w": "power_w"}
 #: Exit code if a night or a watch has alerts.
 ALERTS = 4
-#: Header with the signature, as ``sha256=HEX`` of the body; and the variable that holds the secret for it.
-SIGNATURE, SECRET_VARIABLE = "X-Tuner-Signature", "TUNER_NOTIFY_SECRET"
+#: Header with the signature, as ``sha256=HEX`` of the body.
+SIGNATURE = "X-Tuner-Signature"
 #: Seconds that one attempt to post may take, and between attempts.
 ATTEMPT_S, PAUSES_S = 10.0, (1.0, 5.0, 20.0)
 

@@ -49,7 +49,7 @@ class Night:
         again: True to continue problems that are done, too.
         said: Called after each slice with the problem, its number of slices, and the share that this one
             gained; None if nothing was measured before.
-        warned: Called before any tuning if the night is too short for the plan.
+        warned: Is told of trouble that does not end the night.
         clock: Tells the time in seconds.
         lanes: Model of device -> its problems.
     """
@@ -195,33 +195,28 @@ class Lane:
 
         Looking up finished work takes milliseconds, and a plan may have many thousand problems.
         """
-        problem = NightItem(item, name=f"{number}: {item.problem}")
-        if self._night.left_s() <= 0:
-            problem.ended("not reached", TOO_LATE)
-        else:
-            self._look_up(problem)
+        problem, standing = NightItem(item, name=f"{number}: {item.problem}"), self._standing
+        try:
+            if self._night.left_s() <= 0:
+                problem.ended("not reached", TOO_LATE)
+            else:
+                problem.before = standing.champion(item)
+                problem.kernels = kernels_of(item, self.device.kind)
+                # Opening the device may find further ones that do not fit.
+                if self.device.memory_bytes:
+                    check_fits(item.problem, self.device.memory_bytes, self.device)
+                if not self._night.again and standing.is_done(item, problem.kernels, problem.before):
+                    problem.ended("done before", "")
+                else:
+                    problem.stale = standing.why_stale(item, problem.before)
+        except InputError as error:
+            problem.ended("failed", str(error))
         self._problems[problem.name] = problem
         if problem.state == "waiting":
             self.unfinished[problem.name] = problem
         else:
             self._night.end(problem)
         return problem
-
-    def _look_up(self, problem: NightItem) -> None:
-        item, standing = problem.item, self._standing
-        problem.before = standing.champion(item)
-        try:
-            problem.kernels = kernels_of(item, self.device.kind)
-            # Opening the device may find further ones that do not fit.
-            if self.device.memory_bytes:
-                check_fits(item.problem, self.device.memory_bytes, self.device)
-        except InputError as error:
-            problem.ended("failed", str(error))
-            return
-        if not self._night.again and standing.is_done(item, problem.kernels, problem.before):
-            problem.ended("done before", "")
-        else:
-            problem.stale = standing.why_stale(item, problem.before)
 
     def begin(self) -> None:
         """Begins, once all are enlisted: stale champions first, the most used first, then the plan's order."""
@@ -233,13 +228,6 @@ class Lane:
         problems = sorted(self.unfinished.values(), key=rank)
         self._budget = Budget(problem.name for problem in problems)
         self._slices = Slices(self._night.left_s, problems, self._places)
-        count, left_s, holds = len(problems), max(self._night.left_s(), 0.0), self._slices.holds
-        if holds < count:
-            self._night.warned(
-                f"{count} problems are to be tuned, and {left_s:.0f} s hold about {holds:.0f} of them: each "
-                f"needs to open the device, {LEAST_SLICE_S:.0f} s at least and its finals. Others are "
-                f"reported as not reached; give more time, or a shorter plan"
-            )
 
     def next(self, place: Place) -> Assignment | None:
         """Returns what a free place is to do; None if there is nothing for it now."""
@@ -439,11 +427,6 @@ class Slices:
         """True if the plan allows more than the remaining time."""
         allowed_s = sum(limit_s * count for limit_s, count in self._waiting.items())
         return allowed_s + sum(problem.rest_s for problem in self.begun.values()) > CONTENDED * self._all_s()
-
-    @property
-    def holds(self) -> float:
-        """For about how many problems there is time: opening, a least slice and finals."""
-        return self._all_s() // (self.opening.s + LEAST_SLICE_S + finals_share_s(LEAST_SLICE_S))
 
     @property
     def spare(self) -> bool:

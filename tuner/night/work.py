@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.devices.detect import DetectedDevice
-from tuner.errors import InputError
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.night.plan import PlanItem
 from tuner.night.stored import savings
@@ -19,7 +18,7 @@ from tuner.results.measurement import Measurement
 from tuner.results.objectives import ErrorLimit, Front, told
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.study.requests import StudyRequest
+from tuner.study.requests import StudyRequest, competitors
 from tuner.study.session import study_name
 
 
@@ -295,10 +294,7 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
     Raises:
         InputError: There is no kernel for the target.
     """
-    kernels = item.catalogue.serving(item.problem, target, item.kernels)
-    if not kernels:
-        raise InputError(f"{item.problem.operation.name} has no kernel for {target}")
-    return kernels
+    return competitors(item.catalogue, item.problem, target, item.kernels)
 
 
 def study_of(item: PlanItem, device: DeviceInfo, kernels: tuple[Kernel, ...]) -> str:

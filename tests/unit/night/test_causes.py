@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.night.changes import CAUSES, Change, Finding, ProblemNight, alerts_of, judge
+from tuner.night.changes import CAUSES, Finding, ProblemNight, alerts_of, judge
 from tuner.night.stored import Player, Sentinel
 from tuner.results.measurement import OTHERS_PROCESSES
 from tuner.results.record import ProblemKey
@@ -65,7 +65,7 @@ def night(moved: str, change: float = 0.03, **more: Any) -> Night:
 )
 def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str, told: str) -> None:
     made = night(moved, **more)
-    named, why = judge(Change(made, made.change))
+    named, why = judge(made)
     assert named == cause
     assert told in why
     assert cause in CAUSES
@@ -73,9 +73,11 @@ def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str
 
 def test_power_at_other_problems_tells_of_a_neighbour_and_a_wrong_result_of_itself() -> None:
     made = night("all")
-    assert judge(Change(made, made.change, power=0.3))[0] == "neighbour"
-    assert judge(Change(made, made.change, power=0.05))[0] == "node"
-    assert judge(Change(night("champion", code="b", wrong="differs by 3 times")))[0] == "wrong"
+    assert judge(made, power=0.3)[0] == "neighbour"
+    assert judge(made, power=0.05)[0] == "node"
+    made = night("champion", code="b", wrong="differs by 3 times")
+    made.change = None
+    assert judge(made)[0] == "wrong"
 
 
 def test_one_alert_for_a_cause_however_many_problems() -> None:

@@ -54,12 +54,6 @@ def test_the_body_is_signed_and_sent_again_after_a_server_error(url: str) -> Non
     assert signed == "sha256=" + hmac.new(b"secret", second, hashlib.sha256).hexdigest()
 
 
-def test_a_refusal_is_not_tried_again(url: str) -> None:
-    Listener.answers[:] = [404, 200]
-    assert "404" in notify(url, {})
-    assert [signed for _, signed in Listener.came] == [None]
-
-
 def test_nobody_there_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.night.reporting.PAUSES_S", ())
     assert "could not be posted to 127.0.0.1" in notify("http://127.0.0.1:9/x", {})

@@ -21,9 +21,8 @@ from tuner.devices.detect import find
 from tuner.night.plan import read_plan
 from tuner.night.scheduler import MOST_LOST, Night
 from tuner.night.work import Assignment, NightItem, Place
-from tuner.results.record import ProblemKey
 
-NOTHING_STORED: Any = SimpleNamespace(crowned=lambda device: set())
+NOTHING_STORED: Any = SimpleNamespace(champion=lambda *which: None)
 Spend = Callable[..., tuple[list[NightItem], Simulated]]
 MANY = settings(
     max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -201,21 +200,8 @@ def test_a_night_that_is_over_looks_nothing_up(folder: Path) -> None:
         runner.now_s += 60
 
     night = night_of(folder, 3, "seconds = 20", 70, runner, store=SimpleNamespace(champion=champion))
-    night.store.crowned = lambda device: {(ProblemKey.of(item.problem), "cold") for item in night.plan.items}
     assert [item.why for item in night.run(runner)] == ["the deadline came first"] * 3
     assert runner.now_s == 120, "the second look ended after the deadline, and there is no third"
-
-
-def test_a_plan_beyond_the_night_is_told_before_anything_is_tuned(folder: Path) -> None:
-    info = find(f"fake:{folder}/device.json").info
-    warnings: list[tuple[str, int]] = []
-    for seconds in (100, 3600):
-        runner = Simulated(places(1, info), falling(0.1))
-        warn = lambda text, runner=runner: warnings.append((text, len(runner.log)))
-        list(night_of(folder, 30, "seconds = 60", seconds, runner, warned=warn).run(runner))
-    ((text, done),) = warnings
-    assert text.startswith("30 problems are to be tuned, and 100 s hold about 6 of them: each needs")
-    assert done == 0
 
 
 def test_what_no_device_could_hold_fails_without_opening_it(folder: Path) -> None:

@@ -65,5 +65,4 @@ def test_what_programs_asked_for_comes_first(item: PlanItem, here: Path) -> None
     with Store.open(f"sqlite:///{here}/s.db") as store:
         watched.add_demand(store, [Wanted(key, info.kind, info.name, "default", 5, 12.5)])
         standing = Standing(store, info)
-        assert standing.uses(other) == 12.5
-        assert standing.uses(item) == 0.0
+        assert standing.savings == {key: 12.5}
