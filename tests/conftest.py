@@ -72,6 +72,7 @@ def one_tree_thread() -> Iterator[None]:
 @pytest.fixture
 def few_trees(one_tree_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits have few trees: enough to see that there is a model."""
-    from fixtures.model_survey import SMALL
+    from fixtures.model_survey import FEW_TREES
 
-    monkeypatch.setattr("tuner.model.fit.Recipe", lambda: SMALL)
+    for name, growth in zip(("OF_CONFIGS", "OF_LIBRARY"), FEW_TREES, strict=True):
+        monkeypatch.setattr(f"tuner.model.fit.{name}", growth)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,51 +18,37 @@ from tuner.model.evidence import evidence
 from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
-from tuner.model.table import FeatureRows, Timings, table
+from tuner.model.table import FeatureRows, Timings
 from tuner.results.distance import Floats, Numbers
 from tuner.results.record import ProblemKey, latest_hash, utc_now
-from tuner.results.survey import LIBRARY, SurveyPart, Timing
+from tuner.results.survey import LIBRARY, SurveyPart
 from tuner.store import Store, watched
 
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
 #: How trees of configs and of the library are grown.
-CONFIGS, OF_LIBRARY = Growth(800, MOST_LEAVES, 0.08, 20, 0.3), Growth(200, 10, 0.08, 5, 0.4)
+OF_CONFIGS, OF_LIBRARY = Growth(800, MOST_LEAVES, 0.08, 20, 0.3), Growth(200, 10, 0.08, 5, 0.4)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is fitted.
-
-    Attributes:
-        configs: Trees of configs: two forests.
-        library: Trees of the library.
-    """
-
-    configs: Growth = CONFIGS
-    library: Growth = OF_LIBRARY
-
-
-def forests_of(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> tuple[Forest, Forest]:
+def forests_of(data: FeatureRows, problems: Numbers, seed: int) -> tuple[Forest, Forest]:
     """Fits forests for logs of times: of configs over their references, and of the library over the roofline.
 
     Args:
         data: The survey.
         problems: Numbers of the problems that count.
         seed: Of samples.
-        recipe: How.
 
     Raises:
         TunerError: LightGBM is not installed.
     """
     at = np.isin(data.problem, problems)
     # Errors of forests with different references differ, and their mean errs less than one as large.
-    forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], recipe.configs, seed)
+    forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], OF_CONFIGS, seed)
     timed = problems[np.isfinite(data.library_target[problems])]
     if not len(timed):
         return forest, forest_of([], data.library_rows.shape[1])
     targets = [data.library_target[timed]] * LIBRARY_FORESTS
-    return forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), recipe.library, seed)
+    return forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), OF_LIBRARY, seed)
 
 
 #: Configs of a shortlist.
@@ -111,9 +96,9 @@ def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SH
 NO_CASES = Calibration(0.0, np.zeros((0, 0)), np.zeros(0), np.zeros(0), 1.0, (-1.0, 1.0))
 
 
-def uncalibrated(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe) -> Model:
+def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
     """A model fitted to some problems of a survey; it predicts times, and says nothing of losses."""
-    forest, library = forests_of(data, problems, seed, recipe)
+    forest, library = forests_of(data, problems, seed)
     inside = np.isin(data.problem, problems)
     chosen = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
     return Model(
@@ -128,28 +113,27 @@ def uncalibrated(data: FeatureRows, problems: Numbers, seed: int, recipe: Recipe
 FOLDS, CASES = 5, 400
 
 
-def left_out(data: FeatureRows, seed: int, recipe: Recipe) -> Cases:
+def left_out(data: FeatureRows, seed: int) -> Cases:
     """Problems as cases, each predicted by a model that was fitted to others.
 
     A fifth of the problems is left out, and then another, until there are enough cases. Of the configs that
     were timed at a problem the model's best is its answer there.
     """
     timings, every = data.timings, np.arange(len(data.timings.problems))
-    times_s = timings.by_problem()
-    left, searched = still_to_find(times_s)
+    left, searched = still_to_find(timings.times_s)
     has_library = np.isfinite(data.library_s) | ~np.isfinite(data.library_s).any()
     order = np.random.default_rng(seed).permutation(every[np.isfinite(data.fastest_s) & has_library])
     cases = []
     for fold in range(FOLDS):
         fresh = order[fold::FOLDS]
-        model = uncalibrated(data, np.setdiff1d(every, fresh), seed, recipe)
+        model = uncalibrated(data, np.setdiff1d(every, fresh), seed)
         predictor = Predictor(model, data.kernels, data.device)
         for at in fresh.tolist():
-            library_s = times_s[at].pop(LIBRARY, math.inf)
-            known = {timings.configs[number]: time_s for number, time_s in times_s[at].items()}
+            times = timings.times_s[at]
+            known = {timings.configs[number]: time_s for number, time_s in times.items() if number != LIBRARY}
             best, forecast = predictor.forecast(timings.problems[at], known)
-            kernel_s = known[best[:2]] if best else math.inf
-            best_s = min(*known.values(), library_s) * math.exp(-left[at])
+            kernel_s, library_s = known[best[:2]] if best else math.inf, times.get(LIBRARY, math.inf)
+            best_s = min(times.values()) * math.exp(-left[at])
             if min(kernel_s, library_s) < math.inf:
                 cases.append((timings.problems[at], forecast, (kernel_s, library_s, best_s)))
         if len(cases) >= CASES:
@@ -192,7 +176,6 @@ def fit(
     kernels: Mapping[str, Kernel],
     device: DeviceInfo,
     seed: int = 0,
-    recipe: Recipe | None = None,
 ) -> Model:
     """Fits a model.
 
@@ -201,7 +184,6 @@ def fit(
         kernels: By name, as declared when it was made.
         device: Where it was made, with its limits.
         seed: Of the folds and of the trees' samples.
-        recipe: How; with the usual trees unless given.
 
     Raises:
         InputError: There are fewer than 20 problems.
@@ -211,13 +193,14 @@ def fit(
         raise InputError(
             f"a model needs {LEAST_PROBLEMS} problems at least, got {len(timings.problems)}; survey more"
         )
-    recipe, data = recipe or Recipe(), table(timings, kernels, device)
-    known = calibrate(left_out(data, seed, recipe))
-    model = uncalibrated(data, np.arange(len(timings.problems)), seed, recipe)
+    data = FeatureRows(timings, kernels, device)
+    known = calibrate(left_out(data, seed))
+    model = uncalibrated(data, np.arange(len(timings.problems)), seed)
     used = sorted({kernel for kernel, _ in timings.configs} & kernels.keys())
     provenance = {
-        **timings.provenance, "device": device.name, "driver": device.driver, "timings": len(timings.time_s),
-        "problems": len(timings.problems), "configs": len(timings.configs), "shortlist": len(model.configs),
+        **timings.provenance, "device": device.name, "driver": device.driver,
+        "timings": sum(map(len, timings.times_s)), "problems": len(timings.problems),
+        "configs": len(timings.configs), "shortlist": len(model.configs),
         "sources": {name: kernels[name].source_hash for name in used},
     }  # fmt: skip
     return replace(model, calibration=known, provenance=provenance)
@@ -241,42 +224,32 @@ def joined(
         None where nothing was timed.
     """
     sources = {kernel.name: latest_hash(kernel.source_hash) for kernel in kernels}
-    registers: dict[tuple[str, Config], int] = {}
-    times: dict[tuple[ProblemKey, tuple[str, Config] | None], Timing] = {}
+    numbers, registers = dict[tuple[str, Config], int](), list[int]()
+    times: dict[ProblemKey, dict[int, float]] = {}
     for part in parts:
         named = [(config.kernel, Config(dict(config.config))) for config in part.configs]
-        registers = {of: one.registers for of, one in zip(named, part.configs, strict=True)} | registers
         current = [sources.get(config.kernel) == latest_hash(config.source_hash) for config in part.configs]
-        # The library is the last, as its number -1 says.
-        is_counted, configs = [*current, True], [*named, None]
         for timing in part.timings:
-            problem = part.problems[timing.problem]
-            if dtype in ("", problem.dtype) and is_counted[timing.config]:
-                times[problem, configs[timing.config]] = timing
-    times = {at: timing for at, timing in times.items() if not timing.outcome.failed}
+            problem, number = part.problems[timing.problem], timing.config
+            if dtype not in ("", problem.dtype) or (number != LIBRARY and not current[number]):
+                continue
+            if number != LIBRARY:
+                if named[number] not in numbers:
+                    registers.append(part.configs[number].registers)
+                number = numbers.setdefault(named[number], len(numbers))
+            times.setdefault(problem, {}).pop(number, None)
+            if not timing.outcome.failed:
+                times[problem][number] = timing.time_s
+    times = {problem: times_s for problem, times_s in times.items() if times_s}
     if not times:
         return None
-    problems = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in times))}
-    every = list(dict.fromkeys(named for _, named in times if named is not None))
-    numbers = {None: LIBRARY} | {named: number for number, named in enumerate(every)}
-    return Timings(
-        [operation.problem(key.dims, key.dtype, key.layout) for key in problems], every,
-        np.array([problems[key] for key, _ in times], np.int64),
-        np.array([numbers[named] for _, named in times], np.int64),
-        np.array([timing.time_s for timing in times.values()]),
-        np.array([registers[named] for named in every], float), _parts_provenance(parts),
-    )  # fmt: skip
-
-
-def _parts_provenance(parts: Sequence[SurveyPart]) -> dict[str, Any]:
-    """Where the timings of some parts come from."""
     measured = [part.measured_at for part in parts]
-    return {
-        "devices": sorted({part.device.name for part in parts}),
-        "regimes": sorted({part.regime for part in parts}),
+    provenance = {
         "versions": {name: text for part in parts for name, text in part.versions.items()},
         "measured_at": max(measured), "first": min(measured), "parts": len(parts),
     }  # fmt: skip
+    problems = [operation.problem(key.dims, key.dtype, key.layout) for key in times]
+    return Timings(problems, list(numbers), list(times.values()), np.array(registers, float), provenance)
 
 
 def refit(

@@ -182,12 +182,12 @@ def _compared(study: Study, answered: Answer) -> dict[str, Any]:
     results = dict(zip((players[at] for at in compiled), timed, strict=False))
     before = study.library.time_s if study.library else None
     library_s = min((one.time_s for one in timed[len(compiled) :] if one.time_s), default=before)
-    times_s = [results[of].time_s if of in results else None for of in named]
+    ours, best = results.get(named[0]), results.get(named[-1]) if champion else None
     why = "the answer's config does not compile, or the device did not survive it"
-    if ours := results.get(named[0]):
+    if ours:
         why = "" if ours.time_s else f"the answer's config failed: {ours.outcome} {ours.reason}"
-    name = "{} {}".format(*named[1]) if champion else ""
-    return case_of(problem, answered, (times_s[0], library_s, times_s[1] if champion else None), name, why)
+    times_s = ours.time_s if ours else None, library_s, best.time_s if best else None
+    return case_of(problem, answered, times_s, "{} {}".format(*named[1]) if champion else "", why)
 
 
 def case_of(
@@ -220,10 +220,10 @@ def case_of(
     }  # fmt: skip
 
 
-def _times(cases: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Seconds of answers, libraries and champions; NaN where there are none."""
-    kernel_s, library_s, champion_s = (np.array([case[name] for case in cases], float) for name in TIMES)
-    return np.where([case["use"] == "kernel" for case in cases], kernel_s, library_s), library_s, champion_s
+def _seconds(case: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Seconds of the answer, the library and the champion; NaN where there are none."""
+    kernel_s, library_s, champion_s = (case[name] or math.nan for name in TIMES)
+    return kernel_s if case["use"] == "kernel" else library_s, library_s, champion_s
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -233,19 +233,20 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     means of how many times as fast as the library they are. ``said`` and ``true`` are mean losses of the cases
     of which one was said. ``loss_held`` and ``time_held`` are shares of the 80 % intervals that hold.
     """
-    answered_s, library_s, champion_s = _times(cases)
+    answered_s, library_s, champion_s = np.array([_seconds(case) for case in cases]).T
     said = [case for case in cases if case["expected_loss"] < UNMEASURED]
-    ends = [(case["loss"], case["expected_loss_interval"]) for case in said]
-    times = [
-        (s, (case["predicted"] or {}).get("time_interval_s")) for s, case in zip(answered_s, cases, strict=True)
-    ]
+    of_loss = [(case["expected_loss_interval"], case["loss"]) for case in said]
+    of_time = [((case["predicted"] or {}).get("time_interval_s"), _seconds(case)[0]) for case in cases]
+    held = {
+        name: _mean([interval[0] <= value <= interval[1] + 1e-9 for interval, value in pairs if interval])
+        for name, pairs in (("loss_held", of_loss), ("time_held", of_time))
+    }
     return {
         "cases": len(cases), "loss": spread_of(np.array([case["loss"] for case in cases])),
         "slower": int(np.sum(answered_s > (1 + SLOWER) * library_s)),
         "answers": _geometric(library_s / answered_s), "champions": _geometric(library_s / champion_s),
         "said": _mean([case["expected_loss"] for case in said]), "true": _mean([case["loss"] for case in said]),
-        "loss_held": _mean([loss <= interval[1] + 1e-9 for loss, interval in ends if interval]),
-        "time_held": _mean([interval[0] <= s <= interval[1] for s, interval in times if interval]),
+        **held,
     }  # fmt: skip
 
 
@@ -261,10 +262,10 @@ def _geometric(ratios: Any) -> float | None:
 def row(case: Mapping[str, Any]) -> tuple[str, ...]:
     """A case for people."""
     expected, sizes = case["expected_loss"], " x ".join(map(str, case["shape"].values()))
-    (answered_s,), (library_s,), _ = _times([case])
+    answered_s, library_s, _ = _seconds(case)
     return (
         f"{case['operation']} {sizes} {case['dtype']} {case['layout']}".strip(), case["match"], case["use"],
-        "not known" if expected >= 1 else f"{expected:.1%}",
+        "not known" if expected >= UNMEASURED else f"{expected:.1%}",
         *(duration(case[name]) if case[name] else "-" for name in TIMES),
         f"{case['loss']:.1%}", f"{library_s / answered_s:.3f}",
     )  # fmt: skip
@@ -273,22 +274,17 @@ def row(case: Mapping[str, Any]) -> tuple[str, ...]:
 def markdown(page: Mapping[str, Any]) -> str:
     """The summary and all cases for people."""
     known = summary(page["cases"])
-    said, true, loss_held, time_held = (
-        "-" if known[name] is None else f"{known[name]:.1%}"
-        for name in ("said", "true", "loss_held", "time_held")
-    )
-    answers, champions = (known[name] or math.nan for name in ("answers", "champions"))
+    text = {name: f"{value:.3f}" if isinstance(value, float) else value for name, value in known.items()}
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, page["cases"])]
     return "\n".join([
         f"# {page['title']}", "",
         f"Each problem was answered, then tuned for {page['seconds']:g} s; then answer, champion and library "
-        "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.",
-        "",
-        f"- lost by {known['cases']} answers, against the best that is known: {spread_text(known['loss'])}",
-        f"- more than 3 % slower than the library: {known['slower']} of {known['cases']}",
-        f"- times as fast as the library: answers {answers:.3f}, best known {champions:.3f}",
-        f"- of answers with an expected loss: said {said}, true {true}",
-        f"- 80 % intervals hold: loss {loss_held}, time {time_held}", "",
+        "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.", "",
+        f"- lost by answers, against the best that is known: {spread_text(known['loss'])}",
+        "- more than 3 % slower than the library: {slower} of {cases}".format(**text),
+        "- times as fast as the library: answers {answers}, best known {champions}".format(**text),
+        "- of answers with an expected loss: said {said}, true {true}".format(**text),
+        "- 80 % intervals hold: loss {loss_held}, time {time_held}".format(**text), "",
         *(f"| {' | '.join(cells)} |" for cells in rows), "",
         *(f"{row(case)[0]}: {case['why']}" for case in page["cases"] if case["why"]),
     ]).rstrip() + "\n"  # fmt: skip

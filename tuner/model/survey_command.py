@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from tuner.cli.options import (
     whole,
 )
 from tuner.declare import catalogue
-from tuner.declare.problem import Operation
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.extras import required
@@ -84,23 +82,31 @@ def survey(
         raise InputError(f"--seconds is a number above 0, got {options['seconds']}; give e.g. 600")
     if dry_run:
         with previews.database(db) as store:
-            device = previews.detected(options["device"], store)
-            known = preview(_request(target, options, device), store)
-        (print_json if as_json else show_preview)(known)
-        return
-    request = _request(target, options, find(options["device"]))
-    with Events(log, verbose) as events:
-        progress = _run(request, db, events, quiet, refitted)
+            known = preview(_request(target, options, previews.detected(options["device"], store)), store)
+    else:
+        request = _request(target, options, find(options["device"]))
+        with Events(log, verbose) as events:
+            known = _run(request, db, events, quiet, refitted)
     if as_json:
-        print_json(asdict(progress))
-        return
-    if not progress.timings and not progress.before:
-        raise NothingFound("nothing was timed in that time; give more by --seconds")
-    pairs(f"Survey of {request.operation.name}", _rows(progress))
+        print_json(known)
+    else:
+        rows = [
+            (name.replace("_", " "), _words(value)) for name, value in known.items() if value not in ("", {})
+        ]
+        pairs(f"A survey of {target}", rows)
 
 
-def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted: bool) -> SurveyProgress:
-    """Runs a survey, with its device held for its database."""
+def _words(value: object) -> str:
+    """A value of JSON for people."""
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {of}" for name, of in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted: bool) -> dict[str, Any]:
+    """Runs a survey, with its device held for its database; returns how far it came."""
     from tuner.model.survey import refit_if_possible, run_survey
 
     name, reported_s = request.operation.name, 0.0
@@ -119,13 +125,15 @@ def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted:
         if refitted and progress.problems:
             click.echo(refit_if_possible(store, request), err=True)
         events.tell("end", **asdict(progress))
-    return progress
+    if not progress.timings and not progress.before:
+        raise NothingFound("nothing was timed in that time; give more by --seconds")
+    return asdict(progress)
 
 
 def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
-    file = Path(target)
-    known = catalogue.from_file(file) if file.suffix == ".py" else catalogue.builtin()
-    declared = sorted({kernel.operation for kernel in known.kernels}) if file.suffix == ".py" else [target]
+    is_file = target.endswith(".py")
+    known = catalogue.from_file(Path(target)) if is_file else catalogue.builtin()
+    declared = sorted({kernel.operation for kernel in known.kernels}) if is_file else [target]
     if len(declared) > 1:
         raise InputError(
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
@@ -139,32 +147,17 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
     problems = required("problems of a plan")(plan, operation) if plan is not None else ()
     if options["only_shapes"] and not problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
+    most = {name: whole(name, size) for name, _, size in (text.partition("=") for text in options["mosts"])}
+    if not most.keys() <= set(operation.dims) or min(most.values(), default=1) < 1:
+        raise InputError(
+            f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, got {most}"
+        )
     return SurveyRequest(
         operation, tuple(kernels), found, options["seconds"],
         options["regime"] or kind_of(found.target).survey.regime, options["seed"],
-        Ranges.on(found.target, most=_sizes(options["mosts"], operation), layouts=layouts, dtype=dtype),
-        problems, not options["only_shapes"], options["configs"], options["per_problem"], options["deep"],
+        Ranges.on(found.target, most=most, layouts=layouts, dtype=dtype), problems, not options["only_shapes"],
+        options["configs"], options["per_problem"], options["deep"],
     )  # fmt: skip
-
-
-def _sizes(given: tuple[str, ...], operation: Operation) -> dict[str, int]:
-    sizes = {name: whole(name, size) for name, _, size in (text.partition("=") for text in given)}
-    if not sizes.keys() <= set(operation.dims) or min(sizes.values(), default=1) < 1:
-        raise InputError(
-            f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, got {sizes}"
-        )
-    return sizes
-
-
-def _rows(progress: SurveyProgress) -> list[tuple[str, str]]:
-    rate = progress.timings / max(progress.timing_s, 1e-9)
-    return [
-        ("timings", f"{progress.timings} in {clock(progress.elapsed_s)}, {rate:.0f} a second of timing"),
-        ("problems", f"{progress.problems}, and {progress.before} of earlier runs"),
-        ("too large", str(progress.skipped)),
-        ("configs", f"{progress.configs} of {progress.compiled} sources"),
-        *((name, f"{many} {progress.reasons.get(name, '')}") for name, many in progress.outcomes.items()),
-    ]
 
 
 def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
@@ -177,14 +170,3 @@ def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
         "own_problems": len(request.problems), "drawn": request.drawn, "per_problem": request.per_problem,
         "timings_before": sum(len(part.timings) for part in before), "seconds": request.seconds,
     }  # fmt: skip
-
-
-def show_preview(known: Mapping[str, Any]) -> None:
-    """The same for people."""
-    drawn = "then drawn ones without end" if known["drawn"] else "no drawn ones"
-    pairs(f"A survey of {known['operation']}", [
-        ("device", f"{known['device']}, {known['regime']}"), ("kernels", ", ".join(known["kernels"])),
-        ("problems", f"{known['own_problems']} of a plan, {drawn}"),
-        ("configs", f"up to {known['configs']}, {known['per_problem']} of them at a problem"),
-        ("timings before", str(known["timings_before"])), ("time", clock(known["seconds"])),
-    ])  # fmt: skip

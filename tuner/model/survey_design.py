@@ -306,9 +306,8 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
     parts = store.survey_parts(operation.name, device, request.regime)
     if (surveyed := joined(parts, operation, request.kernels)) is None:
         return made
-    for problem, times_s in zip(surveyed.problems, surveyed.by_problem(), strict=True):
-        times_s.pop(LIBRARY, None)
-        numbers = {at: made.pool.number(surveyed.configs[at]) for at in times_s}
+    for problem, times_s in zip(surveyed.problems, surveyed.times_s, strict=True):
+        numbers = {at: made.pool.number(surveyed.configs[at]) for at in times_s if at != LIBRARY}
         known = {number: times_s[at] for at, number in numbers.items() if number is not None}
         made.times.add(ProblemKey.of(problem), known)
     return made

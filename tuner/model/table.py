@@ -13,8 +13,6 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.model.physics import (
-    DeviceRates,
-    Traits,
     config_features,
     fixed_features,
     library_features,
@@ -22,7 +20,7 @@ from tuner.model.physics import (
     problem_features,
     traits,
 )
-from tuner.results.distance import Floats, Numbers
+from tuner.results.distance import Floats
 from tuner.results.survey import LIBRARY
 
 
@@ -33,27 +31,16 @@ class Timings:
     Attributes:
         problems: The problems.
         configs: Kernel and config.
-        problem: Per time: number of its problem, shape (times,).
-        config: Per time: number of its config, or `LIBRARY`.
-        time_s: The times in seconds.
+        times_s: Per problem the seconds by number of the config, or `LIBRARY`, in the order timed.
         registers: Per config: 32-bit registers of a thread by the compiler's report, 0 if it is unknown.
-        provenance: Where the times come from: device, versions, dates; JSON.
+        provenance: Where the times come from: versions, dates; JSON.
     """
 
     problems: Sequence[Problem]
     configs: Sequence[tuple[str, Config]]
-    problem: Numbers
-    config: Numbers
-    time_s: Floats
+    times_s: Sequence[Mapping[int, float]]
     registers: Floats | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def by_problem(self) -> list[dict[int, float]]:
-        """Per problem the times of configs, and of the library, by their numbers in the order timed."""
-        times: list[dict[int, float]] = [{} for _ in self.problems]
-        for problem, config, time_s in zip(self.problem, self.config, self.time_s.tolist(), strict=True):
-            times[problem][int(config)] = time_s
-        return times
 
 
 #: A config that is n times slower than the best counts 1/n^2; n is this at the most.
@@ -78,7 +65,6 @@ class ParameterOrder(NamedTuple):
         return cls(sorted({kernel for kernel, _ in configs}), sorted(names))
 
 
-@dataclass(frozen=True)
 class FeatureRows:
     """A survey as rows of features. Rows are sorted by problem, and within one in the order timed.
 
@@ -86,78 +72,57 @@ class FeatureRows:
         timings: The survey.
         kernels: By name, as declared when it was made.
         device: Where it was made, with its limits.
+        problem: Per time of a config: number of its problem.
+        config: Per time of a config: its number.
+        time_s: Per time of a config: seconds.
+        fastest_s: Least seconds of a config, shape (problems,); infinite where none was timed.
+        library_s: Seconds of the library, shape (problems,); NaN where it was not timed.
         limits: What the device reached.
         order: What the numbers of parameters stand for.
         parameters: Of all configs, as numbers, shape (parameters, configs).
         traits: Of all configs, by dtype and layout.
-        problem: Per time of a config: number of its problem.
-        config: Per time of a config: its number.
-        time_s: Per time of a config: seconds.
         rows: Per time of a config: features, shape (times, features).
         targets: log(time / first estimate) and log(time / roofline), shape (2, times).
         weight: How much each counts.
-        fastest_s: Least seconds of a config, shape (problems,); infinite where none was timed.
-        library_s: Seconds of the library, shape (problems,); NaN where it was not timed.
         library_rows: Shape (problems, features).
         library_target: log(library / roofline), shape (problems,).
     """
 
-    timings: Timings
-    kernels: Mapping[str, Kernel]
-    device: DeviceInfo
-    limits: DeviceRates
-    order: ParameterOrder
-    parameters: Floats
-    traits: Mapping[tuple[str, str], Traits]
-    problem: Numbers
-    config: Numbers
-    time_s: Floats
-    rows: Floats
-    targets: Floats
-    weight: Floats
-    fastest_s: Floats
-    library_s: Floats
-    library_rows: Floats
-    library_target: Floats
+    def __init__(self, timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> None:
+        """Computes features.
 
+        Args:
+            timings: The survey.
+            kernels: By name, as declared when it was made.
+            device: Where it was made.
+        """
+        self.timings, self.kernels, self.device, problems = timings, kernels, device, timings.problems
+        by_problem = [{at: s for at, s in times.items() if at != LIBRARY} for times in timings.times_s]
+        self.problem = np.repeat(np.arange(len(problems)), [len(times) for times in by_problem])
+        self.config = np.array([at for times in by_problem for at in times], np.int64)
+        self.time_s = np.array([time_s for times in by_problem for time_s in times.values()])
+        self.fastest_s = np.array([min(times.values(), default=np.inf) for times in by_problem])
+        self.library_s = np.array([times.get(LIBRARY, np.nan) for times in timings.times_s])
+        best_s = np.fmin(self.fastest_s, self.library_s)
+        self.limits, self.order = limits(problems, best_s), ParameterOrder.of(timings.configs)
+        self.parameters = parameter_table(kernels, timings.configs, self.order)
+        like = {(problem.dtype, problem.layout): problem for problem in problems}
+        self.traits = {key: traits(kernels, timings.configs, of, timings.registers) for key, of in like.items()}
+        parts = [self._rows_at(of, list(times)) for of, times in zip(problems, by_problem, strict=True)]
+        self.rows, estimate = (np.concatenate(of) for of in zip(*parts, strict=True))
+        roofline = np.log([self.limits.roofline_s(of) for of in problems])
+        self.targets = np.log(self.time_s) - np.array([estimate, roofline[self.problem]])
+        self.weight = 1 / np.minimum(self.time_s / best_s[self.problem], SLOW) ** 2
+        self.library_rows = np.array([library_features(of, device, self.limits) for of in problems])
+        self.library_target = np.log(self.library_s) - roofline
 
-def table(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo) -> FeatureRows:
-    """The rows of a survey.
-
-    Args:
-        timings: The survey.
-        kernels: By name, as declared when it was made.
-        device: Where it was made.
-    """
-    problems = timings.problems
-    order = np.argsort(timings.problem, kind="stable")
-    order = order[timings.config[order] != LIBRARY]
-    problem, config, time_s = timings.problem[order], timings.config[order], timings.time_s[order]
-    library_s, fastest_s = np.full(len(problems), np.nan), np.full(len(problems), np.inf)
-    np.minimum.at(fastest_s, problem, time_s)
-    of_library = timings.config == LIBRARY
-    library_s[timings.problem[of_library]] = timings.time_s[of_library]
-    best_s = np.fmin(fastest_s, library_s)
-    known, columns = limits(problems, best_s), ParameterOrder.of(timings.configs)
-    parameters = parameter_table(kernels, timings.configs, columns)
-    like = {(problem.dtype, problem.layout): problem for problem in problems}
-    by_layout = {key: traits(kernels, timings.configs, of, timings.registers) for key, of in like.items()}
-    fixed = {key: fixed_features(parameters, device, of) for key, of in by_layout.items()}
-    ends = np.searchsorted(problem, np.arange(len(problems) + 1))
-    rows, estimates = [], []
-    for number, of in enumerate(problems):
-        key, timed = (of.dtype, of.layout), config[ends[number] : ends[number + 1]]
-        mixed, estimate = config_features(of, device, by_layout[key].some(timed), known)
-        shared = np.repeat(problem_features(of, known)[:, None], len(timed), axis=1)
-        rows.append(np.vstack([fixed[key][:, timed], shared, mixed]).T)
-        estimates.append(estimate)
-    roofline = np.log([known.roofline_s(of) for of in problems])
-    return FeatureRows(
-        timings, kernels, device, known, columns, parameters, by_layout, problem, config, time_s,
-        np.concatenate(rows), np.log(time_s) - np.array([np.concatenate(estimates), roofline[problem]]),
-        1 / np.minimum(time_s / best_s[problem], SLOW) ** 2, fastest_s, library_s,
-        np.array([library_features(of, device, known) for of in problems]), np.log(library_s) - roofline,
-    )  # fmt: skip
+    def _rows_at(self, problem: Problem, timed: list[int]) -> tuple[Floats, Floats]:
+        """Features of configs at a problem, shape (configs, features), and logs of first estimates."""
+        of = self.traits[problem.dtype, problem.layout].some(timed)
+        fixed = fixed_features(self.parameters[:, timed], self.device, of)
+        mixed, estimate = config_features(problem, self.device, of, self.limits)
+        shared = np.repeat(problem_features(problem, self.limits)[:, None], len(timed), axis=1)
+        return np.vstack([fixed, shared, mixed]).T, estimate
 
 
 def parameter_table(

@@ -1,26 +1,27 @@
 """A model fitted to a survey of a device whose costs are known."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
-from fixtures.model_survey import CONFIGS, KERNELS, SMALL, geometric_mean, library_s, survey, time_s
+from fixtures.model_survey import CONFIGS, KERNELS, geometric_mean, library_s, survey, time_s
 
 from tuner.errors import InputError, TunerError
 from tuner.model.calibrate import Cases, calibrate
 from tuner.model.fit import fit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
-from tuner.model.table import Timings
+from tuner.results.survey import LIBRARY
 
-pytestmark = pytest.mark.usefixtures("one_tree_thread")
+pytestmark = pytest.mark.usefixtures("few_trees")
 
 
 @cache
 def fitted() -> Model:
-    return fit(survey(), KERNELS, BOARD, recipe=SMALL)
+    return fit(survey(), KERNELS, BOARD)
 
 
 @cache
@@ -57,20 +58,19 @@ def test_expected_loss_is_what_fresh_answers_lose() -> None:
 
 def test_a_fit_is_repeatable_and_keeps_where_it_comes_from() -> None:
     few = survey(25)
-    texts = [to_bytes(fit(few, KERNELS, BOARD, recipe=SMALL)) for _ in range(2)]
+    texts = [to_bytes(fit(few, KERNELS, BOARD)) for _ in range(2)]
     assert texts[0] == texts[1]
     told = from_bytes(texts[0]).provenance
     assert told["problems"] == 25
-    assert told["timings"] == len(few.time_s)
+    assert told["timings"] == sum(map(len, few.times_s))
     assert told["measured_at"] == "2026-11-20"
     assert told["sources"] == {"blocks": KERNELS["blocks"].source_hash}
 
 
 def test_a_survey_without_a_library_gives_kernels_alone() -> None:
     every = survey(30)
-    kept = every.config >= 0
-    alone = Timings(every.problems, CONFIGS, every.problem[kept], every.config[kept], every.time_s[kept])
-    predictor = Predictor(fit(alone, KERNELS, BOARD, recipe=SMALL), KERNELS)
+    alone = [{at: s for at, s in times.items() if at != LIBRARY} for times in every.times_s]
+    predictor = Predictor(fit(replace(every, times_s=alone), KERNELS, BOARD), KERNELS)
     answer = predictor.answer(every.problems[0])
     assert not answer.by_library
     assert answer.library_s == np.inf

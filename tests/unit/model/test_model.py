@@ -24,8 +24,11 @@ pytestmark = pytest.mark.usefixtures("few_trees")
 def add_survey(db: str, timed: Timings, source_hash: str) -> None:
     """Puts timings into a database, as a survey of the H200 leaves them."""
     configs = tuple(SurveyConfig(kernel, source_hash, "", 0, dict(config)) for kernel, config in timed.configs)
-    rows = zip(timed.problem.tolist(), timed.config.tolist(), timed.time_s.tolist(), strict=True)
-    timings = tuple(Timing(at, config, Outcome.MEASURED, time_s) for at, config, time_s in rows)
+    timings = tuple(
+        Timing(at, config, Outcome.MEASURED, time_s)
+        for at, times in enumerate(timed.times_s)
+        for config, time_s in times.items()
+    )
     problems, where = tuple(map(ProblemKey.of, timed.problems)), device_in_full("NVIDIA H200")
     with Store.open(db) as store:
         store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
