@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.devices.detect import gpus
+from tuner.devices.protocol import Device
 
 FOLDER = Path(__file__).parent
 
@@ -18,3 +19,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(FOLDER):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU and its driver, found none"))
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    from tuner.devices.cuda.device import CudaDevice
+
+    return CudaDevice()
+
+
+@pytest.fixture
+def hopper(device: Device) -> None:
+    if device.info.compute_capability != 90:
+        pytest.skip(f"needs sm_90, got {device.info.name}")

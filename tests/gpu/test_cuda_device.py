@@ -90,15 +90,12 @@ class TestCudaDevice(DeviceContract):
         output = (values + (0 if dtype == "int32" else 0.25)).astype(dtype)
         output[count // 2] += 3
         wanted = comparing.differences(np, output, values, 1e-3, 0.5)
-        found = comparing.differences(
-            device.xp, device.xp.asarray(output), device.xp.asarray(values), 1e-3, 0.5
-        )
+        xp = device.xp
+        found = comparing.differences(xp, xp.asarray(output), xp.asarray(values), 1e-3, 0.5)
         assert astuple(found) == pytest.approx(astuple(wanted), rel=1e-9)
         if dtype != "int32":
             output[-1] = np.nan
-            found = comparing.differences(
-                device.xp, device.xp.asarray(output), device.xp.asarray(values), 1e-3, 0.5
-            )
+            found = comparing.differences(xp, xp.asarray(output), xp.asarray(values), 1e-3, 0.5)
             assert math.isnan(found.largest)
             assert math.isnan(found.ratio)
 
@@ -108,11 +105,8 @@ class TestCudaDevice(DeviceContract):
         for at in (0, 17, 12_345, one.size - 1):
             other = one.copy()
             other[at] = 1
-            assert comparing.unequal(device.xp, [(one, one), (one, other), (other, other)]) == [
-                False,
-                True,
-                False,
-            ]
+            pairs = [(one, one), (one, other), (other, other)]
+            assert comparing.unequal(device.xp, pairs) == [False, True, False]
 
     @pytest.mark.parametrize(("dtype", "first"), [("uint8", 0), ("uint8", 1), ("uint16", 8), ("uint64", 3)])
     def test_a_sum_of_memory_changes_with_any_bit(self, device: Device, dtype: str, first: int) -> None:

@@ -75,9 +75,10 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     assert len(trials) == len(found) == len(ENDS)
     for fault, (outcome, reason) in ENDS.items():
         with subtests.test(fault):
-            assert (found[fault].outcome.value, reason in found[fault].reason) == (outcome, True), found[
-                fault
-            ].reason
+            measurement = found[fault]
+            assert (measurement.outcome.value, reason in measurement.reason) == (outcome, True), (
+                measurement.reason
+            )
 
 
 def test_the_worker_is_replaced_after_each_error_and_the_next_config_is_measured() -> None:
@@ -148,18 +149,8 @@ def test_gemm_is_tuned_and_looked_up(here: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_users_kernel_is_tuned_on_the_gpu(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "tune",
-        str(TOY),
-        "--set",
-        "n=1000000",
-        "--device",
-        "cuda:0",
-        "--trials",
-        "20",
-        "--quiet",
-        "--json",
-    ]
+    options = ["--device", "cuda:0", "--trials", "20", "--quiet", "--json"]
+    arguments = ["tune", str(TOY), "--set", "n=1000000", *options]
     assert run(arguments) == 0
     tuned = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert tuned["kernel"] == "blocks"

@@ -27,7 +27,7 @@ from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
-pytestmark = pytest.mark.usefixtures("own_records")
+pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 GEMM = builtin().operation("gemm")
 (KERNEL,) = builtin().of("gemm", "cuda", ("emulated",))
 #: Beside what finals draw: the inputs that the promise names. True where the plain kernel must compute.
@@ -39,16 +39,6 @@ LIST = {
     "identity": True, "inf": True, "nan": True,
 }  # fmt: skip
 CASES = [((1024, 1024, 2048), "nn"), ((301, 501, 703), "tn"), ((512, 640, 256), "nt"), ((257, 129, 4096), "tt")]
-
-
-@pytest.fixture(scope="module")
-def device() -> Device:
-    from tuner.devices.cuda.device import CudaDevice
-
-    found = CudaDevice()
-    if found.info.compute_capability != 90:
-        pytest.skip(f"needs sm_90, got {found.info.name}")
-    return found
 
 
 def problem_of(sizes: tuple[int, int, int], layout: str = "nn") -> Problem:

@@ -33,13 +33,6 @@ SIZES = [(512, 768, 640), (300, 1304, 200), (1001, 777, 333), (1, 4096, 512), (8
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    from tuner.devices.cuda.device import CudaDevice
-
-    return CudaDevice()
-
-
 def problem_of(
     sizes: tuple[int, int, int], dtype: str, epilogue: str, layout: str = "nn", precision: str = ""
 ) -> Problem:

@@ -24,42 +24,22 @@ from tuner.workers.workload import Workload
 
 __all__ = ["empty_database", "own_records"]
 cp = pytest.importorskip("cupy")
-pytestmark = pytest.mark.usefixtures("own_records")
+pytestmark = pytest.mark.usefixtures("own_records", "hopper")
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operation("gemm")
 (KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_tma",))
 (PLAIN,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
 (THIN,) = CATALOGUE.of("gemm", "cuda", ("multivector",))
 SIZES = [
-    (1024, 1536, 640),
-    (1000, 1304, 776),
-    (1001, 777, 333),
-    (1, 4096, 1024),
-    (4096, 2, 512),
-    (8, 8, 8),
+    (1024, 1536, 640), (1000, 1304, 776), (1001, 777, 333), (1, 4096, 1024), (4096, 2, 512), (8, 8, 8),
     (300, 1301, 200),
-]
+]  # fmt: skip
 #: What it is for, and others: lines that are not aligned, sides that are no power of two, k within a share.
 THIN_SIZES = [
-    (1, 8192, 8192),
-    (8, 4096, 4096),
-    (4096, 2, 8192),
-    (8192, 4, 4096),
-    (3, 4100, 4098),
-    (4095, 7, 4095),
+    (1, 8192, 8192), (8, 4096, 4096), (4096, 2, 8192), (8192, 4, 4096), (3, 4100, 4098), (4095, 7, 4095),
     (5, 8, 8200),
-]
+]  # fmt: skip
 DTYPES = ("bfloat16", "float16")
-
-
-@pytest.fixture(scope="module")
-def device() -> Device:
-    from tuner.devices.cuda.device import CudaDevice
-
-    found = CudaDevice()
-    if found.info.compute_capability != 90:
-        pytest.skip(f"needs sm_90, got {found.info.name}")
-    return found
 
 
 def problem_of(sizes: tuple[int, int, int], dtype: str, layout: str = "nn") -> Problem:
@@ -115,21 +95,12 @@ def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
 def test_tensors_of_pytorch_are_multiplied(dtype: str, device: Device) -> None:
     torch = pytest.importorskip("torch")
     _, config = starts(KERNEL, problem_of((304, 512, 136), dtype, "nt"), device)[0]
-    crowned(
-        "gemm",
-        {"m": 304, "n": 512, "k": 136},
-        dtype,
-        "nt",
-        config,
-        kernel="wgmma_tma",
-        device=device_info("cuda:0"),
-    )
+    dims = {"m": 304, "n": 512, "k": 136}
+    crowned("gemm", dims, dtype, "nt", config, kernel="wgmma_tma", device=device_info("cuda:0"))
     kind = getattr(torch, dtype)
     for _ in range(3):
-        a, b = (
-            torch.randn(304, 136, device="cuda", dtype=kind),
-            torch.randn(512, 136, device="cuda", dtype=kind).T,
-        )
+        a, b = (torch.randn(rows, 136, device="cuda", dtype=kind) for rows in (304, 512))
+        b = b.T
         got = tuner.matmul(a, b)
         assert got.dtype == kind
         torch.testing.assert_close(got, (a.double() @ b.double()).to(kind), rtol=2**-7, atol=2**-5)

@@ -41,12 +41,6 @@ __global__ void scale(float *out, const float *x, float alpha, int n) {
 """
 PARAMS = {"BLOCK": [64, 128, 256, 512], "ITEMS": [1, 2, 4]}
 LAUNCH = {"grid": "ceil_div(n, BLOCK * ITEMS)", "block": "BLOCK"}
-#: The element at BAD is left out, so that only checks on the whole output see it.
-CHEATS = SCALE.replace("if (i < n)", "if (i < n && i != BAD)")
-#: Writes into its input.
-DESTROYS = SCALE.replace("out[i] = alpha * x[i];", "{ out[i] = alpha * x[i]; ((float *)x)[i] = 0; }")
-#: Without ``volatile`` the compiler may take a loop that does nothing for one that ends.
-HANGS = SCALE.replace("int i =", "while (*(volatile const float *)x == *x) { } int i =")
 
 
 def scaled(x: Any, alpha: float) -> Any:
@@ -187,11 +181,7 @@ def test_a_second_gpu_runs_what_lies_on_it(found: Tuned, here: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "params", "message"),
     [
-        (CHEATS, PARAMS | {"BAD": [SIZE - 1]}, "left elements unwritten"),
-        (DESTROYS, PARAMS, "wrote into the input x"),
-        (SCALE.replace("alpha *", "1.01f * alpha *"), PARAMS, "times what rounding explains"),
         (SCALE.replace("if (i < n) ", ""), {"BLOCK": [512], "ITEMS": [4]}, "wrote outside of out"),
-        (SCALE.replace("alpha *", "beta *"), PARAMS, "compile failed: "),
         (SCALE.replace("out[i] =", "out[i + (1L << 40)] ="), PARAMS, "launch failed: .*illegal"),
     ],
 )
@@ -203,13 +193,6 @@ def test_a_wrong_kernel_is_told_and_this_process_keeps_its_gpu(
     with pytest.raises(NothingFound, match=message):
         _ = result.config
     assert float(x.sum()) > 0
-
-
-def test_an_endless_kernel_is_killed(here: Path) -> None:
-    out, x, _ = arrays("CuPy")
-    result = tuned([out, x, 2.5, SIZE], HANGS, {"BLOCK": [64], "ITEMS": [1]}, trials=1, seconds=60)
-    with pytest.raises(NothingFound, match="timed out"):
-        _ = result.config
 
 
 @pytest.mark.parametrize("library", ["CuPy", "PyTorch"])
