@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import OPERATION, database_option, folder_option, json_option, writable_folder
+from tuner.cli.options import OPERATION, database_option, json_option
 from tuner.errors import InputError, NothingFound
 from tuner.results.measurement import Outcome, compare_apart
 from tuner.results.measurement import compare as compare_in_turn
@@ -233,12 +233,10 @@ def _row(key: _Key, one: Record, other: Record, libraries: Sequence[Record | Non
 @click.option("--operation", shell_complete=OPERATION, default="", help="Only problems of this operation.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--markdown", is_flag=True, help="Print a table of Markdown.")
-@folder_option("Write compare.html to this folder.")
 @database_option
 @json_option
 def compare(
-    one: str, other: str, operation: str, as_csv: bool, markdown: bool, folder: Path | None, db: str,
-    as_json: bool,
+    one: str, other: str, operation: str, as_csv: bool, markdown: bool, db: str, as_json: bool
 ) -> None:  # fmt: skip
     """Compare B with A, problem by problem, those that changed most first.
 
@@ -246,16 +244,7 @@ def compare(
     date:FROM..TO, study:NAME or db:URL; the kind may be left out where records know the value. A ratio above 1
     says that B is faster. Its interval is of 95 %; the library's ratio shows what the machine itself did.
     """
-    if folder is not None:
-        writable_folder(folder)
     compared = compare_sides(one, other, operation=operation, db=db)
-    if folder is not None:
-        from tuner.report.figures import comparison
-        from tuner.report.pages import write_page
-
-        figures = {"ratios": comparison(compared.to_json())}
-        path = write_page(folder / "compare.html", "compare", figures=figures, compared=compared)
-        click.echo(str(path), err=True)
     if as_json:
         print_json(compared.to_json())
     elif as_csv:

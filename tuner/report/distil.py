@@ -51,8 +51,6 @@ Floats = NDArray[np.float64]
 
 #: Another layout counts as a shape that is so many times as large.
 OTHER_LAYOUT = 150
-#: The column of the library, which has no kernel and no config.
-LIBRARY: Column = "", Config({})
 #: Length of lines of the written function.
 WIDTH = 110
 
@@ -112,10 +110,11 @@ class KnownShapes:
         rows: The shapes.
         regime: How they were timed.
         kernels: By name.
-        columns: Kernel and config of each column; the library's last, if it may be chosen.
+        columns: Kernel and config of each column.
         speeds: Shape (rows, columns): relative to the best of the row, 0 if a column is not legal.
         measured: True for the measured ones of `speeds`; the others are expected from the nearest shape.
         library: Per row: the library's speed relative to the best; 0 without a library.
+        near: Shape (rows, rows): how much one shape's speeds count at another; see `_nearness`.
     """
 
     rows: tuple[TunedProblem, ...]
@@ -125,6 +124,7 @@ class KnownShapes:
     speeds: Floats
     measured: Flags
     library: Floats
+    near: Floats
 
 
 @dataclass(frozen=True)
@@ -153,17 +153,17 @@ class Distilled:
         """Per row: the best of the chosen columns."""
         return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
 
-    def decision(self, row: int) -> int | None:
-        """The column that the written function takes: the legal one that is expected fastest; None for none."""
-        problems, speeds = [place.problem for place in self.shapes.rows], self.shapes.speeds
-        near = [apart(problems[row], problems[other]) ** -2.0 for other in self.learned]
-        expected = np.array(near) @ speeds[np.ix_(self.learned, self.chosen)]
-        order = (self.chosen[place] for place in np.argsort(-expected, kind="stable"))
-        return next((column for column in order if speeds[row, column] > 0), None)
+    @property
+    def decided(self) -> list[int | None]:
+        """Per row: the legal column that is expected fastest, as the written function takes; None for none."""
+        speeds, chosen, learned = self.shapes.speeds, np.array(self.chosen), np.array(self.learned)
+        expected = self.shapes.near[:, learned] @ speeds[learned][:, chosen]
+        legal = np.where(speeds[:, chosen] > 0, expected, 0.0)
+        return [int(chosen[row.argmax()]) if row.any() else None for row in legal]
 
     @functools.cached_property
     def losses(self) -> dict[str, dict[str, float]]:
-        """``best``: of the best chosen config; ``decided``: of what `decision` takes; ``left_out``: see below.
+        """``best``: of the best chosen config; ``decided``: of what `decided` takes; ``left_out``: see below.
 
         ``left_out`` is of choices that were learned from all shapes but the one that they decide. Each has the
         loss as a fraction of speed, ``mean`` and ``worst`` over the ``shapes``; and how many of these are
@@ -172,19 +172,16 @@ class Distilled:
         every = range(len(self.shapes.rows))
         without = (distilled(self.shapes, self.count, [at for at in every if at != row]) for row in every)
         answers: dict[str, Sequence[int | None]] = {
-            "best": self.fastest, "decided": [self.decision(row) for row in every],
-            "left_out": [choice.decision(row) for row, choice in enumerate(without)],
+            "best": self.fastest, "decided": self.decided,
+            "left_out": [choice.decided[row] for row, choice in enumerate(without)],
         }  # fmt: skip
-        speeds, measured = self.shapes.speeds, self.shapes.measured
+        speeds, measured, library = self.shapes.speeds, self.shapes.measured, self.shapes.library
         losses = {}
         for name, columns in answers.items():
-            own = [
-                1 - float(self.shapes.library[row] if at is None else speeds[row, at])
-                for row, at in enumerate(columns)
-            ]
+            own = [float(library[row] if at is None else speeds[row, at]) for row, at in enumerate(columns)]
             unmeasured = sum(at is None or not measured[row, at] for row, at in enumerate(columns))
             losses[name] = {
-                "mean": statistics.fmean(own), "worst": max(own), "shapes": len(own),
+                "mean": 1 - statistics.fmean(own), "worst": 1 - min(own), "shapes": len(own),
                 "unmeasured": int(unmeasured),
             }  # fmt: skip
         return losses
@@ -196,13 +193,13 @@ class Distilled:
             MissingTime(place.problem, shapes.kernels[kernel], config, place.best_s)
             for column, (kernel, config) in zip(self.chosen, self.columns, strict=True)
             for row, place in enumerate(shapes.rows)
-            if kernel and shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
+            if shapes.speeds[row, column] > 0 and not shapes.measured[row, column]
         ]
 
     def to_json(self) -> dict[str, Any]:
         """The configs, the shapes, what the choice costs there, and which times are missing."""
         return {
-            "configs": [{"kernel": kernel or None, "config": dict(config)} for kernel, config in self.columns],
+            "configs": [{"kernel": kernel, "config": dict(config)} for kernel, config in self.columns],
             "shapes": [place.problem.to_json() for place in self.shapes.rows],
             "loss": self.losses,
             "missing": [
@@ -212,29 +209,19 @@ class Distilled:
         }  # fmt: skip
 
 
-def apart(one: Problem, other: Problem) -> float:
-    """How many times larger one problem is than another: the product over the dims, whichever is larger."""
-    sizes = zip(one.dims.values(), other.dims.values(), strict=True)
-    times = math.prod(max(pair) / min(pair) for pair in sizes)
-    return times if one.layout == other.layout else times * OTHER_LAYOUT
-
-
 def loss_text(loss: Mapping[str, float]) -> str:
     """One of `Distilled.losses` in words."""
     rest = f", {loss['unmeasured']} of them not measured" if loss["unmeasured"] else ""
     return f"mean {loss['mean']:.2%}, worst {loss['worst']:.2%} over {loss['shapes']} shapes{rest}"
 
 
-def shapes_of(
-    tuned: Sequence[TunedProblem], subject: Subject, catalogue: Catalogue, *, library: bool = False
-) -> KnownShapes:
+def shapes_of(tuned: Sequence[TunedProblem], subject: Subject, catalogue: Catalogue) -> KnownShapes:
     """The tuned shapes of a subject, with every config known there.
 
     Args:
         tuned: What was tuned.
         subject: Of what, and where.
         catalogue: The kernels.
-        library: True if the library may be chosen, too.
 
     Raises:
         NothingFound: Fewer than two shapes were tuned on the device.
@@ -255,12 +242,18 @@ def shapes_of(
         for flags, place in zip(legal, rows, strict=True):
             flags[numbers] = points.flags(place.problem, place.device)[0]
     speeds = np.where(legal, speeds, 0.0)
-    theirs = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
-    if library:
-        speeds = np.c_[speeds, theirs] / np.maximum(1.0, theirs)[:, None]
-        measured = np.c_[measured, theirs > 0]
-        known.append(LIBRARY)
-    return KnownShapes(rows, subject.regime, kernels, tuple(known), speeds, measured, theirs)
+    library = np.array([np.nan_to_num(place.best_s / place.library_s) for place in rows])
+    near = _nearness([place.problem for place in rows])
+    return KnownShapes(rows, subject.regime, kernels, tuple(known), speeds, measured, library, near)
+
+
+def _nearness(problems: Sequence[Problem]) -> Floats:
+    """How near problems are: one over the square of how many times larger one is, dim by dim, than another."""
+    logs = np.array([log_dims(problem.shape) for problem in problems])
+    times = 2.0 ** np.abs(logs[:, None] - logs[None]).sum(axis=-1)
+    layouts = np.array([problem.layout for problem in problems])
+    near: Floats = (times * np.where(layouts[:, None] == layouts, 1.0, OTHER_LAYOUT)) ** -2.0
+    return near
 
 
 def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Flags]:
@@ -300,7 +293,6 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
     "--configs", "count", type=click.IntRange(1), default=12, show_default=True,
     help="Largest number of configs.",
 )  # fmt: skip
-@click.option("--library", is_flag=True, help="Let the function choose the library, too.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the function to this file.")
 @subject_options
 @click.option(
@@ -312,8 +304,8 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
 @database_option
 @json_option
 def distil(
-    operation: str, count: int, library: bool, output: Path | None, measure: bool | None,
-    seconds: float | None, db: str, as_json: bool, **asked: Any,
+    operation: str, count: int, output: Path | None, measure: bool | None, seconds: float | None, db: str,
+    as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Find few configs for many shapes, and write a Python function that chooses among them."""
     writable_file(output)
@@ -326,7 +318,7 @@ def distil(
 
         def choose(known: Store | None) -> Distilled:
             tuned = Snapshot.open(known).tuned(subject, catalogue)
-            return distilled(shapes_of(tuned, subject, catalogue, library=library), count)
+            return distilled(shapes_of(tuned, subject, catalogue), count)
 
         choice = choose(store)
         if choice.missing() and measure is not False:
@@ -394,7 +386,7 @@ def _measured(
 def _show(choice: Distilled) -> None:
     fastest = choice.fastest
     rows = [
-        (number, kernel or "the library", config_text(config), f"{fastest.count(column)} of {len(fastest)}")
+        (number, kernel, config_text(config), f"{fastest.count(column)} of {len(fastest)}")
         for number, (column, (kernel, config)) in enumerate(zip(choice.chosen, choice.columns, strict=True))
     ]
     table("The configs", ("", "kernel", "config", "best for"), rows)
@@ -430,13 +422,11 @@ def python_text(choice: Distilled) -> str:
 def _written(column: Column) -> str:
     kernel, config = column
     text = textwrap.fill(repr(dict(config)), WIDTH - 4, initial_indent=" " * 8, subsequent_indent=" " * 9)
-    return f"({kernel or None!r},\n{text})"
+    return f"({kernel!r},\n{text})"
 
 
 def _conditions(choice: Distilled, column: Column) -> list[tuple[str, str]]:
     """What a config asks of the dims in each layout, as Python; empty where it asks nothing."""
-    if column == LIBRARY:
-        return []
     (name, config), rows, rules = column, choice.shapes.rows, list[tuple[str, str]]()
     kernel, device = choice.shapes.kernels[name], rows[0].device
     for layout in rows[0].problem.operation.layouts:

@@ -1,4 +1,4 @@
-"""Figures of studies, comparisons, Pareto fronts, devices and ladders, as Plotly draws them."""
+"""Figures of studies, Pareto fronts, devices and ladders, as Plotly draws them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from tuner.results.units import config_text, duration, speed_unit
 
 #: Colours: ours, the library's, what was stopped or beaten, failures and reports, limits.
 OURS, LIBRARY, STOPPED, FAILED, LIMIT = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a441", "#5f6b6d"
-#: Verdict of the second side of a comparison -> colour.
-VERDICTS = {"faster": "#2a9d5c", "same": STOPPED, "slower": LIBRARY, "ambiguous": FAILED}
 #: Name of an objective beside time -> its axis, and the factor from joules or a ratio to its unit.
 OBJECTIVES = {"energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
 #: Symbols of operations.
@@ -181,28 +179,6 @@ def _parallel(study: StudyView) -> go.Figure:
 
 
 # ---- of several problems
-
-
-def comparison(compared: Mapping[str, Any]) -> go.Figure:
-    """Ratios with their intervals, a line for each problem, those that changed most on top.
-
-    Args:
-        compared: `tuner.report.comparing.Compared.to_json`.
-    """
-    rows = compared["problems"]
-    names, ratios = [f"{row['problem']}, {row['regime']}" for row in rows], [row["ratio"] for row in rows]
-    above, below = [row["high"] - row["ratio"] for row in rows], [row["ratio"] - row["low"] for row in rows]
-    figure = go.Figure().add_scatter(
-        x=ratios, y=names, mode="markers",
-        marker={"size": 9, "color": [VERDICTS[row["verdict"]] for row in rows]},
-        error_x={"type": "data", "symmetric": False, "color": LIMIT, "array": above, "arrayminus": below},
-        text=[f"{row['verdict']}<br>A: {row['one']}<br>B: {row['other']}" for row in rows],
-        hovertemplate="%{y}<br>%{x:.3f} x, %{text}<extra></extra>",
-    )  # fmt: skip
-    figure.add_vline(x=1, line_dash="dash", line_color=LIMIT)
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
-    figure.update_xaxes(title=f"time of {compared['one']} over time of {compared['other']}", type="log")
-    return titled(figure, "", 160 + 26 * len(names))
 
 
 def of_champions(champions: Sequence[Champion], limits: Mapping[str, float] | None) -> dict[str, go.Figure]:

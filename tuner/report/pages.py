@@ -1,4 +1,4 @@
-"""``tuner show``, and pages of studies, ladders, fronts and comparisons, which need no other file.
+"""``tuner show``, and pages of studies, ladders and fronts, which need no other file.
 
 It implements the extension point ``figures``: what others show of a study, a device and a Pareto front.
 """

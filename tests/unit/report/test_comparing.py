@@ -101,7 +101,3 @@ def test_the_command_line_prints_it_in_each_form(folder: Path, capsys: pytest.Ca
     assert [row["verdict"] for row in rows] == ["slower", "faster", "same"]
     assert json.loads(printed("--json"))["counts"]["slower"] == 1
     assert printed("--markdown").splitlines()[2].startswith("| toy 2 float32, cold | 1 ms | 2 ms | 0.500 |")
-    printed("-o", "page")
-    page = (folder / "page" / "compare.html").read_text()
-    assert "Plotly.newPlot" in page
-    assert "Only driver 1.0: toy 4 float32, cold" in page

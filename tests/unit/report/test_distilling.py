@@ -4,7 +4,6 @@ import ast
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tuner.cli.main import command_line
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config, Space
-from tuner.errors import NothingFound
 from tuner.lookup.snapshot import TunedProblem, gather
 from tuner.report.distil import Distilled, cover, distilled, python_text, shapes_of
 from tuner.results.record import Role, Subject
@@ -101,22 +99,13 @@ def test_few_configs_are_chosen_and_what_they_cost_is_told(found: Distilled) -> 
     assert 0 <= best["mean"] <= decided["mean"] <= 1
     assert best["worst"] >= best["mean"]
     assert {losses["shapes"] for losses in found.losses.values()} == {len(SHAPES)}
-    every = distilled(found.shapes, 100)
-    assert every.losses["best"]["mean"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_what_is_missing_is_what_the_chosen_lack(found: Distilled) -> None:
-    known = {(place.problem, *column) for place in found.shapes.rows for column in place.times}
-    missing = {(each.problem, each.kernel.name, each.config) for each in found.missing()}
-    assert missing
-    assert not missing & known
+    assert distilled(found.shapes, 100).losses["best"]["mean"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_the_function_imports_nothing_and_takes_what_is_fastest(found: Distilled, choose: Choose) -> None:
     text = python_text(found)
     assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    for row, place in enumerate(found.shapes.rows):
-        first = found.decision(row)
+    for first, place in zip(found.decided, found.shapes.rows, strict=True):
         assert first is not None
         assert choose(**place.problem.dims, layout=place.problem.layout) == found.shapes.columns[first]
     assert all(len(line) <= 120 for line in text.splitlines())
@@ -137,12 +126,6 @@ def test_the_function_answers_nothing_illegal(choose: Choose, m: int, n: int, k:
     problem = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout)
     binding = [each for each in kernel.constraints if not each.for_speed]
     assert all(bool(each.rule(problem, BOARD, Config(values))) for each in binding)
-
-
-def test_the_library_may_be_among_the_chosen(data: list[TunedProblem]) -> None:
-    shapes = shapes_of(data, SUBJECT, CATALOGUE, library=True)
-    library = replace(distilled(shapes, 3), chosen=(len(shapes.columns) - 1,))
-    assert "(None,\n        {})" in python_text(library)
 
 
 # --- what is missing is timed ---------------------------------------
@@ -188,15 +171,6 @@ def test_distil_times_what_is_missing_on_the_device(on_fake: tuple[str, str], tm
     assert {each.role for each in fresh} == {Role.TRIAL}
     assert all(each.measurement.samples_s and each.device.name == "Fake board" for each in fresh)
     assert len(fresh) >= len(before["missing"])
-
-
-def test_where_nothing_was_timed_cold_another_regime_is_asked(tmp_path: Path) -> None:
-    url = three_shapes(tmp_path, device=replace(BOARD, name="Warm board", uuid=""), regime="hot")
-    arguments = ["distil", "gemm", "--device", "warm board", "--db", url, "--no-measure"]
-    assert len(told(*arguments)["shapes"]) == 3
-    refused = CliRunner().invoke(command_line, [*arguments, "--regime", "cold"])
-    assert isinstance(refused.exception, NothingFound)
-    assert "0 of gemm float32 are tuned cold on Warm board" in str(refused.exception)
 
 
 def test_a_device_that_is_elsewhere_cannot_be_timed_on(on_fake: tuple[str, str]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
 from fixtures.commands import Told, told
 from fixtures.fake_device import BOARD, TOY, write_device
+from fixtures.fake_gpu import H200
 
-from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.catalogue import builtin
 from tuner.declare.folders import configs_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
@@ -22,11 +22,6 @@ from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.measurement import Error, Measurement, Outcome
 
 CATALOGUE = builtin()
-H200 = DeviceInfo(
-    "NVIDIA H200", "cuda", compute_capability=90, sm_count=132, warp_size=32, max_threads_per_block=1024,
-    max_threads_per_sm=2048, shared_bytes_per_block=232_448, shared_bytes_per_sm=233_472,
-    registers_per_block=65_536, registers_per_thread=255,
-)  # fmt: skip
 PLANS = sorted(configs_folder().glob("ladder-*.toml"))
 __all__ = ["told"]
 
@@ -69,12 +64,8 @@ def test_a_step_has_the_figures_of_reports() -> None:
     (step,) = plan.steps
     published = {tuple(figures["shape"]): figures["ms"] for figures in step.published}
     assert published[(256, 256, 256)] == 39.48
-    assert max(published) == (2048, 2048, 2048)
     assert all(figures["hardware"] for figures in step.published)
     assert lesson_of(plan.kernel(step.kernel), "lesson")
-    own = from_file(TOY)
-    (step,) = ladder_of(own, own.operation("toy").problem({"n": 9}), "cuda", ()).steps
-    assert step.published == []
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
@@ -174,10 +165,10 @@ def test_the_roof_is_the_slower_of_moving_and_computing() -> None:
 
 @pytest.fixture
 def board(here: Path) -> str:
-    info = {"memory_bytes": 1 << 34, "compute_capability": 90, "sm_count": 2, "max_threads_per_sm": 2048}
-    limits = {"warp_size": 32, "shared_bytes_per_block": 232_448, "shared_bytes_per_sm": 233_472}
-    more = {"registers_per_thread": 255, "registers_per_block": BOARD["registers_per_block"]}
-    return write_device(here / "board.json", info=info | limits | more, free_bytes=1 << 28, baseline_s=1e-3)
+    names = ("max_threads_per_sm", "warp_size", "shared_bytes_per_block", "shared_bytes_per_sm")
+    info = {name: getattr(H200, name) for name in (*names, "registers_per_thread", "compute_capability")}
+    info |= {"memory_bytes": 1 << 34, "sm_count": 2, "registers_per_block": BOARD["registers_per_block"]}
+    return write_device(here / "board.json", info=info, free_bytes=1 << 28, baseline_s=1e-3)
 
 
 CONTRACT = {
@@ -200,11 +191,10 @@ def test_climbing_keeps_the_contract_and_writes_a_page(told: Told, board: str, h
         assert row["of_limit"] > 0
         assert (row["published"] is None) == (row["kernel"] == "swizzled")
     assert "step 5 of 5, swizzled" in err
-    text = (here / "page" / "index.html").read_text()
-    assert text.count("Plotly.newPlot") >= 2
-    assert "<script src=" not in text
-    assert "<td>naive\n" in text
-    assert 'id="ladder-64-96"' in text
+    page = (here / "page" / "index.html").read_text()
+    for text in ("Plotly.newPlot", "<td>naive\n", 'id="ladder-64-96"'):
+        assert text in page
+    assert "<script src=" not in page
 
 
 def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here: Path) -> None:
@@ -220,18 +210,11 @@ def test_steps_are_tuned_and_no_champion_is_crowned(told: Told, board: str, here
 
 def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None:
     text = (configs_folder() / "ladder-gemv.toml").read_text().replace("16384, 16384", "64, 64")
-    assert tomllib.loads(text)["shapes"] == [[64, 64]]
     sweep = "kernel = 'shuffle'\nparameter = 'BLOCK'\nvalues = [64, 128]\nshapes = [[32, 32]]\n"
     (here / "gemv.toml").write_text(f"{text}\n[[sweeps]]\n{sweep}")
     code, out, err = told("ladder", "gemv.toml", "--device", board, "--quiet", "--end-to-end")
     assert code == 0, err
-    for text in (
-        "over BLOCK",
-        "gemv 64 x 64 float32 n",
-        "gemv 64 x 64 float32 t",
-        "cuBLAS",
-        "Limits measured here",
-    ):
+    for text in ("over BLOCK", "gemv 64 x 64 float32 n", "gemv 64 x 64 float32 t", "cuBLAS", "Limits measured"):
         assert text in out
     for arguments, message in (
         (("64", "--device", board), "says itself what to measure"),
