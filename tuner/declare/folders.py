@@ -1,9 +1,11 @@
-"""Locates the project's own files, inside an installed package or beside it in a checkout; and writes files."""
+"""Locates the project's own files, inside an installed package or beside it; fills templates; writes files."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -41,3 +43,24 @@ def write_whole(path: Path, data: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def filled(template: Path, filters: Mapping[str, Callable[..., Any]], **values: Any) -> str:
+    """The text that a template makes.
+
+    Its variables look like ``${name}``, since C and Python have braces of their own.
+
+    Args:
+        template: The file.
+        filters: How it writes things, beside ``repr``.
+        values: What it names.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent), variable_start_string="${", variable_end_string="}",
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
+        autoescape=False,
+    )  # fmt: skip
+    environment.filters |= {"repr": repr, **filters}
+    return environment.get_template(template.name).render(values)

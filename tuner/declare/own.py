@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy
 
+from tuner.declare.folders import filled
 from tuner.declare.language import source_language
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.shapes import KernelArgument, Sizes, spelt
@@ -127,8 +128,6 @@ class OwnKernel:
         Raises:
             DeclarationError: An expression cannot be read.
         """
-        from jinja2 import Environment, StrictUndefined
-
         dims = {name: f"p.dims[{name!r}]" for name in self.sizes.sizes}
         dims |= {name: dims[dim] for name, dim in self.sizes.tied.items()}
         names = dims | {name: f"c[{name!r}]" for name in self.parameters}
@@ -136,12 +135,9 @@ class OwnKernel:
             part: _listed(spelt(text, names, f"{part}=") for text in texts)
             for part, texts in self.launch.items()
         }
-        environment = Environment(
-            variable_start_string="${", variable_end_string="}", trim_blocks=True, autoescape=False,
-            undefined=StrictUndefined,
-        )  # fmt: skip
-        environment.filters |= {"repr": repr, "tuple": tuple}
-        return environment.from_string(Path(__file__).with_suffix(".py.jinja").read_text("utf-8")).render(
+        return filled(
+            Path(__file__).with_suffix(".py.jinja"),
+            {"tuple": tuple},
             own=self,
             references=[code for code in (self.reference, self.library) if code is not None],
             scalars={scalar.name: repr(scalar.value) for scalar in self.scalars} | dims,

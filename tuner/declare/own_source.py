@@ -14,7 +14,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -48,43 +48,39 @@ def definition(function: Any) -> ast.FunctionDef:
     """The source of a function as a syntax tree; a lambda becomes a function of one return.
 
     Raises:
-        DeclarationError: Its source cannot be found.
+        DeclarationError: Its source cannot be found, or several functions alike begin on its line.
     """
     try:
         # Of the whole file: a lambda's own lines need not be a statement.
         tree = ast.parse("".join(inspect.findsource(function)[0]))
-        line = function.__code__.co_firstlineno
+        line, takes = function.__code__.co_firstlineno, inspect.getargs(function.__code__).args
     except (OSError, TypeError, AttributeError, SyntaxError):
         raise DeclarationError(
             f"a function's source must be found, that of {_name(function)} cannot be; define it in a "
             "file or in a notebook's cell"
         ) from None
-    if getattr(function, "__name__", "") == "<lambda>":
-        return _of_lambda(function, [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)], line)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == line:
-                return node
-    raise DeclarationError(f"a function is defined by def or lambda, {_name(function)} is not; write it as one")
-
-
-def _of_lambda(function: Any, lambdas: Iterable[ast.Lambda], line: int) -> ast.FunctionDef:
-    wanted = list(inspect.signature(function).parameters)
-    alike = [
-        node
-        for node in lambdas
-        if node.lineno == line
-        and [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == wanted
-    ]
-    if len({ast.dump(node) for node in alike}) != 1:
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    alike = {ast.dump(node): node for node in nodes if _first_line(node) == line and _takes(node) == takes}
+    if len(alike) != 1:
         raise DeclarationError(
-            f"a lambda is one of its kind on its line, found {len(alike)} that take {', '.join(wanted)}; write "
-            "it as a def"
+            f"a function is one of its kind on its line, found {len(alike)} that take {', '.join(takes)}; "
+            "write it as a def"
         )
-    made = ast.FunctionDef("function", alike[0].args, [ast.Return(alike[0].body)], [], None, None)
+    [node] = alike.values()
+    if isinstance(node, ast.FunctionDef):
+        return node
+    made = ast.FunctionDef("function", node.args, [ast.Return(node.body)], [], None, None)
     made.type_params = []  # type: ignore[attr-defined]
     return ast.fix_missing_locations(made)
+
+
+def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(part.lineno for part in (node, *decorators))
+
+
+def _takes(node: ast.FunctionDef | ast.Lambda) -> list[str]:
+    return [part.arg for part in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
 
 
 def _name(function: Any) -> str:
@@ -178,17 +174,17 @@ class Module:
 
 def njit(options: Mapping[str, Any]) -> str:
     """The decorator that compiles a function with these options, and caches the machine code."""
-    told = {**options, "cache": True}
-    return f"@numba.njit({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+    given = {**options, "cache": True}
+    return f"@numba.njit({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def _free_names(node: ast.FunctionDef) -> set[str]:
     """Names that a function reads and does not set itself."""
-    taken = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
-    names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-    stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    defined = {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
-    return {name.id for name in names} - taken - stored - defined
+    nodes = list(ast.walk(node))
+    own = {part.arg for part in nodes if isinstance(part, ast.arg)}
+    own |= {part.name for part in nodes if isinstance(part, ast.FunctionDef)}
+    names = [part for part in nodes if isinstance(part, ast.Name)]
+    return {name.id for name in names} - own - {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _reachable(function: Any) -> dict[str, Any]:
@@ -205,7 +201,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_plain_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(each, _PLAIN) or _is_plain_tuple(each) for each in value)
+    return isinstance(value, tuple) and all(isinstance(part, _PLAIN) or _is_plain_tuple(part) for part in value)
 
 
 def _is_authors(function: FunctionType) -> bool:
@@ -257,7 +253,7 @@ def taken_by(source: str, function: str) -> tuple[KernelArgument, ...]:
             f"the source has a __global__ function {function!r}, the name that was given; it has {there}; "
             "give the name of one"
         )
-    return tuple(_taken(each, function) for each in head[1].split(",") if each.strip())
+    return tuple(_taken(argument, function) for argument in head[1].split(",") if argument.strip())
 
 
 def _taken(text: str, function: str) -> KernelArgument:

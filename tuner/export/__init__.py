@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare.catalogue import Catalogue
-from tuner.declare.folders import write_whole
+from tuner.declare.folders import filled, write_whole
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
@@ -278,36 +278,16 @@ FORMATS: Mapping[str, Callable[[Exported], dict[str, str | bytes]]] = {
 
 def header(exported: Exported) -> list[str]:
     """What every exported text begins with: problem, device, figures, versions, date, record."""
-    champion, record = exported.champion, exported.champion.record
-    measurement, device = record.measurement, record.device
-    config = " ".join(f"{name}={value}" for name, value in record.config.items())
-    error = measurement.error
-    fallback = exported.fallback
-    lines = [
-        f"{exported.problem}: kernel {record.kernel}, {config or 'no parameters'}",
-        f"{exported.kernel.idea}" if exported.kernel.idea else "",
-        f"Inputs that it does not take are computed by {fallback}, launched last." if fallback else "",
-        "",
-        f"Measured on {device.name} ({device.architecture or device.kind}, driver "
-        f"{device.driver or 'unknown'}), {record.measured_at}, {record.regime}",
-        f"  {measurement.time_s or 0.0:.6g} s, {record.tflops:.4g} TFLOPS, {record.gbps:.4g} GB/s, "
-        f"noise {measurement.noise:.2%}",
-        f"  largest error {error.max_rel:.3g} of the float64 reference's rms" if error else "",
-        *_beside(champion),
-        f"  {', '.join(f'{name} {version}' for name, version in sorted(record.versions.items()))}",
-        f"Record {record.id}, source {record.source_hash}; exported by tile-tuner {__version__}",
-    ]
-    if record.source_hash != exported.kernel.source_hash:
-        lines.append(
-            f"The source has changed since it was measured, to {exported.kernel.source_hash}: tune again."
-        )
-    return [line for place, line in enumerate(lines) if line or place == 2]
-
-
-def _beside(champion: Champion) -> list[str]:
-    baseline = champion.baseline
-    if baseline is None:
-        return []
-    library = baseline.versions.get("library", baseline.kernel)
-    faster = "; the library was faster" if 0 < champion.speedup < 1 else ""
-    return [f"  beside {library}: {baseline.tflops:.4g} TFLOPS, speed-up {champion.speedup:.3f}{faster}"]
+    record = exported.champion.record
+    text = filled(
+        Path(__file__).with_name("header.jinja"),
+        {},
+        champion=exported.champion,
+        problem=exported.problem,
+        kernel=exported.kernel,
+        fallback=exported.fallback,
+        parameters=" ".join(f"{name}={value}" for name, value in record.config.items()),
+        versions=", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
+        version=__version__,
+    )
+    return text.splitlines()

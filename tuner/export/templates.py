@@ -1,4 +1,4 @@
-"""Templates of exported texts, which lie beside this file, and how they write sizes."""
+"""How the templates of exported texts, which lie beside this file, write sizes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from tuner.declare import folders
 from tuner.declare.launch import MAP_TYPES, PROMOTIONS, SWIZZLES, UNASKED_SHARED_BYTES
 from tuner.export.symbolic import in_c, in_python
 
@@ -18,20 +17,7 @@ def must_be_asked(shared_bytes: Any) -> bool:
 
 
 def filled(template: Path, filters: Mapping[str, Callable[[Any], Any]], **values: Any) -> str:
-    """The text that a template makes.
-
-    Its variables look like ``${name}``, since C and Python have braces of their own.
-
-    Args:
-        template: The file.
-        filters: How it writes things, beside sizes in C and Python.
-        values: What it names.
-    """
-    environment = Environment(
-        loader=FileSystemLoader(template.parent), variable_start_string="${", variable_end_string="}",
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
-        autoescape=False,
-    )  # fmt: skip
-    environment.filters |= {"c": in_c, "py": in_python, "repr": repr, "must_be_asked": must_be_asked, **filters}
-    environment.globals |= {"data_types": MAP_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
-    return environment.get_template(template.name).render(values)
+    """`tuner.declare.folders.filled` with filters for sizes, and the tables of tensor maps."""
+    sizes = {"c": in_c, "py": in_python, "must_be_asked": must_be_asked}
+    tables = {"data_types": MAP_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
+    return folders.filled(template, {**sizes, **filters}, **tables, **values)

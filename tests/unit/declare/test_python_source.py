@@ -81,7 +81,7 @@ def test_compiled_functions_keep_their_options() -> None:
 
 def test_two_lambdas_alike_on_a_line_are_told_apart_by_nobody() -> None:
     pair = (lambda x: x + 1, lambda x: x + 2)
-    with pytest.raises(DeclarationError, match="a lambda is one of its kind on its line, found 2"):
+    with pytest.raises(DeclarationError, match="a function is one of its kind on its line, found 2"):
         definition(pair[0])
 
 
