@@ -227,10 +227,6 @@ class Site:
     job: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"jobs = {self.jobs}")
-
 
 def site(kind: str, path: Path) -> Site:
     """Reads a site's settings.
@@ -239,7 +235,10 @@ def site(kind: str, path: Path) -> Site:
         InputError: The file is not there, is not TOML, or something in it is wrong.
     """
     try:
-        return Site(**tomllib.loads(path.read_text(encoding="utf-8")))
+        settings = Site(**tomllib.loads(path.read_text(encoding="utf-8")))
+        if settings.jobs < 1:
+            raise ValueError(f"jobs = {settings.jobs}")
+        return settings
     except (OSError, TypeError, ValueError) as error:
         raise InputError(
             f"--cluster {kind}:FILE.toml names a site's settings: jobs, [job] and [worker] (docs/fleet.md), "

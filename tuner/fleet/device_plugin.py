@@ -84,7 +84,6 @@ class _Task:
     Attributes:
         limit_s: Seconds without progress after which a search has stalled.
         order: The order; None for a greeting and for sentinels.
-        stage: Stage of the study.
         progress: What it last told.
         progressed_s: `time.monotonic` when it last got further.
         interrupted: True once it was told to end.
@@ -92,7 +91,6 @@ class _Task:
 
     limit_s: float
     order: orders.Order | None = None
-    stage: str = "opening"
     progress: dict[str, Any] = field(default_factory=dict)
     progressed_s: float = field(default_factory=time.monotonic)
     interrupted: bool = False
@@ -100,10 +98,11 @@ class _Task:
     @property
     def stalled(self) -> str:
         """Why the study must be killed; empty if it gets further."""
-        limit_s = self.limit_s * (1 if self.stage == "searching" or self.order is None else UNTOLD)
+        stage = self.progress.get("stage", "opening")
+        limit_s = self.limit_s * (1 if stage == "searching" or self.order is None else UNTOLD)
         if time.monotonic() - self.progressed_s < limit_s:
             return ""
-        return f"it got no further for {limit_s:.0f} s while {self.stage}, and was killed"
+        return f"it got no further for {limit_s:.0f} s while {stage}, and was killed"
 
 
 @contextlib.contextmanager
@@ -314,9 +313,8 @@ class DevicePlugin(WorkerPlugin):
         if self._stopping and not task.interrupted:
             task.interrupted = True
             raise Interrupted(self._stopping)
-        if {**progress, "best": ""} != {**task.progress, "best": ""}:
-            task.progressed_s = now_s
-        task.stage, task.progress = str(progress["stage"]), progress
+        if progress != task.progress:
+            task.progress, task.progressed_s = progress, now_s
         if now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s
             self._send(**progress)

@@ -13,7 +13,6 @@ import enum
 import functools
 import queue
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,7 +132,6 @@ class Member:
         state: What it does.
         why: Why it was refused, or is gone.
         place: Where slices run; None before it was greeted.
-        host: Name of its machine.
         work: Its present work.
         claim: Number of the claim of its present work.
         future: Dask's future of its latest task.
@@ -150,7 +148,6 @@ class Member:
     state: State = State.CHECKED
     why: str = ""
     place: Place | None = None
-    host: str = ""
     work: Assignment | None = None
     claim: int = 0
     future: Any = None
@@ -174,7 +171,7 @@ class Member:
         """
         info, progress = self.place.info if self.place else None, self.progress
         return {
-            "name": self.name, "host": self.host, "device": info.name if info else "",
+            "name": self.name, "device": info.name if info else "",
             "board": info.uuid if info else "", "state": self.state.value, "why": self.why, "doing": self.doing,
             "slices": self.slices, "trials": self.trials, "trials_per_minute": self.trials / minutes,
             "best_s": progress.get("best_s"), "best": progress.get("best", ""),
@@ -228,8 +225,7 @@ class ClusterRunner:
         self._ended: queue.SimpleQueue[tuple[Member, Any]] = queue.SimpleQueue()
         self._results: list[tuple[Place, Assignment, Done]] = []
         self._gone: list[Place] = []
-        self._lock = threading.Lock()
-        self._begun_s = self._slices_from_s = time.monotonic()
+        self._begun_s = time.monotonic()
         self._looked_s = -LOOK_S
         client.subscribe_topic(device_plugin.PROGRESS, self._take_progress)
         self._look()
@@ -240,17 +236,16 @@ class ClusterRunner:
         night, claim = progress.pop("night"), progress.pop("claim")
         if progress.get("stage") == "opening":
             progress.pop("trials", None)  # those of earlier slices are read meanwhile
-        with self._lock:
-            for member in list(self.members.values()):
-                if night == self.ledger.night and member.work is not None and member.claim == claim:
-                    before = member.progress.get("trials", progress.get("trials", 0))
-                    member.trials += max(progress.get("trials", before) - before, 0)
-                    member.progress = {**member.progress, **progress}
-                    member.heard_s = time.monotonic()
+        for member in self.members_in(State.WORKS):
+            if (night, claim) == (self.ledger.night, member.claim):
+                before = member.progress.get("trials", progress.get("trials", 0))
+                member.trials += max(progress.get("trials", before) - before, 0)
+                member.progress = {**member.progress, **progress}
+                member.heard_s = time.monotonic()
 
     def members_in(self, *states: State) -> list[Member]:
         """The workers in some states."""
-        return [member for member in self.members.values() if member.state in states]
+        return [member for member in list(self.members.values()) if member.state in states]
 
     def places_of(self, model: str) -> int:
         """See the protocol."""
@@ -290,7 +285,6 @@ class ClusterRunner:
                     f"a night needs a worker that can take part, all are refused: {reasons}"
                 )
             self.wait(LOOK_S)
-        self._slices_from_s = time.monotonic()
 
     def start(self, place: Place, work: Assignment) -> None:
         """See the protocol.
@@ -400,7 +394,7 @@ class ClusterRunner:
         """Takes a worker in, or refuses it with the reason."""
         why = _reason_of(result)
         if isinstance(result, orders.WorkerReport):
-            member.host, why = result.host, self._why_not(result)
+            why = self._why_not(result)
         if why:
             member.becomes(State.REFUSED, why)
             return
@@ -507,8 +501,7 @@ class ClusterRunner:
         minutes = max(now_s - self._begun_s, 1.0) / 60
         return {
             "night": self.ledger.night, "left_s": None if left_s == float("inf") else max(left_s, 0.0),
-            "elapsed_s": now_s - self._begun_s, "slices_s": now_s - self._slices_from_s,
-            "problems_left": problems_left, "slices": self.ledger.slices,
+            "elapsed_s": now_s - self._begun_s, "problems_left": problems_left, "slices": self.ledger.slices,
             "trials_per_minute": round(sum(member.trials for member in members) / minutes, 1),
             "workers": [member.to_json(minutes) for member in members],
         }  # fmt: skip

@@ -93,36 +93,6 @@ def bench(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         signal.signal(number, handler)
 
 
-def test_slices_of_an_open_study_then_its_finals(bench: Bench) -> None:
-    device = bench.device
-    first, second, third, finals = bench.run(
-        lambda: device.work(bench.order()),
-        lambda: device.work(bench.order(2, 1)),
-        lambda: device.work(bench.order(3, 5)),
-        lambda: device.work(bench.order(4, 6, ())),
-    )
-    assert first.done.opening_s is not None
-    assert first.done.trials["total"] == first.done.tried == 2
-    assert bench.worker.events[0]["stage"] == "searching"
-    assert second.done.opening_s is None, "the study was open"
-    assert third.done.opening_s is not None, "others have worked on it since"
-    assert (third.done.trials["total"], third.done.tried) == (6, 2)
-    assert finals.done.tried == 0
-    assert finals.done.champion is not None
-
-
-def test_work_is_stopped_in_an_orderly_way(bench: Bench) -> None:
-    bench.fleet.settings(pace=1.0)
-    device = bench.device
-    begun_s = time.monotonic()
-    (answer,) = bench.run(
-        lambda: device.work(bench.order(7, parts=(60.0,))), beside=lambda: device.stop("the night was stopped")
-    )
-    assert time.monotonic() - begun_s < 10
-    assert (answer.claim, answer.done.cut, answer.done.lost) == (7, True, "the night was stopped")
-    assert answer.trouble == ""
-
-
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

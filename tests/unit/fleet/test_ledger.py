@@ -16,7 +16,7 @@ from tuner.devices.detect import find
 from tuner.errors import LockedByAnother
 from tuner.fleet.orders import WorkAnswer
 from tuner.fleet.runner import ClaimLedger
-from tuner.night.claims import DONE, FAILED, LOST, RUNNING, STOPPED, Claims, FencedStore
+from tuner.night.claims import DONE, FAILED, STOPPED, Claims, FencedStore
 from tuner.night.plan import read_plan
 from tuner.night.work import Assignment, Done, Place, kernels_of
 from tuner.results.record import Champion
@@ -79,22 +79,6 @@ def test_a_worker_that_comes_back_crowns_no_champion(
     store.claim = ledger.order(place, replace(work, parts=(), turn=1)).claim
     store.crown(champion)
     assert len(store.champions()) == 1
-
-
-def test_claims_of_a_coordinator_that_died_are_ended_by_the_next(
-    store: FencedStore, place: Place, work: Assignment
-) -> None:
-    died = ClaimLedger(store, URL)
-    died.order(place, work)
-    following = ClaimLedger(store, URL)
-    assert [(claim.state, claim.why) for claim in Claims(store).of(died.night)] == [
-        (LOST, "its coordinator is gone")
-    ]
-    following.order(place, work)
-    died.close()
-    assert [claim.state for claim in Claims(store).of(following.night)] == [RUNNING], "a night ends its own"
-    following.close()
-    assert [claim.state for claim in Claims(store).of(following.night)] == [LOST]
 
 
 def test_a_coordinator_whose_database_was_restarted_takes_its_lock_again_or_ends(

@@ -9,20 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from fixtures.fleets import Fleet, FleetNight, scheduler_process
 from fixtures.postgres import Databases
 
-from tuner.errors import EnvironmentTrouble, StoreTrouble
+from tuner.errors import EnvironmentTrouble
 from tuner.fleet import clusters, runner
 from tuner.fleet.runner import State
-from tuner.night import scheduler
 from tuner.night.claims import DONE, LOST, RUNNING, STOPPED, Claims
 from tuner.night.plan import read_plan
-from tuner.night.work import NightItem, Standing
+from tuner.night.work import NightItem
 from tuner.results.record import Record, Role
 from tuner.store import Store
 
@@ -223,7 +220,6 @@ def test_each_worker_takes_what_it_can_and_one_that_is_unwell_takes_nothing(flee
     assert boards.keys() == {"Fake board", "Other board"}
     assert {place["board"] for place in boards["Other board"].places.values()} == {"FAKE-other"}
     workers = {worker["name"]: worker for worker in night.runner.snapshot(1.0, 0)["workers"]}
-    assert workers["sick"]["state"] == "refused"
     assert workers["sick"]["doing"] == "refused: its canary fails: it is dead (fake)"
     assert workers["other"]["slices"] > 0
 
@@ -243,21 +239,3 @@ def test_workers_write_into_a_server_that_goes_away_for_a_while(fleet: Fleet, po
     with beside(away):
         items, _ = fleet.run(fleet.plan(8, seconds=30), url)
     check(fleet, items, url)
-
-
-def test_a_database_that_is_away_as_a_night_opens_is_waited_for(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    away = StoreTrouble("cannot use the database: it takes no connections now")
-    away.__cause__ = sa.exc.OperationalError("", {}, Exception())
-    failures = [away]
-
-    def standing(*which: Any) -> Standing:
-        if failures:
-            raise failures.pop()
-        return Standing(*which)
-
-    monkeypatch.setattr(scheduler, "Standing", standing)
-    items, _ = fleet.run(fleet.plan(2, seconds=20))
-    check(fleet, items)
-    assert failures == []
