@@ -8,13 +8,13 @@ import io
 import re
 import zipfile
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.cli.options import read_shape, whole
 from tuner.declare.catalogue import Catalogue
@@ -26,11 +26,12 @@ from tuner.export import FORMATS, exported_files
 from tuner.lookup.asking import parse_key
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.responses import Reads, Serves, error_json, is_local, tagged
+from tuner.service.responses import ErrorDetail, Serves, described, is_local, needs, tagged
 from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
 from tuner.service.state import ANSWERS, Service
+from tuner.service.tokens import READ
 
-router = APIRouter(prefix="/v1", tags=["answers"])
+router = APIRouter(prefix="/v1", tags=["answers"], dependencies=[Depends(needs(READ))])
 #: Largest size of a dim in a request; kernels count elements in 32 bits.
 LARGEST_DIM = 2**31 - 1
 #: Characters of a text in a request.
@@ -43,11 +44,8 @@ MOST_PROBLEMS = 1000
 PROBLEM_KEYS = ("operation", "dims", "dtype", "layout", "precision", "epilogue")
 
 #: A text without control characters, which a database may refuse.
-Text = Annotated[
-    str,
-    Field(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$"),
-    BeforeValidator(lambda text: "" if text is None else text),
-]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Regime = Literal["", *REGIMES]  # type: ignore[valid-type]
 Dims = list[int] | dict[str, int] | str
 SnapshotNumber = Annotated[
     int | None, Field(ge=1, le=LARGEST_NUMBER, description="Number of a snapshot, whose answer is repeated.")
@@ -72,7 +70,7 @@ class RequestedProblem(BaseModel):
     layout: Text = Field(default="", description="Layout; the operation's first by default.")
     precision: Text = Field(default="", description="ieee, or emulated: any that is as exact as the library's.")
     epilogue: Text = Field(default="", description="What is done to the result, such as bias-col+gelu.")
-    regime: Text = Field(default="", description="How time was taken: cold, hot, cold-graph or hot-graph.")
+    regime: Regime = Field(default="", description="How time was taken: cold, hot, cold-graph or hot-graph.")
 
     def key(self, catalogue: Catalogue) -> ProblemKey:
         """The key of the problem; one of an operation that is not declared needs dims by name, and a dtype.
@@ -105,17 +103,6 @@ class RequestedProblem(BaseModel):
         shape = tuple((name, whole(name, size)) for name, _, size in (pair.partition("=") for pair in sets))
         return ProblemKey(self.operation, shape, self.dtype, self.layout, precision, epilogue)
 
-    def checked_regime(self, default: str = "") -> str:
-        """How time is taken.
-
-        Raises:
-            UnknownName: There is no such way.
-        """
-        regime = self.regime or default or "cold"
-        if regime not in REGIMES:
-            raise UnknownName("regime", regime, REGIMES)
-        return regime
-
 
 class QuestionBody(RequestedProblem):
     """A question; its keys are those of GET /v1/best."""
@@ -133,7 +120,7 @@ class QuestionBody(RequestedProblem):
         Raises:
             InputError: A value is missing or wrong.
         """
-        key, regime = self.key(builtin_now()), self.checked_regime(regime)
+        key, regime = self.key(builtin_now()), self.regime or regime or "cold"
         return LookupRequest(key, self.device or device, regime, self.kernel, bool(self.confirmed))
 
 
@@ -168,11 +155,34 @@ class Questions(BaseModel):
         max_length=MOST_PROBLEMS, min_length=1, description="Each has keys of GET /v1/best, or is its words."
     )
     device: Text = Field("", description="Of questions that name none.")
-    regime: Text = Field("", description="Of questions that name none.")
+    regime: Regime = Field("", description="Of questions that name none.")
     snapshot: SnapshotNumber = None
 
 
+class Answered(BaseModel):
+    """An answer; its further keys are those of `tuner best --json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kernel: str
+    config: dict[str, Any]
+    use: str = Field(description="`kernel`, or the library's name where the library is faster.")
+    match: str = Field(description="What the answer rests on, such as `exact`.")
+    expected_loss: float | None = Field(description="Share of time that the answer is expected to lose.")
+    speedup: float | None
+    time_s: float | None
+    snapshot: int
+
+
+class ManyAnswered(BaseModel):
+    """Answers of one snapshot, in the order of their questions."""
+
+    snapshot: int
+    answers: list[Answered | dict[Literal["refused"], ErrorDetail]]
+
+
 AsQuery = Annotated[QuestionOfQuery, Query()]
+AsExport = Annotated[ExportOfQuery, Query()]
 
 
 def _sizes(dims: Dims) -> tuple[list[str], list[str]]:
@@ -203,8 +213,8 @@ def _marked(service: Service, view: OpenSnapshot, body: AnswerBody, counts: bool
     return body.text + marked, b'%s,"snapshot":%d%s}' % (body.text, view.manifest.number, marked)
 
 
-@router.get("/best", summary="The kernel and config to use for a problem")
-async def best(request: Request, service: Serves, caller: Reads, question: AsQuery) -> Response:
+@router.get("/best", summary="The kernel and config to use for a problem", responses={200: {"model": Answered}})
+async def best(request: Request, service: Serves, question: AsQuery) -> Response:
     """Answers as `tuner best --json` does, with the snapshot's number and without ages.
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
@@ -219,8 +229,10 @@ async def best(request: Request, service: Serves, caller: Reads, question: AsQue
     return tagged(request, data, view.manifest.number, basis=answer)
 
 
-@router.post("/best", summary="Answers for up to 1,000 problems at once, from one snapshot")
-def best_of_many(request: Request, service: Serves, caller: Reads, questions: Questions) -> Response:
+@router.post(
+    "/best", summary="Answers for up to 1,000 problems at once", responses={200: {"model": ManyAnswered}}
+)
+def best_of_many(request: Request, service: Serves, questions: Questions) -> Response:
     """Answers in the order of the questions; one that has none is `{"refused": ...}` in its place."""
     view = service.cache.view(questions.snapshot)
 
@@ -230,7 +242,7 @@ def best_of_many(request: Request, service: Serves, caller: Reads, questions: Qu
             asked = QuestionBody.model_validate(keys).read(questions.device, questions.regime)
             return _marked(service, view, view.body(asked), counts=is_local(request))[1]
         except (TunerError, ValidationError) as error:
-            return json_bytes({"refused": error_json(error)})
+            return json_bytes({"refused": described(error)[1]})
 
     answers = b",".join(map(answer, questions.problems))
     body = b'{"snapshot":%d,"answers":[%s]}' % (view.manifest.number, answers)
@@ -238,9 +250,7 @@ def best_of_many(request: Request, service: Serves, caller: Reads, questions: Qu
 
 
 @router.get("/export", summary="The champion as files to take away")
-def export(
-    request: Request, service: Serves, caller: Reads, wanted: Annotated[ExportOfQuery, Query()]
-) -> Response:
+def export(request: Request, service: Serves, wanted: AsExport) -> Response:
     """The champion as source, binary, Python module or JSON, as `tuner export` writes it.
 
     One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import anyio.to_thread
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,8 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
-from tuner.service.responses import REFUSALS, SAFE, Reads, Serves, is_local
-from tuner.service.state import REQUESTS, SECONDS, WORKING, Service, Settings, metrics_text
+from tuner.service.responses import REFUSALS, SAFE, Json, Reads, Serves, is_local
+from tuner.service.state import REQUESTS, SECONDS, Service, Settings, metrics_text
 from tuner.version import __version__
 
 router = APIRouter(tags=["machines"])
@@ -63,13 +59,13 @@ _LOG = logging.getLogger("tuner.service.requests")
 
 
 @router.get("/healthz", summary="Is the server alive?")
-async def healthz() -> dict[str, Any]:
+async def healthz() -> Json:
     """200 as long as it answers at all."""
     return {"ok": True, "version": __version__}
 
 
 @router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
-async def readyz(service: Serves, response: Response) -> dict[str, Any]:
+async def readyz(service: Serves, response: Response) -> Json:
     """200 if it has reached its database within the last minute."""
     ready = time.monotonic() - service.cache.looked_s < NOT_READY_S
     response.status_code = 200 if ready else 503
@@ -77,7 +73,7 @@ async def readyz(service: Serves, response: Response) -> dict[str, Any]:
 
 
 @router.get("/openapi.json", summary="This description, for programs")
-async def openapi(request: Request, caller: Reads) -> dict[str, Any]:
+async def openapi(request: Request, caller: Reads) -> Json:
     """OpenAPI; /docs shows it to people."""
     app: FastAPI = request.app
     return app.openapi()
@@ -207,7 +203,6 @@ def create_app(service: Service) -> Guard:
     app = FastAPI(
         title="tile-tuner", version=__version__, description=ABOUT, root_path=service.settings.root_path,
         docs_url=None, redoc_url=None, openapi_url=None, max_body_size=MOST_BYTES, responses=REFUSALS,
-        lifespan=_lifespan,
     )  # fmt: skip
     for kind in (TunerError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, pages.failed)
@@ -218,13 +213,6 @@ def create_app(service: Service) -> Guard:
         app.include_router(module.router)
     app.include_router(router)
     return Guard(app, service)
-
-
-@contextlib.asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Bounds the threads, each of which may use a connection to the database."""
-    anyio.to_thread.current_default_thread_limiter().total_tokens = WORKING
-    yield
 
 
 class JsonLines(logging.Formatter):

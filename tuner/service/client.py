@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import logging
 import os
-import re
 import sqlite3
-import time
 import urllib.error
 import urllib.request
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from tuner import errors
 from tuner.errors import EnvironmentTrouble, InputError, TunerError
-from tuner.results.record import utc_now
 
 if TYPE_CHECKING:
     from tuner.declare.problem import Problem
@@ -33,14 +27,8 @@ if TYPE_CHECKING:
 
 #: Variables with the server's address and a token.
 SERVER, TOKEN = "TUNER_SERVER", "TUNER_TOKEN"
-#: Questions of one request.
-AT_ONCE = 1000
-#: Seconds between two looks at a job.
-FOLLOW_EVERY_S = 1.0
 #: Bytes of a response.
 MOST_BYTES = 1 << 30
-#: Names of exported files.
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,8 +37,7 @@ class ServerAway(EnvironmentTrouble):
     """The server does not answer, and nothing that was kept answers instead."""
 
 
-@dataclass(frozen=True)
-class RemoteAnswer:
+class RemoteAnswer(SimpleNamespace):
     """What a server answered: `tuner.best` over HTTP.
 
     Attributes:
@@ -67,31 +54,12 @@ class RemoteAnswer:
         told: The whole answer, as `tuner best --json` prints it.
     """
 
-    kernel: str
-    config: Mapping[str, Any]
-    use: str
-    match: str
-    expected_loss: float
-    speedup: float | None
-    time_s: float | None
-    stale: bool | None
-    snapshot: int
-    from_cache: bool
-    told: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any], from_cache: bool = False) -> RemoteAnswer:
-        """The answer of a JSON object."""
-        values = {field.name: told[field.name] for field in fields(cls) if field.name in told}
-        return cls(**values, from_cache=from_cache, told=told)
-
     @property
     def age_days(self) -> float | None:
         """Days since the record was measured; None without a record."""
-        if not self.told["measured_at"]:
+        if not self.measured_at:
             return None
-        measured = datetime.fromisoformat(self.told["measured_at"])
-        measured = measured if measured.tzinfo else measured.replace(tzinfo=UTC)
+        measured = datetime.fromisoformat(self.measured_at)
         return round(max(0.0, (datetime.now(UTC) - measured).total_seconds() / 86400), 3)
 
 
@@ -122,9 +90,6 @@ class Client:
     def __init__(self, url: str, token: str, timeout_s: float, cache: Path | None) -> None:
         self.url, self._token, self._timeout_s, self._folder = url, token, timeout_s, cache
 
-    def __repr__(self) -> str:
-        return f"Client({self.url!r})"
-
     # --- answers -------------------------------------------
 
     def best(
@@ -154,55 +119,46 @@ class Client:
 
     def _answer(self, query: Mapping[str, str]) -> RemoteAnswer:
         """The answer to a question: the server's, or the one that it gave last."""
-        key, kept = _query(dict(sorted(query.items()))), dict[str, Any]()
-        with contextlib.suppress(KeyError, OSError, ValueError, sqlite3.Error):
-            kept = json.loads(self._cache[key])
+        key = _query(dict(sorted(query.items())))
         try:
-            with self._open(f"/v1/best?{key}", headers={"if-none-match": kept.get("etag", "")}) as response:
-                if response.status != 304:
-                    kept = {"etag": response.headers.get("etag", ""), "at": utc_now()}
-                    kept["answer"] = json.loads(response.read(MOST_BYTES))
-                    with contextlib.suppress(OSError, sqlite3.Error):
-                        self._cache[key] = json.dumps(kept)
+            answer = self._json(f"/v1/best?{key}")
         except ServerAway as error:
-            if not kept:
-                raise
-            _LOG.warning("%s; answering from snapshot %s of %s", error, kept["answer"]["snapshot"], kept["at"])
-            return RemoteAnswer.of(kept["answer"], from_cache=True)
-        return RemoteAnswer.of(kept["answer"])
+            with contextlib.suppress(KeyError, OSError, sqlite3.Error):
+                kept = self._cache[key]
+                _LOG.warning("%s; answering from snapshot %s", error, kept["snapshot"])
+                return RemoteAnswer(**kept, told=kept, from_cache=True)
+            raise
+        with contextlib.suppress(OSError, sqlite3.Error):
+            self._cache[key] = answer
+        return RemoteAnswer(**answer, told=answer, from_cache=False)
 
     @functools.cached_property
     def _cache(self) -> Any:
-        """Question -> answer, in the user's cache; in memory where that cannot be written."""
+        """Question -> answer, in the user's cache."""
         import diskcache
 
         from tuner.devices.settings import cache_root
 
         folder = self._folder or cache_root() / "client"
-        try:
-            return diskcache.Cache(str(folder / hashlib.sha256(self.url.encode()).hexdigest()[:16]))
-        except (OSError, sqlite3.Error):
-            return {}
+        return diskcache.Cache(str(folder / hashlib.sha256(self.url.encode()).hexdigest()[:16]))
 
     def best_of_many(
         self, problems: Sequence[Problem | ProblemKey | str], device: str = "", *, regime: str = "cold",
         snapshot: int | None = None,
     ) -> list[RemoteAnswer | TunerError]:  # fmt: skip
-        """Answers for many problems, all of one snapshot; an error in the place of one that has none.
+        """Answers for up to 1,000 problems, all of one snapshot; an error in the place of one that has none.
 
         Raises:
             ServerAway: The server does not answer.
         """
-        answers: list[RemoteAnswer | TunerError] = []
-        for start in range(0, len(problems), AT_ONCE):
-            some = [question(problem) for problem in problems[start : start + AT_ONCE]]
-            body = {"problems": some, "device": device, "regime": regime, "snapshot": snapshot}
-            reply = self._json("/v1/best", body)
-            snapshot = reply["snapshot"]
-            for answer in reply["answers"]:
-                refused = answer.get("refused")
-                answers.append(_error_of(refused) if refused else RemoteAnswer.of(answer))
-        return answers
+        asked = [question(problem) for problem in problems]
+        body = {"problems": asked, "device": device, "regime": regime, "snapshot": snapshot}
+        answers = self._json("/v1/best", body)["answers"]
+        return [
+            _error_of(answer["refused"]) if "refused" in answer
+            else RemoteAnswer(**answer, told=answer, from_cache=False)
+            for answer in answers
+        ]  # fmt: skip
 
     def keep(self, device: str = "", *, operation: str = "") -> int:
         """Keeps the answers to all problems that the server has tuned, for when it is away.
@@ -225,20 +181,6 @@ class Client:
             count, after = count + len(page["champions"]), page["next"]
         return count
 
-    def export(
-        self, problem: Problem | ProblemKey | str, device: str = "", *, form: str = "source",
-        folder: str | Path = ".", regime: str = "cold",
-    ) -> list[Path]:  # fmt: skip
-        """Writes the champion into a folder, as ``source``, ``binary``, ``python`` or ``json``.
-
-        Raises:
-            NothingFound: The problem is not tuned.
-            ServerAway: The server does not answer.
-        """
-        query = _query(question(problem) | {"device": device, "regime": regime, "format": form})
-        with self._open(f"/v1/export?{query}") as response:
-            return written(response.read(MOST_BYTES), response.headers, Path(folder))
-
     # --- jobs ----------------------------------------------
 
     def submit(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,18 +199,6 @@ class Client:
     def cancel(self, job_id: str) -> dict[str, Any]:
         """Cancels a job; what it has measured is kept."""
         return self._json(f"{_path_of(job_id)}/cancel", {})
-
-    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """What happens to a job, until it ends: its states and its progress, looked at each second."""
-        last: dict[str, Any] = {"state": "", "progress": None, "ended_at": None}
-        while last["ended_at"] is None:
-            job = self.job(job_id)
-            if job["progress"] != last["progress"]:
-                yield {"event": "progress", **job["progress"]}
-            if job["state"] != last["state"]:
-                yield {"event": "state", "state": job["state"], "why": job["why"]}
-            last = job
-            time.sleep(0.0 if job["ended_at"] else FOLLOW_EVERY_S)
 
     # --- records -------------------------------------------
 
@@ -299,14 +229,12 @@ class Client:
     def _open(
         self, path: str, data: Any = None, headers: Mapping[str, str] = {}, timeout_s: float = 0.0
     ) -> Any:
-        """The response to a request, which posts data if there are any; one of status 304 has no body."""
+        """The response to a request, which posts data if there are any."""
         own = {"authorization": f"Bearer {self._token}"} if self._token else {}
         request = urllib.request.Request(f"{self.url}{path}", data, {**own, **headers})
         try:
             return urllib.request.urlopen(request, timeout=timeout_s or self._timeout_s)
         except urllib.error.HTTPError as error:
-            if error.code == 304:
-                return error
             raise _error_from(error, self.url) from None
         except (OSError, ValueError) as error:
             raise ServerAway(
@@ -355,31 +283,3 @@ def _error_of(told: Mapping[str, Any]) -> TunerError:
         return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
     plain = (errors.NothingFound, errors.DeviceTrouble, errors.StoreTrouble, EnvironmentTrouble)
     return {known.__name__: known for known in plain}.get(kind, InputError)(message)
-
-
-def written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]:
-    """Checks what was sent against its digest, and writes it.
-
-    Args:
-        data: A file, or a zip of several.
-        headers: Of the response: ``repr-digest`` and ``content-disposition``.
-        folder: Where to write.
-
-    Raises:
-        EnvironmentTrouble: What came is not what was sent, or names a place outside of the folder.
-        InputError: The folder cannot be written.
-    """
-    from tuner.export import write_file
-
-    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
-    if (headers.get("repr-digest") or "") != f"sha-256=:{digest}:":
-        raise EnvironmentTrouble("the export arrived damaged: its digest is not the one told; fetch it again")
-    named = re.search(r'filename="([^"]+)"', headers.get("content-disposition") or "")
-    files = {named[1] if named else "": data}
-    if named and named[1].endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = {name: archive.read(name) for name in archive.namelist()}
-    for name in files:
-        if not _FILE_NAME.fullmatch(name):
-            raise EnvironmentTrouble(f"a file of an export has a plain name, got {name!r}; it is not written")
-    return [write_file(folder, name, content) for name, content in files.items()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,7 @@ import click
 
 from tuner.cli.formatting import print_json, show
 from tuner.cli.options import DEVICE, database_option, json_option
-from tuner.errors import EnvironmentTrouble, InputError
-from tuner.extras import remedy
-
-#: Packages without which there is no server.
-NEEDED = ("fastapi", "jinja2", "multipart", "prometheus_client", "sse_starlette", "uvicorn")
+from tuner.errors import InputError
 
 
 @click.command()
@@ -57,13 +52,7 @@ def serve(no_jobs: bool, **settings: Any) -> None:
     Without tokens (`tuner token create`), only this machine is served, and may only read unless --local-admin
     is given. Jobs run in processes of their own; they go on if the server ends, and the next one finds them.
     """
-    cluster = settings["cluster"]
-    for extra, names in (("serve", NEEDED), ("fleet", ("distributed",) if cluster else ())):
-        if missing := [name for name in names if find_spec(name) is None]:
-            raise EnvironmentTrouble(
-                f"the service needs packages that are not installed ({', '.join(missing)}); {remedy(extra)}"
-            )
-    path = settings["root_path"]
+    path, cluster = settings["root_path"], settings["cluster"]
     if path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", path):
         raise InputError(f"--root-path is a path such as /tuner, without a slash at its end, got {path!r}")
     if not re.fullmatch(r"(local|(tcp|tls)://.+|(slurm|pbs):.+)?", cluster):

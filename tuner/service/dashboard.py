@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
+from dataclasses import replace
 
 import httpx
 from fastapi import APIRouter
@@ -15,18 +15,14 @@ from tuner.results.record import OBJECTIVES_OF_STUDY, Role
 from tuner.search.optuna_bridge import Shown
 from tuner.service.pages import ReadPage
 from tuner.service.responses import root_of
-from tuner.store import listing
 from tuner.store.reading import Reader
 from tuner.study.starting import observed, that_count
 
 router = APIRouter(include_in_schema=False)
-#: Studies that are shown before one is asked for: the last ones.
-LAST = 20
 #: Path that the dashboard is served under; by itself it knows none, so its own paths are put below this one.
 HOME = "/optuna"
 #: Headers of the dashboard that are passed on.
 HEADERS = ("content-type", "content-security-policy", "content-disposition")
-_OPENING = threading.Lock()
 
 
 @functools.cache
@@ -41,18 +37,18 @@ def show(store: Reader, name: str, at: Shown) -> int | None:
     Returns:
         Its number; None if the database has no trial of it.
     """
-    records = [record for record in store.records(study=name) if record.role is Role.TRIAL]
+    trials = [record for record in store.records(study=name) if record.role is Role.TRIAL]
+    # Optuna's choices are texts and numbers.
+    flat = [
+        {key: of if isinstance(of, int | float) else str(of) for key, of in one.config.items()}
+        for one in trials
+    ]
+    records = [replace(record, config=config) for record, config in zip(trials, flat, strict=True)]
     if not records:
         return None
     objectives = objectives_of(name)
-    trials = that_count(records, objectives).values()
-    return at.add(name, objectives, [observed(record, objectives) for record in trials])
-
-
-def show_last(store: Reader, at: Shown) -> int:
-    """Shows the last studies; returns how many there are."""
-    names = listing.last_studies(store, LAST)
-    return sum(show(store, name, at) is not None for name in names)
+    counting = that_count(records, objectives).values()
+    return at.add(name, objectives, [observed(record, objectives) for record in counting])
 
 
 def objectives_of(study: str) -> tuple[str, ...]:
@@ -75,11 +71,9 @@ def dashboard(page: ReadPage, path: str = "") -> Response:
     if not path:
         return page.lead(f"{HOME}/dashboard")
     home, studies = f"{root_of(page.request)}{HOME}", shown(page.service.settings.db)
-    with _OPENING:
-        if not studies.storage.get_all_studies() and not show_last(page.service.store, studies):
-            raise NothingFound("no study is kept in this database; tune something first")
-        client = _client(page.service.settings.db)
-    told = client.get(f"/{path}?{page.request.url.query}")
+    if not studies.storage.get_all_studies():
+        raise NothingFound("no study is shown yet; open one from the page of its problem")
+    told = _client(page.service.settings.db).get(f"/{path}?{page.request.url.query}")
     headers = {name: told.headers[name] for name in HEADERS if name in told.headers}
     has_paths = "html" in headers.get("content-type", "") or path.endswith(".js")
     return Response(_placed(told.text, home) if has_paths else told.content, told.status_code, headers)

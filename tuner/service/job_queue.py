@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, ConfigDict, Field
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException
 
 from tuner.declare import catalogue
@@ -26,7 +26,7 @@ from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_json, check_allowed, node
 from tuner.service.records import After
-from tuner.service.responses import Follows, Serves, Submits, root_of
+from tuner.service.responses import Follows, Json, Serves, Submits, root_of
 from tuner.service.state import Service
 from tuner.service.stored_jobs import JobRow
 from tuner.service.supervisor import queue
@@ -126,7 +126,7 @@ def problem_plan(store: Store, asked: ProblemOfJob, budget: NewJob) -> str:
         asked = asked.model_copy(update={"operation": kernels.kernels[-1].operation})
     key = asked.key(kernels)
     values = {name: getattr(key, name) for name in ("operation", "dtype", "layout", "precision", "epilogue")}
-    values |= {"file": asked.file, "regime": asked.checked_regime(), "kernels": asked.kernels}
+    values |= {"file": asked.file, "regime": asked.regime or "cold", "kernels": asked.kernels}
     values |= {"seconds": budget.seconds, "trials": budget.trials}
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
     sizes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in key.dims.items())
@@ -135,6 +135,7 @@ def problem_plan(store: Store, asked: ProblemOfJob, budget: NewJob) -> str:
 
 def _plan(store: Store, text: str) -> tuple[Plan, dict[str, Any]]:
     """A checked plan, and what is stored of it."""
+    asked: dict[str, Any]
     check_bounds(text)
     try:
         document, complaints = document_of(text, PLAN)
@@ -144,10 +145,9 @@ def _plan(store: Store, text: str) -> tuple[Plan, dict[str, Any]]:
         raise PlanError(f"{PLAN}: brackets of a plan nest a few levels deep; correct it") from None
     if plan.watch.rollback != "report":
         rule = "rollback: a plan that is submitted takes no champion back by itself; leave it out"
-        raise complaints.about(("watch", "rollback"), rule)
-    until = plan.until.isoformat("minutes") if plan.until is not None else ""
-    asked: dict[str, Any] = {"plan": text, "files": files, "until": until}
-    asked["what"] = f"plan of {len(plan.items)} problems"
+        complaints.note(("watch", "rollback"), rule)
+        complaints.check()
+    asked = {"what": f"plan of {len(plan.items)} problems", "plan": text, "files": files}
     if len(plan.items) == 1 and not plan.surveys:
         (item,) = plan.items
         key = ProblemKey.of(item.problem)
@@ -223,7 +223,7 @@ def job_of(store: Store, job_id: str, caller: Caller | None = None) -> JobRow:
     return job
 
 
-def jobs_page(store: Store, state: str, before: int, limit: int, submitter: str = "") -> dict[str, Any]:
+def jobs_page(store: Store, state: str, before: int, limit: int, submitter: str = "") -> Json:
     """A page of jobs, of one submitter or of all, latest first, with places in the queue, and counts."""
     latest = jobs.latest(store, [state] if state else [], limit + 1, before, submitter)
     page = [job | {"report": None} for job in jobs_json(store, *latest[:limit])]
@@ -262,9 +262,7 @@ def cancelled(service: Service, job_id: str) -> JobRow:
 
 
 @router.post("/jobs", status_code=202, summary="Submits a job")
-def submit_one(
-    request: Request, response: Response, service: Serves, caller: Submits, job: NewJob
-) -> dict[str, Any]:
+def submit_one(request: Request, response: Response, service: Serves, caller: Submits, job: NewJob) -> Json:
     """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
     stored, new = submitted(service, job, caller)
     response.headers["location"] = f"{root_of(request)}/v1/jobs/{stored.id}"
@@ -275,44 +273,44 @@ def submit_one(
 @router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
 def listing(
     service: Serves, caller: Follows, state: State = "", before: After = 0, limit: ManyJobs = 100
-) -> dict[str, Any]:
+) -> Json:
     """Queued jobs have their position. `next` is the `before` of the next page, null after the last."""
     return jobs_page(service.store, state, before, limit, "" if caller.may(READ) else caller.name)
 
 
 @router.get("/jobs/{job_id}", summary="A job: state, progress, report")
-def one(service: Serves, caller: Follows, job_id: str) -> dict[str, Any]:
+def one(service: Serves, caller: Follows, job_id: str) -> Json:
     """Everything about a job; the report is what the command printed."""
     return jobs_json(service.store, job_of(service.store, job_id, caller))[0]
 
 
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
-def cancel_one(service: Serves, caller: Submits, job_id: str) -> dict[str, Any]:
+def cancel_one(service: Serves, caller: Submits, job_id: str) -> Json:
     """A job that waits ends at once, one that runs is interrupted in an orderly way."""
     return jobs_json(service.store, cancelled(service, job_id))[0]
 
 
+def _followed(service: Serves, caller: Follows, job_id: str) -> JobRow:
+    """The job of a stream, if one more may be open."""
+    if service.streams >= MOST_STREAMS:
+        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
+        raise HTTPException(503, why, {"retry-after": "5"})
+    return job_of(service.store, job_id, caller)
+
+
 @router.get(
     "/jobs/{job_id}/events", summary="What happens to a job, as it happens",
-    responses={200: {"content": {"text/event-stream": {}}}},
+    response_class=EventSourceResponse,
 )  # fmt: skip
 async def events(
-    service: Serves, caller: Follows, job_id: str,
+    service: Serves, job: Annotated[JobRow, Depends(_followed)],
     last_event_id: Annotated[str, Header(max_length=20, description="Only what came after this event.")] = "",
-) -> Response:  # fmt: skip
+) -> AsyncIterator[ServerSentEvent]:  # fmt: skip
     """Server-sent events: `state` and `progress`, with the id of the last state. The stream ends with the job.
 
     After a broken connection, browsers ask for what came after the last event that they have.
     """
-    if service.streams >= MOST_STREAMS:
-        why = f"{MOST_STREAMS} event streams are open; ask for the job itself"
-        raise HTTPException(503, why, {"retry-after": "5"})
-    job = await run_in_threadpool(job_of, service.store, job_id, caller)
     after = int(last_event_id) if last_event_id.isdecimal() and len(last_event_id) < 19 else 0
-    return EventSourceResponse(_events(service, job, after), ping=15)
-
-
-async def _events(service: Service, job: JobRow, after: int) -> AsyncIterator[ServerSentEvent]:
     progress = job.progress if job.ended_at else {}
     service.streams += 1
     try:
@@ -321,10 +319,10 @@ async def _events(service: Service, job: JobRow, after: int) -> AsyncIterator[Se
             job = await run_in_threadpool(job_of, service.store, job.id)
             if job.progress != progress:
                 progress = job.progress
-                yield ServerSentEvent(json.dumps(progress), event="progress", id=str(after))
+                yield ServerSentEvent(data=progress, event="progress", id=str(after))
             for event in await run_in_threadpool(jobs.events, service.store, job, after):
                 after, data = event.number, event.said | {"at": event.at, "state": event.kind}
-                yield ServerSentEvent(json.dumps(data), event="state", id=str(after))
+                yield ServerSentEvent(data=data, event="state", id=str(after))
             if job.ended_at:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
@@ -333,6 +331,6 @@ async def _events(service: Service, job: JobRow, after: int) -> AsyncIterator[Se
 
 
 @router.get("/allowed", summary="Kernel files that jobs may name")
-def allowed_files(service: Serves, caller: Submits) -> dict[str, Any]:
+def allowed_files(service: Serves, caller: Submits) -> Json:
     """What the operator has allowed on this node."""
     return {"allowed": allowed_json(service.store)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,14 +12,18 @@ from tuner.extras import required
 from tuner.lookup import tune_command
 from tuner.lookup.asking import completed_device
 from tuner.lookup.snapshot import ANSWER
+from tuner.lookup.stale import builtin_now
 from tuner.night import stored
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.service import stored_jobs as jobs
+from tuner.service.answers import RequestedProblem
 from tuner.service.job_queue import jobs_json
+from tuner.service.records import selects
 from tuner.service.snapshots import LookupRequest, OpenSnapshot
 from tuner.service.state import Service
-from tuner.store import listing, watched
+from tuner.service.stored_jobs import JobRow
+from tuner.store import Store, listing, watched
 from tuner.store.listing import Selection
 from tuner.store.published import slug, tuned_folder
 from tuner.study.crowns import Reign, champion_json, reign_json, reigns
@@ -66,11 +71,8 @@ def problem_rows(view: OpenSnapshot, wanted: Selection, sort: str = "") -> list[
         known = measured.to_json() | {"device": measured.device.name}
         row = rows.setdefault(key, known | {"champion": None, "records": 0})
         row["records"] += measured.records
-    device = wanted.device.casefold()
     fitting = [
-        row
-        for (problem, _, name, regime), row in rows.items()
-        if wanted.has(problem) and wanted.regime in ("", regime) and device in ("", name.casefold())
+        row for (problem, _, name, regime), row in rows.items() if selects(wanted, problem, regime, name)
     ]
     return sorted(fitting, key=ORDERS.get(sort, ORDERS["crowned"]), reverse=sort != "problem")
 
@@ -81,35 +83,22 @@ def overview_values(service: Service) -> dict[str, Any]:
 
     def known() -> tuple[Any, ...]:
         rows = problem_rows(view, Selection())
-        devices = _devices(rows)
-        champions = present(places(view, devices[0]["name"])) if devices else []
-        return rows[:LATEST], devices, required("figures").of_champions(champions, None) if champions else []
+        tuned = Counter(row["device"] for row in rows if row["champion"])
+        devices = [name for name, _ in tuned.most_common()]
+        champions = present(places(view, devices[0])) if devices else []
+        return rows, devices, required("figures").of_champions(champions, None) if champions else []
 
-    latest, devices, figures = view.snapshot.once((ANSWER, "overview"), known)
+    rows, devices, figures = view.snapshot.once((ANSWER, "overview"), known)
     here = [] if pool.is_elsewhere else [device.info.name for device in pool.devices.values()]
     running = jobs.latest(service.store, (jobs.RUNNING, jobs.STOPPING), 20)
     events = stored.events(service.store, limit=EVENTS)
     nights = [event.data for event in events if event.event == stored.ENDED]
     return {
-        "latest": latest, "devices": devices, "here_devices": here, "figures": figures,
-        "device_names": list(dict.fromkeys([*(device["name"] for device in devices), *here])),
+        "rows": rows, "latest": rows[:LATEST], "here_devices": here, "figures": figures,
+        "device_names": list(dict.fromkeys([*devices, *here])),
         "running": jobs_json(service.store, *running), "wanted": wanted_rows(service)[:WANTED],
         "queued": jobs.counts(service.store)[jobs.QUEUED], "night": nights[-1] if nights else None,
     }  # fmt: skip
-
-
-def _devices(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The devices of problems with counts, those with the most problems tuned first."""
-    devices: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        empty = {"name": row["device"], "tuned": 0, "compared": 0, "ahead": 0, "records": 0}
-        counts = devices.setdefault(row["device"], empty)
-        speedup = (row["champion"] or {}).get("speedup") or 0.0
-        counts["tuned"] += row["champion"] is not None
-        counts["compared"] += speedup > 0
-        counts["ahead"] += speedup > 1
-        counts["records"] += row["records"]
-    return sorted(devices.values(), key=lambda device: (-device["tuned"], -device["records"]))
 
 
 def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -> dict[str, Any]:
@@ -124,7 +113,7 @@ def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -
     timed = [record for record in records if record.measurement.outcome is Outcome.MEASURED]
     champion = place.champion if place else None
     return {
-        "key": problem, "answer": answer.to_json(), "left_out": len(records) >= MOST_TRIALS,
+        "key": problem, "answer": answer.to_json(),
         "history": [champion_json(place, one) for one in place.history[::-1]] if place else [],
         "figures": required("figures").of_records(str(problem), records, champion) if records else [],
         "fastest": sorted(
@@ -147,6 +136,19 @@ def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, reg
             for record in filter(None, (champion, result.champion.baseline, *result.runners_up)):
                 records.setdefault(record.id, record)
     return sorted(records.values(), key=lambda record: record.measured_at)
+
+
+def job_figures(store: Store, job: JobRow) -> list[dict[str, Any]]:
+    """The trials of a job's problem since it was started, with the best so far."""
+    if not job.started_at or "problem" not in job.asked:
+        return []
+    asked = job.asked["problem"]
+    words = {name: value for name, value in asked.items() if name != "shape"}
+    problem = RequestedProblem(**words, dims=asked["shape"]).key(builtin_now())
+    records = listing.trials(store, problem, "", asked["regime"], MOST_TRIALS)
+    since = [record for record in records if record.measured_at >= job.started_at]
+    figures = required("figures").of_records(str(problem), since, None) if since else []
+    return [figure for figure in figures if figure["name"] == "history"]
 
 
 def device_values(service: Service, name: str) -> dict[str, Any]:

@@ -31,13 +31,14 @@ from tuner.service.answers import AsQuery, Text
 from tuner.service.page_values import (
     ORDERS,
     device_values,
+    job_figures,
     overview_values,
     problem_rows,
     problem_values,
     wanted_rows,
 )
 from tuner.service.records import After, Selected, known_record
-from tuner.service.responses import Reads, Serves, Submits, checked, error_json, root_of, status_of
+from tuner.service.responses import Reads, Serves, Submits, checked, described, root_of
 from tuner.service.snapshots import json_bytes
 from tuner.service.state import Service
 from tuner.service.tokens import COOKIE, LASTS_S, READ, SECRET_BYTES, SUBMIT, Caller, digest_of
@@ -157,7 +158,7 @@ SubmitPage = Annotated[Page, Depends(submit_page)]
 
 async def failed(request: Request, error: Exception) -> Response:
     """Answers an error: as JSON, or as a page to a browser, which may have to log in first."""
-    status, detail = status_of(error), error_json(error)
+    status, detail = described(error)
     headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
     headers |= (error.headers or {}) if isinstance(error, HTTPException) else {}
     wants_json = request.scope["path"].startswith("/v1") or "text/html" not in request.headers.get("accept", "")
@@ -321,7 +322,8 @@ def submit(page: SubmitPage, form: Annotated[JobForm, Form()]) -> Response:
         new = job_queue.NewJob.model_validate(vars(form) | {"problem": problem})
         job, _ = job_queue.submitted(page.service, new, page.caller)
     except (TunerError, ValidationError) as error:
-        return _jobs(page, form, refused=error_json(error)["message"], status=status_of(error))
+        status, detail = described(error)
+        return _jobs(page, form, refused=detail["message"], status=status)
     return page.lead(f"/jobs/{job.id}")
 
 
@@ -334,7 +336,8 @@ def one(page: ReadPage, job_id: str) -> Response:
     is_linked = "problem" in row.asked and row.device in devices
     link = row.asked["problem"] | {"device": devices[row.device].info.name} if is_linked else None
     problems = (row.report or {}).get("problems", [])[:PROBLEMS]
-    return page.show("job", job=job, events=jobs.events(store, row)[-EVENTS:], problems=problems, link=link)
+    values = {"job": job, "problems": problems, "link": link, "figures": job_figures(store, row)}
+    return page.show("job", **values, events=jobs.events(store, row)[-EVENTS:])
 
 
 @router.post("/jobs/{job_id}/cancel")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,14 +105,6 @@ class DevicePool:
             return here.spec
         names = [*self.devices, *(device.info.name for device in self.devices.values())]
         raise UnknownName("device of this node", text[:200], names)
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # --- kernel files --------------------------------------

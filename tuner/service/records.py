@@ -19,11 +19,12 @@ from tuner.errors import InputError, NothingFound
 from tuner.lookup.stale import builtin_now
 from tuner.results.codec import storable
 from tuner.results.measurement import Outcome
-from tuner.results.record import Champion, Record, Retraction, Role
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
 from tuner.results.survey import Kept
 from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text
-from tuner.service.responses import Present, Reads, Sends, Serves
+from tuner.service.responses import Json, Present, Sends, Serves, needs
 from tuner.service.snapshots import OpenSnapshot
+from tuner.service.tokens import READ
 from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
 from tuner.store.listing import Selection
@@ -39,6 +40,7 @@ LONGEST_NAME, LONGEST_TEXT = 200, 100_000
 COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
 router = APIRouter(prefix="/v1", tags=["records"])
+reading = APIRouter(dependencies=[Depends(needs(READ))])
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]
 After = Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="`next` of the page before.")]
 
@@ -50,64 +52,64 @@ def _selection(operation: Text = "", shape: Text = "", device: Text = "", regime
 Selected = Annotated[Selection, Depends(_selection)]
 
 
-@router.get("/kernels", summary="Kernels with their parameters and constraints")
-def kernels(caller: Reads, operation: Text = "", target: Text = "") -> dict[str, Any]:
+@reading.get("/kernels", summary="Kernels with their parameters and constraints")
+def kernels(operation: Text = "", target: Text = "") -> Json:
     """As `tuner kernels --json`."""
     return {"kernels": kernels_json(builtin_now(), operation, target)}
 
 
-@router.get("/operations", summary="Operations: dims, dtypes, layouts")
-def operations(caller: Reads) -> dict[str, Any]:
+@reading.get("/operations", summary="Operations: dims, dtypes, layouts")
+def operations() -> Json:
     """What can be asked about."""
     names = ("name", "dims", "dtypes", "layouts")
     declared = builtin_now().operations.values()
     return {"operations": [{name: getattr(operation, name) for name in names} for operation in declared]}
 
 
-@router.get("/devices", summary="Devices of the records, and of this node")
-def devices(service: Serves, view: Present, caller: Reads) -> dict[str, Any]:
+@reading.get("/devices", summary="Devices of the records, and of this node")
+def devices(service: Serves, view: Present) -> Json:
     """`here` are those that jobs may use, as `tuner devices --json` tells them."""
     here = [device.to_json() for device in service.pool.devices.values()]
     return {"devices": [info.to_json() for info in view.snapshot.devices()], "here": here}
 
 
-@router.get("/problems", summary="Problems that were measured")
-def problems(
-    view: Present, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> dict[str, Any]:
+def selects(wanted: Selection, problem: ProblemKey, regime: str, *devices: str) -> bool:
+    """True if a problem is wanted, on a device of one of these names, in this regime."""
+    fits = wanted.device.casefold() in ("", *(device.casefold() for device in devices))
+    return fits and wanted.has(problem) and wanted.regime in ("", regime)
+
+
+@reading.get("/problems", summary="Problems that were measured")
+def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
     """A page; `next` is the `after` of the next one, null after the last."""
-    device = wanted.device.casefold()
     fitting = [
         measured.to_json()
         for measured in listing.problems(view.store)
-        if wanted.has(measured.problem) and wanted.regime in ("", measured.regime)
-        if device in ("", measured.device.name.casefold(), measured.device.uuid.casefold())
+        if selects(wanted, measured.problem, measured.regime, measured.device.name, measured.device.uuid)
     ]
     more = after + limit if len(fitting) > after + limit else None
     return {"problems": fitting[after : after + limit], "count": len(fitting), "next": more}
 
 
-@router.get("/champions", summary="The present champions")
-def champions(
-    view: Present, caller: Reads, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> dict[str, Any]:
+@reading.get("/champions", summary="The present champions")
+def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
     """A page; `next` is the `after` of the next one, null after the last."""
     return champions_page(view.store, wanted, after, limit)
 
 
-@router.get("/champions/history", summary="The champions that a problem has had")
-def history(service: Serves, caller: Reads, asked: AsQuery) -> dict[str, Any]:
+@reading.get("/champions/history", summary="The champions that a problem has had")
+def history(service: Serves, asked: AsQuery) -> Json:
     """Oldest first, the present one last, each with what it was compared with."""
     view, question = service.cache.view(asked.snapshot), asked.read()
     device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
     return history_of(view.store, question.problem, device, question.regime)
 
 
-@router.get("/records", summary="Records, the latest first")
+@reading.get("/records", summary="Records, the latest first")
 def records(
-    view: Present, caller: Reads, wanted: Selected, role: Role | None = None, outcome: Outcome | None = None,
+    view: Present, wanted: Selected, role: Role | None = None, outcome: Outcome | None = None,
     before: After = 0, limit: Limit = 50,
-) -> dict[str, Any]:  # fmt: skip
+) -> Json:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
     only = [chosen.value for chosen in (role, outcome) if chosen is not None]
     latest = listing.latest(view.store, wanted, limit + 1, before=before, only=only)
@@ -116,20 +118,20 @@ def records(
     return {"records": page, "next": latest[limit - 1][0] if len(latest) > limit else None}
 
 
-@router.get("/records/{record_id}", summary="Everything stored about a record")
-def record(view: Present, caller: Reads, record_id: str) -> dict[str, Any]:
+@reading.get("/records/{record_id}", summary="Everything stored about a record")
+def record(view: Present, record_id: str) -> Json:
     """As `tuner records show --json`, of published results, too; a record that was taken back is marked."""
     return listing.record_json(*known_record(view, record_id))
 
 
-@router.get("/stats", summary="Counts of records by operation and device")
-def stats(view: Present, caller: Reads) -> dict[str, Any]:
+@reading.get("/stats", summary="Counts of records by operation and device")
+def stats(view: Present) -> Json:
     """As `tuner records stats --json`."""
     return {"tallies": [*listing.tallies(view.store), *listing.survey_tallies(view.store)]}
 
 
-@router.get("/wanted", summary="Problems that were asked and have no exact answer")
-def wanted(service: Serves, caller: Reads, operation: Text = "", limit: Limit = 100) -> dict[str, Any]:
+@reading.get("/wanted", summary="Problems that were asked and have no exact answer")
+def wanted(service: Serves, operation: Text = "", limit: Limit = 100) -> Json:
     """Those first by which tuning is expected to save the most time."""
     demand = watched.demand(service.store, operation=operation)
     return {"wanted": [problem.to_json() for problem in demand[:limit]]}
@@ -147,7 +149,7 @@ _LINES = {
     openapi_extra={"requestBody": _LINES},
     max_body_size=MOST_PACKED,
 )
-async def take(request: Request, service: Serves, caller: Sends) -> dict[str, Any]:
+async def take(request: Request, service: Serves, caller: Sends) -> Json:
     """Stores the lines that are new; the same lines can be sent any number of times.
 
     Lines that are no records are refused one by one, with the reason; the others are stored.
@@ -160,7 +162,7 @@ async def take(request: Request, service: Serves, caller: Sends) -> dict[str, An
         return await anyio.to_thread.run_sync(take_file, service.store, path, limiter=service.taking)
 
 
-def take_file(store: Store, path: Path) -> dict[str, Any]:
+def take_file(store: Store, path: Path) -> Json:
     """Stores what is new of a file of records, in batches: what was stored stays if a later line is damaged.
 
     Returns:
@@ -238,3 +240,6 @@ def known_record(view: OpenSnapshot, record_id: str) -> tuple[Record, Retraction
                 if record is not None and record.id == record_id:
                     return record, None
         raise
+
+
+router.include_router(reading)

@@ -45,6 +45,8 @@ async def service_of(request: Request) -> Service:
 
 
 Serves = Annotated[Service, Depends(service_of)]
+#: An object of JSON.
+Json = dict[str, Any]
 
 
 async def present(service: Serves) -> OpenSnapshot:
@@ -180,23 +182,17 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Refusal} for code in (401, 403, 404, 422, 503)}
 
 
-def status_of(error: Exception) -> int:
-    """The status of an error."""
-    if isinstance(error, HTTPException):
-        return error.status_code
-    is_invalid = isinstance(error, ValidationError | RequestValidationError)
-    return 422 if is_invalid else STATUSES.get(getattr(error, "exit_code", 0), 500)
-
-
-def error_json(error: Exception) -> dict[str, Any]:
-    """An error as a JSON object: ours, a wrong value, a request that is refused, or a mistake of the server."""
+def described(error: Exception) -> tuple[int, Json]:
+    """The status of an error, and its JSON: ours, a wrong value, a refused request, or a mistake here."""
     if isinstance(error, ValidationError | RequestValidationError):
         first = error.errors()[0]
         where, got = ".".join(map(str, first["loc"])), str(first.get("input"))[:80]
-        return {"kind": "InputError", "message": f"{where}: {first['msg']}, got {got!r}; see /docs"}
+        return 422, {"kind": "InputError", "message": f"{where}: {first['msg']}, got {got!r}; see /docs"}
     if isinstance(error, HTTPException):
-        return {"kind": "Refused", "message": RULES.get(error.status_code, str(error.detail))}
+        why = RULES.get(error.status_code, str(error.detail))
+        return error.status_code, {"kind": "Refused", "message": why}
     if not isinstance(error, TunerError):
-        return {"kind": "Trouble", "message": "the server failed to answer; its log says more"}
+        return 500, {"kind": "Trouble", "message": "the server failed to answer; its log says more"}
     place = {"line": error.line, "key": error.key} if isinstance(error, PlanError) and error.line else {}
-    return {"kind": type(error).__name__, "message": str(error), **place}
+    status = STATUSES.get(error.exit_code, 500)
+    return status, {"kind": type(error).__name__, "message": str(error), **place}

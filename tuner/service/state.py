@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from tuner.devices.detect import find, own_devices
 from tuner.errors import InputError, TunerError
 from tuner.service import stored_jobs as jobs
-from tuner.service.pool import DevicePool, is_loopback
+from tuner.service.pool import DevicePool
 from tuner.service.snapshots import SnapshotCache
 from tuner.service.supervisor import JobSupervisor
 from tuner.service.tokens import LASTS_S, Remembered, Throttle, TokenRegistry
@@ -21,8 +21,10 @@ from tuner.store import Store
 
 #: Seconds that a write waits for another process.
 PATIENCE_S = 10.0
-#: Threads that answer, and that do other work.
-ANSWERING, WORKING = 2, 12
+#: Addresses that only this machine can reach.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+#: Threads that answer.
+ANSWERING = 2
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
 #: Upper limits of the classes of times, seconds.
@@ -65,7 +67,7 @@ class Settings:
 
         A page of a stranger can have its own name point to this machine; its requests then name the stranger.
         """
-        if not is_loopback(self.host) and not self.hosts:
+        if self.host not in LOOPBACK and not self.hosts:
             return None
         own = {"localhost", "127.0.0.1", "[::1]", self.host, f"[{self.host}]"}
         return frozenset(name.casefold() for name in (*own, *self.hosts))
@@ -76,12 +78,12 @@ class Settings:
         Raises:
             InputError: An address that others reach, without tokens; or --local-admin with tokens.
         """
-        if not is_loopback(self.host) and not has_tokens:
+        if self.host not in LOOPBACK and not has_tokens:
             raise InputError(
                 f"without tokens only this machine is served, got --host {self.host}; make tokens with `tuner "
                 "token create NAME`, or leave --host out"
             )
-        if self.local_admin and (has_tokens or not is_loopback(self.host)):
+        if self.local_admin and (has_tokens or self.host not in LOOPBACK):
             raise InputError(
                 "--local-admin lets everyone on this machine do everything while there are no tokens, and "
                 "there are some, or others are served; leave it out, and use a token of scope admin"
@@ -181,8 +183,3 @@ class _Watch(Watcher):
         self._cache.present.warm()
         self._registry.refresh()
         self._cache.refresh()
-
-    def close(self) -> None:
-        super().close()
-        with contextlib.suppress(TunerError):
-            self._registry.note_use()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import device_holder
 from tuner.devices.settings import cache_root
 from tuner.errors import EnvironmentTrouble, InputError
-from tuner.night.plan import clock_time, seconds_until
 from tuner.results.record import utc_now
 from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool, check_allowed, node
@@ -172,15 +171,6 @@ def spent_s(job: JobRow) -> float:
     return float(job.progress.get("spent_s", 0.0))
 
 
-def end_of(job: JobRow) -> str:
-    """The deadline of a job that starts now: its own, or the next time of day that its plan names."""
-    until = job.asked["until"]
-    if not until:
-        return str(job.deadline)
-    ends = datetime.now(UTC) + timedelta(seconds=seconds_until(clock_time(until), datetime.now()))
-    return min(filter(None, (str(job.deadline), ends.isoformat(timespec="microseconds"))))
-
-
 class JobSupervisor(Watcher):
     """Starts, watches and ends the processes of jobs, in a thread of its own.
 
@@ -294,7 +284,6 @@ class JobSupervisor(Watcher):
             for file in job.asked["files"]:
                 check_allowed(self._store, file)
             new = {"starts": job.starts + 1, "started_at": job.started_at or utc_now()}
-            new |= {} if job.started_at else {"deadline": end_of(job)}
             if not jobs.change(self._store, job.id, [QUEUED], RUNNING, "", **new):
                 return False
             process.start(job, self._url, options)

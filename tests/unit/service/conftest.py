@@ -13,12 +13,6 @@ from tuner.service import tokens
 from tuner.store import Store
 
 
-def token(db: str, name: str, scopes: str, days: float = 9.0) -> str:
-    """Makes a token, as the operator does."""
-    with Store.open(db) as store:
-        return tokens.create(store, name, scopes.split(","), days)
-
-
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of a filled database, where everyone on this machine may do everything."""
@@ -36,7 +30,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     db = f"sqlite:///{folder}/studies.db"
     fill(db)
     scopes = {"keeper": "admin", "reader": "read", "sender": "read,records", "own": "submit", "other": "submit"}
-    secrets = {name: token(db, name, scope) for name, scope in scopes.items()}
+    with Store.open(db) as store:
+        secrets = {name: tokens.create(store, name, scope.split(","), 9.0) for name, scope in scopes.items()}
     with serving(db, folder, "--no-jobs") as running:
         yield running, secrets
 

@@ -9,7 +9,7 @@ from fixtures.records import record, square
 
 from tuner.results.record import Role
 from tuner.search.optuna_bridge import Shown
-from tuner.service.dashboard import objectives_of, show, show_last
+from tuner.service.dashboard import show
 from tuner.store import Store
 
 
@@ -25,13 +25,8 @@ def test_a_study_is_shown_from_its_records(tmp_path: Path) -> None:
         assert (len(seen.trials), seen.best_value) == (4, 1e-3)
         assert seen.best_params["tiled.BM"] == 8
         assert show(store, "three", shown) is None
-        assert show_last(store, shown) == 2
-        assert len(shown.storage.get_all_studies()) == 2
-
-
-def test_a_studys_name_tells_its_objectives() -> None:
-    assert objectives_of("gemm on X, cold, kernels 1234") == ("time",)
-    assert objectives_of("gemm on X, cold, kernels 1234, objectives time energy, error limit 2") == (
-        "time",
-        "energy",
-    )
+        store.add([record(square(64), 1e-3, config={"TILES": [8, at]}, study="lists") for at in range(2)])
+        assert show(store, "lists", shown) is not None
+        assert (
+            optuna.load_study(study_name="lists", storage=shown.storage).best_params["tiled.TILES"] == "[8, 0]"
+        )

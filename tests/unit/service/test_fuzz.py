@@ -1,46 +1,29 @@
 """Every route of the interface with whatever its description allows, and with what it does not: no 5xx."""
 
 import contextlib
-from collections.abc import Iterator
 
-import pytest
 import schemathesis
-from fixtures.server import Server, fill, serving
+from fixtures.server import Server
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
-
-from tuner.service import tokens
-from tuner.store import Store
 
 #: Requests to each route.
 EXAMPLES = 5
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    folder = tmp_path_factory.mktemp("fuzz")
-    db = f"sqlite:///{folder}/studies.db"
-    fill(db)
-    with Store.open(db) as store:
-        secret = tokens.create(store, "fuzz", ["admin"], 1)
-    with serving(db, folder, "--no-jobs") as running:
-        yield running, secret
-
-
-def test_no_request_makes_the_server_fail(server: tuple[Server, str]) -> None:
-    running, secret = server
-    headers = {"authorization": f"Bearer {secret}"}
-    schema = schemathesis.openapi.from_url(f"{running.base}/openapi.json", headers=headers)
-    seen: dict[str, int] = {}
+def test_no_request_makes_the_server_fail(guarded: tuple[Server, dict[str, str]]) -> None:
+    server, secrets = guarded
+    headers = {"authorization": f"Bearer {secrets['keeper']}"}
+    schema = schemathesis.openapi.from_url(f"{server.base}/openapi.json", headers=headers)
+    asked = set()
 
     def asks(case: schemathesis.Case) -> None:
-        name = f"{case.operation.method} {case.operation.path}"
-        seen[name] = seen.get(name, 0) + 1
+        asked.add(f"{case.operation.method} {case.operation.path}")
         answer = case.call(headers=headers, timeout=30)
         assert answer.status_code < 500, (case.as_curl_command(), answer.text)
 
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    for loaded in schema.get_all_operations():
+        operation = loaded.ok()
         if operation.path.endswith("/events"):
             continue
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
@@ -52,6 +35,5 @@ def test_no_request_makes_the_server_fail(server: tuple[Server, str]) -> None:
             # A route without parameters cannot be asked wrongly.
             with contextlib.suppress(Unsatisfiable):
                 tried()
-    assert len(seen) >= 20
-    assert running.get("/healthz").status_code == 200
-    assert '"status": 500' not in running.log.read_text()
+    assert len(asked) >= 20
+    assert '"status": 500' not in server.log.read_text()

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from tuner.devices.detect import find
 from tuner.service import stored_jobs as jobs
 from tuner.service.pool import DevicePool, node
-from tuner.service.supervisor import JobProcess, JobSupervisor, end_of, fair, seconds_left
+from tuner.service.supervisor import JobProcess, JobSupervisor, fair, seconds_left
 from tuner.store import Store
 from tuner.study import job_files
 from tuner.study.progress import Progress, job_note
 
 JOBS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)), max_size=40)
-ASKED = {"kind": "plan", "what": "a plan", "plan": "", "files": [], "until": "", "seconds": None}
+ASKED = {"kind": "plan", "what": "a plan", "plan": "", "files": [], "seconds": None}
 #: Starts a process and stays, as a job's process does that has workers.
 WITH_A_WORKER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
 
@@ -72,14 +72,7 @@ def test_a_job_that_is_started_again_has_the_seconds_that_are_left() -> None:
     assert seconds_left(job_of({"spent_s": 400.0, "elapsed_s": 20.0}, seconds=600.0)) == 200
     assert seconds_left(job_of({"spent_s": 4000.0}, seconds=600.0)) == 1, "enough for a report"
     assert seconds_left(job_of({"spent_s": 400.0})) is None
-
-
-def test_a_night_until_a_time_of_day_does_not_go_on_into_the_next_one() -> None:
-    now = datetime.now().astimezone()
-    ends = end_of(job_of({}, until=f"{now + timedelta(hours=5):%H:%M}"))
-    assert timedelta(hours=4.9) < datetime.fromisoformat(ends) - now <= timedelta(hours=5)
-    past = (now - timedelta(hours=1)).isoformat()
-    assert end_of(job_of({}, deadline=past, until="12:00")) == past
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     assert seconds_left(job_of({}, past, past)) == 1, "enough for a report"
     assert seconds_left(job_of({}, "", past)) < 0, "it was never started"
 

@@ -42,6 +42,20 @@
     place.querySelector("tbody").replaceChildren(...rows);
   };
 
+  // The figures of a job's page, made anew by the server.
+  let best = null;
+  const plots = async (told) => {
+    const place = document.querySelector("#plots");
+    if (!place || !told.best_s || told.best_s === best) return;
+    best = told.best_s;
+    const text = await (await fetch(location.href)).text();
+    const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("#plots");
+    const held = place.querySelector("#figures"), now = fresh.querySelector("#figures");
+    if (held && now) held.textContent = now.textContent;
+    else place.replaceChildren(...fresh.childNodes);
+    document.dispatchEvent(new Event("figures"));
+  };
+
   for (const each of document.querySelectorAll("[data-job]")) {
     const scope = each.id === "live" ? document : each;
     const known = each.querySelector(".state")?.textContent;
@@ -52,6 +66,7 @@
       if (place) location.reload();
       bind(scope, told);
       fleet(told);
+      plots(told);
     });
     source.addEventListener("state", (event) => {
       const state = JSON.parse(event.data).state;

@@ -2,14 +2,14 @@
 "use strict";
 
 (() => {
-  const held = document.getElementById("figures");
-  if (!held) return;
-  const figures = JSON.parse(held.textContent);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const options = { responsive: true, displaylogo: false, showSendToCloud: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 
   const draw = () => {
+    const held = document.getElementById("figures");
+    if (!held) return;
+    const figures = JSON.parse(held.textContent);
     for (const { name, data, layout } of figures) {
       const dressed = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         font: { ...layout.font, color: colour("--text") } };
@@ -23,5 +23,6 @@
   };
 
   draw();
+  document.addEventListener("figures", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 })();
