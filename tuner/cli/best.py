@@ -9,32 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import (
-    answer_rows,
-    config_text,
-    duration,
-    energy,
-    pairs,
-    print_json,
-    speed,
-    table,
-    versus,
-)
-from tuner.cli.options import (
-    KERNEL,
-    database_option,
-    device_option,
-    folder_option,
-    json_option,
-    named_problem,
-    objective_option,
-    problem_options,
-    together,
-    writable_folder,
-)
+from tuner.cli import options as cli
+from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
 from tuner.errors import InputError
 from tuner.export import FORMATS
 from tuner.extras import required
+from tuner.results.units import config_text, duration, energy, speed
 
 if TYPE_CHECKING:
     from tuner.declare.catalogue import Catalogue
@@ -43,15 +23,15 @@ if TYPE_CHECKING:
     from tuner.results.objectives import Front, Point
     from tuner.results.record import Champion
 
-_question_options = together(
-    problem_options,
-    click.option("--kernel", shell_complete=KERNEL, default="", help="Use this kernel only."),
-    device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'),
+_question_options = cli.together(
+    cli.problem_options,
+    click.option("--kernel", shell_complete=cli.KERNEL, default="", help="Use this kernel only."),
+    cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200"; default: this machine\'s.'),
     click.option(
         "--confirmed", is_flag=True,
         help="Only champions that won again in a fresh process, or were published.",
     ),
-    database_option,
+    cli.database_option,
 )  # fmt: skip
 
 
@@ -61,7 +41,7 @@ _question_options = together(
     "--server", envvar="TUNER_SERVER", default="", metavar="URL",
     help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
 )  # fmt: skip
-@json_option
+@cli.json_option
 def best(server: str, as_json: bool, **options: Any) -> None:
     """Print the config to use for a problem, or the library. No device is touched.
 
@@ -69,7 +49,7 @@ def best(server: str, as_json: bool, **options: Any) -> None:
     similar device, or it is the kernel's default. `match` says which, `expected loss` what such answers have
     cost on known problems.
     """
-    catalogue, problem = named_problem(options)
+    catalogue, problem = cli.named_problem(options)
     if server:
         keys = _from_server(server, problem, options)
     else:
@@ -152,7 +132,7 @@ def export(form: str, folder: Path, **options: Any) -> None:
     """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
     from tuner.export import exported_files, write_file
 
-    catalogue, problem = named_problem(options)
+    catalogue, problem = cli.named_problem(options)
     answer = _answer(catalogue, problem, options)
     for name, data in exported_files(answer, catalogue, problem, form).items():
         click.echo(str(write_file(folder, name, data)))
@@ -162,12 +142,12 @@ def export(form: str, folder: Path, **options: Any) -> None:
 
 
 @click.command()
-@problem_options
-@device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
-@objective_option("time,error", "Objectives to minimise: two or three.")
-@folder_option("Write a plot of the front to this folder.")
-@database_option
-@json_option
+@cli.problem_options
+@cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
+@cli.objective_option("time,error", "Objectives to minimise: two or three.")
+@cli.folder_option("Write a plot of the front to this folder.")
+@cli.database_option
+@cli.json_option
 def front(as_json: bool, folder: Path | None, **options: Any) -> None:
     """Show the Pareto front of a problem. No device is touched.
 
@@ -183,7 +163,7 @@ def front(as_json: bool, folder: Path | None, **options: Any) -> None:
     if len(objectives) == 1:
         raise InputError("a front has several objectives, got time alone; give e.g. --objective time,energy")
     check_plot(folder, several=True)
-    _, problem = named_problem(options)
+    _, problem = cli.named_problem(options)
     device, regime = parse_device(options["device"]), options["regime"]
     with opened(options["db"]) or nullcontext() as store:
         points, champion = known_front(store, ProblemKey.of(problem), device, regime, objectives)
@@ -201,11 +181,13 @@ def show_front(front: Front, champion: Champion) -> None:
     points = [("champion" if front.is_champion(point) else "", point) for point in front.points]
     if front.champion is not None and front.champion not in front.points:
         points.append(("champion, off the front by the search's noise", front.champion))
-    points += [("library", front.library)] if front.library is not None else []
-    rows = [(label, *_figures(point, front)) for label, point in points]
+    if front.library is not None:
+        points.append(("library", front.library))
     columns = ("", "time", "speed", "energy a run", "power", "rms error", "kernel", "config")
-    objectives = " and ".join(front.objectives)
-    table(f"The front of {objectives}, as measured in the search: {champion.record.problem}", columns, rows)
+    title = (
+        f"The front of {' and '.join(front.objectives)}, as measured in the search: {champion.record.problem}"
+    )
+    table(title, columns, [(label, *_figures(point, front)) for label, point in points])
 
 
 def _figures(point: Point, front: Front) -> tuple[str, ...]:
@@ -230,7 +212,7 @@ def check_plot(folder: Path | None, several: bool) -> None:
             "-o writes a plot of the front, which takes several objectives, got time alone; "
             "add e.g. --objective time,error, or leave -o away"
         )
-    writable_folder(folder)
+    cli.writable_folder(folder)
 
 
 def plot_front(front: Front | None, champion: Champion | None, folder: Path | None) -> None:

@@ -6,15 +6,8 @@ from typing import Any
 
 import click
 
-from tuner.cli.formatting import config_text, duration, print_json, show, table
-from tuner.cli.options import (
-    database_option,
-    device_option,
-    json_option,
-    named_problem,
-    problem_options,
-    together,
-)
+from tuner.cli import options as cli
+from tuner.cli.formatting import config_text, duration, show, table
 from tuner.lookup.asking import parse_device
 from tuner.lookup.demand import most_wanted
 from tuner.results.record import Champion, ProblemKey
@@ -24,13 +17,13 @@ from tuner.study.crowns import Reign, history_json, reign, reign_json, reigns
 
 COLUMNS = ("problem", "device", "champion", "time", "x library", "state")
 #: A problem, a device by name, and the database.
-place_options = together(
-    problem_options,
+place_options = cli.together(
+    cli.problem_options,
     click.option("--device", default="", help='A name such as "NVIDIA H200"; needed if there are several.'),
-    database_option,
+    cli.database_option,
 )
 #: Who says so, and why.
-said_options = together(
+said_options = cli.together(
     click.option("--why", required=True, help="Why; it is kept."),
     click.option("--who", default="", help="Who says so; default: the user on this machine."),
 )
@@ -43,15 +36,15 @@ def champions() -> None:
 
 def _reign(store: Store, options: dict[str, Any]) -> Reign:
 
-    _, problem = named_problem(options)
+    _, problem = cli.named_problem(options)
     return reign(store, ProblemKey.of(problem), options["device"], options["regime"])
 
 
 @champions.command("list")
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option("--device", default="", help="Only on this device: a name or uuid.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     """List the champions that answer, whether they are confirmed, pinned or frozen, and since when."""
     with Store.open(db, read_only=True) as store:
@@ -62,7 +55,7 @@ def list_(operation: str, device: str, db: str, as_json: bool) -> None:
 
 @champions.command()
 @place_options
-@json_option
+@cli.json_option
 def history(as_json: bool, db: str, **options: Any) -> None:
     """Show everybody who was champion of a problem, and all that was said about them."""
     with Store.open(db, read_only=True) as store:
@@ -116,7 +109,7 @@ def rollback(to: str, db: str, **options: Any) -> None:
 @champions.command()
 @click.option("--off", is_flag=True, help="End it.")
 @said_options
-@database_option
+@cli.database_option
 def freeze(off: bool, who: str, why: str, db: str) -> None:
     """Let no champion that is crowned from now on answer; nights go on and their results are kept."""
     with Store.open(db) as store:
@@ -134,14 +127,14 @@ def _row(place: Reign, champion: Champion) -> tuple[str, ...]:
 
 
 @click.command()
-@device_option('Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".')
+@cli.device_option('Only on this device: cpu, cuda:N, or a name such as "NVIDIA H200".')
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="List so many at the most."
 )
 @click.option("--clear", is_flag=True, help="Delete the counts, of these devices and operations.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_json: bool) -> None:
     """List what was asked for and has no exact answer, by the seconds that tuning is predicted to save.
 
@@ -153,10 +146,7 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
     if clear:
         with Store.open(db) as store:
             gone = watched.forget_demand(store, watched.demand(store, device=name, operation=operation))
-        if as_json:
-            print_json({"cleared": gone})
-        else:
-            click.echo(f"{gone} problem{'s' if gone != 1 else ''} forgotten")
+        show(as_json, {"cleared": gone}, "", ("problems that were forgotten",), [(gone,)])
         return
     with Store.open(db, read_only=True) as store:
         misses = most_wanted(store, device=name, operation=operation, limit=limit)
@@ -169,5 +159,3 @@ def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_jso
     ]  # fmt: skip
     columns = ("problem", "device", "calls", "to be saved", "answered by", "last asked, UTC")
     show(as_json, {"wanted": [miss.to_json() for miss in misses]}, "Wanted", columns, rows)
-    if not misses and not as_json:
-        click.echo("nothing was asked for that is not tuned")

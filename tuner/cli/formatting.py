@@ -69,12 +69,12 @@ def versus(pair: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def limit_text(limit: Mapping[str, Any]) -> str:
     """An error beside the limit that it was measured under."""
+    factor = f"{limit['factor']:g} x the library's"
     if limit["says_nothing"]:
-        return f"{limit['factor']:g} x the library's, which says nothing: {limit['says_nothing']}"
+        return f"{factor}, which says nothing: {limit['says_nothing']}"
     if limit["ratio"] is None:
-        return f"{limit['factor']:g} x the library's"
-    library = f"the library's, rms {limit['library_rms_rel']:.2e}"
-    return f"{limit['ratio']:.3g} x {library}; at most {limit['factor']:g} x"
+        return factor
+    return f"{limit['ratio']:.3g} x the library's, rms {limit['library_rms_rel']:.2e}; at most {factor}"
 
 
 def _speedup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -34,9 +34,8 @@ def devices(as_json: bool) -> None:
     rows = []
     for device in own:
         info, memory = device.info, f"{device.info.memory_bytes / 2**30:.0f} GiB"
-        rows.append(
-            (device.spec, info.name, info.architecture, memory, f"{info.driver} {info.runtime}", info.uuid)
-        )
+        driver = f"{info.driver} {info.runtime}"
+        rows.append((device.spec, info.name, info.architecture, memory, driver, info.uuid))
     columns = ("device", "name", "architecture", "memory", "driver", "uuid")
     show(as_json, [device.to_json() for device in own], "", columns, rows)
 
@@ -47,11 +46,10 @@ def devices(as_json: bool) -> None:
 def kernels(operation: str | None, as_json: bool) -> None:
     """List the kernels, with their parameters and constraints."""
     catalogue = builtin()
-    chosen = catalogue.of(operation) if operation else catalogue.kernels
     if as_json:
         print_json(kernels_json(catalogue, operation or ""))
         return
-    for kernel in chosen:
+    for kernel in catalogue.of(operation) if operation else catalogue.kernels:
         rows = ((parameter.name, " ".join(map(str, parameter.values))) for parameter in kernel.parameters)
         table(f"{kernel.operation} {kernel.target} {kernel.name}: {kernel.idea}", ("parameter", "values"), rows)
         for constraint in kernel.constraints:
@@ -186,11 +184,8 @@ def _device(found: DetectedDevice) -> Check:
         return Check(found.spec, "bad", str(error), "see cache, below")
     finally:
         worker.close()
-    info, versions = worker.info, ", ".join(f"{name} {version}" for name, version in worker.versions.items())
-    if info.vector_bytes == 64 and worker.versions.get("blas_core_type", "") == "Haswell":
-        remedy = "for NumPy's own sake set OPENBLAS_CORETYPE=SkylakeX"
-        return Check(found.spec, "note", f"{info.name}; NumPy's BLAS runs AVX2 here; {versions}", remedy)
-    return Check(found.spec, "ok", f"{info.name}; {worker.free_bytes / 2**30:.1f} GiB free; {versions}")
+    versions = ", ".join(f"{name} {version}" for name, version in worker.versions.items())
+    return Check(found.spec, "ok", f"{worker.info.name}; {worker.free_bytes / 2**30:.1f} GiB free; {versions}")
 
 
 def _database(url: str) -> Check:
@@ -204,8 +199,8 @@ def _database(url: str) -> Check:
     except TunerError as error:
         return Check("database", "bad", str(error), "choose another with --db")
     if opening.on_read_only_disk(url):
-        read_only = "its file system is read-only, so that nothing can be stored"
-        return Check("database", "note", f"{said}; {read_only}", "to tune, choose another with --db")
+        said += "; its file system is read-only, so that nothing can be stored"
+        return Check("database", "note", said, "to tune, choose another with --db")
     if ahead is not None:
         return Check("database", "note", f"{said}; {ahead}", retracting.AHEAD_REMEDY)
     return Check("database", "ok", said)

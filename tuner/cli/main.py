@@ -44,8 +44,7 @@ COMMANDS = {
 }  # fmt: skip
 #: Errors of the system that a user can remedy.
 SYSTEM_ERRORS = {
-    errno.ENOSPC: "the disk is full; free some room and run the same command again: it continues",
-    errno.EDQUOT: "the disk quota is used up; free some room and run the same command again: it continues",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "the disk is full; free some room and run the command again"),
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.EACCES: "permission denied; choose another folder, or change its permissions",
 }

@@ -21,62 +21,40 @@ from tuner.lookup.asking import DEFAULT_DATABASE
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _suggests(names: Callable[[click.Context], Iterable[tuple[str, str]]], files: bool = False) -> Completer:
-    """A completer of names with a word of help each; it also lets the shell suggest files."""
+def _suggests(names: Callable[[str], Iterable[str]], files: bool = False) -> Completer:
+    """A completer of names that fit the operation or file on the line; it also lets the shell suggest files."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        # While an option lacks its value, arguments are still to be parsed.
+        target = context.params.get("target") or context.params.get("operation") or next(iter(context.args), "")
         items: list[CompletionItem] = []
         with contextlib.suppress(Exception):  # nothing may be printed into the middle of a line
-            items = [
-                CompletionItem(name, help=about)
-                for name, about in names(context)
-                if name.startswith(incomplete)
-            ]
+            items = [CompletionItem(name) for name in names(str(target)) if name.startswith(incomplete)]
         return items or ([CompletionItem(incomplete, type="file")] if files else [])
 
     return complete
 
 
-def _target(context: click.Context) -> str:
-    """The operation or file on the line; while an option lacks its value, arguments are still to be parsed."""
-    target = context.params.get("target") or context.params.get("operation")
-    return str(target or next(iter(context.args), ""))
+def _kernels(target: str) -> Iterable[str]:
+    if target.endswith(".py"):
+        return [kernel.name for kernel in from_file(Path(target)).kernels]
+    return dict.fromkeys(kernel.name for kernel in builtin().kernels if target in ("", kernel.operation))
 
 
-def _operations(context: click.Context) -> Iterable[tuple[str, str]]:
-    return [(name, " ".join(operation.dims).upper()) for name, operation in builtin().operations.items()]
+def _devices(target: str) -> Iterable[str]:
+    from tuner.devices.detect import own_devices
+
+    return "cuda", *(device.spec for device in own_devices())
 
 
-def _kernels(context: click.Context) -> Iterable[tuple[str, str]]:
-    target = _target(context)
-    is_file = target.endswith(".py")
-    kernels = (from_file(Path(target)) if is_file else builtin()).kernels
-    return {
-        kernel.name: kernel.idea for kernel in kernels if is_file or target in ("", kernel.operation)
-    }.items()
-
-
-def _devices(context: click.Context) -> Iterable[tuple[str, str]]:
-    from tuner.devices.detect import find, gpus
-
-    return [("cuda", "every GPU"), *((device.spec, device.info.name) for device in (*gpus(), find("cpu")))]
-
-
-def _samplers(context: click.Context) -> Iterable[tuple[str, str]]:
+def _samplers(target: str) -> Iterable[str]:
     from tuner.search import SAMPLERS
 
-    return dict.fromkeys(SAMPLERS, "").items()
-
-
-def _of_operation(names: str) -> Completer:
-    """A completer of an operation's dtypes or layouts."""
-    return _suggests(
-        lambda context: [(name, "") for name in getattr(builtin().operation(_target(context)), names)]
-    )
+    return SAMPLERS
 
 
 #: What an argument or option of this name is completed with.
-OPERATION = _suggests(_operations, files=True)
+OPERATION = _suggests(lambda target: builtin().operations, files=True)
 KERNEL, DEVICE, SAMPLER = _suggests(_kernels), _suggests(_devices), _suggests(_samplers)
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -102,11 +80,11 @@ problem_options = together(
     click.argument("dims", nargs=-1),
     click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim by name."),
     click.option(
-        "--dtype", shell_complete=_of_operation("dtypes"), default="",
+        "--dtype", shell_complete=_suggests(lambda target: builtin().operation(target).dtypes), default="",
         help="Element type; default: the operation's first.",
     ),
     click.option(
-        "--layout", shell_complete=_of_operation("layouts"), default="",
+        "--layout", shell_complete=_suggests(lambda target: builtin().operation(target).layouts), default="",
         help="Layout, e.g. nn, nt, tn or tt for gemm.",
     ),
     click.option(
@@ -202,13 +180,10 @@ def writable_file(file: Path | None) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    if file is None:
-        return
-    if file.is_dir():
-        raise InputError(
-            f"the output is a file that can be written, got {file} (it is a folder); choose another"
-        )
-    writable_folder(file.parent)
+    if file is not None and file.is_dir():
+        raise InputError(f"the output is a file that can be written, got the folder {file}; choose another")
+    if file is not None:
+        writable_folder(file.parent)
 
 
 def parse_problem(
@@ -232,11 +207,7 @@ def parse_problem(
 
 
 def named_problem(options: Mapping[str, Any]) -> tuple[Catalogue, Problem]:
-    """The problem that `problem_options` name, and the catalogue that has its kernels.
-
-    Raises:
-        InputError: As `parse_problem`.
-    """
+    """The problem that `problem_options` name; see `parse_problem`."""
     names = ("target", "dims", "sets", "dtype", "layout", "precision", "epilogue")
     return parse_problem(*(options[name] for name in names))
 
@@ -256,10 +227,7 @@ def read_shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -
         if not equals:
             raise InputError(f"--set takes NAME=VALUE, got {pair!r}; give e.g. --set {operation.dims[0]}=1000")
         if name in shape:
-            where = "by its place and by --set" if dims else "by --set more than once"
-            raise InputError(
-                f"a dim has one size, {name} is given {where}: {shape[name]} and {text}; keep one of them"
-            )
+            raise InputError(f"a dim has one size, got {shape[name]} and {text} for {name}; keep one of them")
         shape[name] = whole(name, text)
     return shape
 

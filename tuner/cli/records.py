@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import tempfile
@@ -13,16 +14,8 @@ from typing import Any
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.formatting import config_text, duration, pairs, print_json, show, table
-from tuner.cli.options import (
-    database_option,
-    folder_option,
-    json_option,
-    parse_problem,
-    together,
-    writable_file,
-    writable_folder,
-)
 from tuner.declare.folders import in_checkout
 from tuner.errors import InputError, NothingFound
 from tuner.results.record import checked_id
@@ -37,7 +30,7 @@ from tuner.study.recordings import is_cache, records_of
 #: A date, with or without a time of day.
 DATE = click.DateTime(("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"))
 #: ``--operation``, ``--shape``, ``--device`` and ``--regime``: which records.
-selection_options = together(
+selection_options = cli.together(
     click.option("--operation", default="", help="Select this operation."),
     click.option("--shape", default="", metavar="M,N,...", help="Select problems of this shape."),
     click.option("--device", default="", help="Select the device of this name or uuid."),
@@ -66,7 +59,7 @@ def _status(what: str, quiet: bool) -> AbstractContextManager[object]:
 )  # fmt: skip
 @selection_options
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@database_option
+@cli.database_option
 def export_(
     output: str | None, option: str | None, form: str | None, quiet: bool, db: str, **chosen: str
 ) -> None:
@@ -79,7 +72,7 @@ def export_(
         raise InputError(f"records are exported to one file, got {output} and -o {option}; give one of them")
     file = option or output or "-"
     path, wanted = None if file == "-" else Path(file), Selection.parsed(**chosen)
-    writable_file(path)
+    cli.writable_file(path)
     ending = file.rpartition(".")[2].lower()
     form = form or (ending if ending in ("csv", "parquet") else "lines")
     if form == "parquet" and path is None:
@@ -112,8 +105,8 @@ def export_(
 @click.option("--layout", default="", help="Layout of a cache.")
 @click.option("--regime", default="hot", show_default=True, help="How times of a cache were measured.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def import_(
     files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **cache: Any
 ) -> None:
@@ -148,7 +141,9 @@ def _imported(store: Store, file: str, skip_broken: bool, cache: dict[str, Any])
             copy.flush()
             return take(store, Path(copy.name), skip_broken=skip_broken)
     path = Path(file)
-    if "://" in file or _is_database(path):
+    with path.open("rb") if path.is_file() else nullcontext(io.BytesIO()) as content:
+        is_database = content.read(16) == b"SQLite format 3\0"
+    if "://" in file or is_database:
         with Store.open(file if "://" in file else f"sqlite:///{file}", read_only=True) as source:
             return merge(store, source)
     if not is_cache(path):
@@ -158,14 +153,6 @@ def _imported(store: Store, file: str, skip_broken: bool, cache: dict[str, Any])
     return Counts(records=new, known=len(cached) - new)
 
 
-def _is_database(path: Path) -> bool:
-    """Whether a file is an SQLite database."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
-
-
 def _cached(
     path: Path, *, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str, layout: str,
     **recorded: Any,
@@ -173,7 +160,7 @@ def _cached(
     """The records of a Kernel Tuner cache, of the kernel and problem that a file declares, if there is one."""
     if kernel_file is None:
         return list(records_of(path, kernel=kernel, **recorded))
-    catalogue, problem = parse_problem(str(kernel_file), (), sets, dtype, layout)
+    catalogue, problem = cli.parse_problem(str(kernel_file), (), sets, dtype, layout)
     declared = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())[-1]
     return list(records_of(path, declared=(declared, problem), **recorded))
 
@@ -182,8 +169,8 @@ def _cached(
 @click.option("--device", default="", help="Select the device of this name or uuid.")
 @click.option("--operation", default="", help="Select this operation.")
 @click.option("--regime", default="", help="Select this regime.")
-@folder_option("Folder; default: the checkout's configs/tuned.")
-@database_option
+@cli.folder_option("Folder; default: the checkout's configs/tuned.")
+@cli.database_option
 def publish(device: str, operation: str, regime: str, folder: Path | None, db: str) -> None:
     """Write the champions as text for review. One file per device and operation."""
     if folder is None and not in_checkout():
@@ -191,7 +178,7 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
             "results are published into a folder of yours, and tile-tuner is installed here without its "
             "checkout; name one with -o DIR"
         )
-    writable_folder(folder or tuned_folder())
+    cli.writable_folder(folder or tuned_folder())
     with Store.open(db, read_only=True) as store:
         written = write(store, folder, operation=operation, device=device, regime=regime)
         for champion in store.champions(operation or None, device or None, regime or None):
@@ -213,8 +200,8 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
     help="Save everything readable to a new database.",
 )  # fmt: skip
 @click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     """Find damage in a database. Reports what is readable, and rescues it into a new file."""
     if complete:
@@ -238,26 +225,19 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
 
 
 def _health_rows(state: Health) -> list[tuple[str, object]]:
-    readable = (
-        f"{state.records} records, {state.champions} champions, {state.retractions} retractions, "
-        f"{state.surveys} parts of surveys"
-    )
-    rows: list[tuple[str, object]] = [
-        ("sound", "yes" if state.sound else "NO"), ("readable", readable), ("damaged rows", state.damaged),
+    counts = {name: count for name, count in asdict(state).items() if name not in ("where", "complaints")}
+    return [
+        ("sound", "yes" if state.sound else "NO"),
         *(("structure", complaint) for complaint in state.complaints),
-    ]  # fmt: skip
-    if state.copied is not None:
-        copied = f"{state.copied} records and champions, {state.copy_damaged} damaged stretches"
-        rows += [("second copy", copied), ("in the copy only", state.only_copied)]
-        rows += [("not in the copy", state.only_stored)]
-    return rows
+        *((name.replace("_", " "), count) for name, count in counts.items() if count is not None),
+    ]
 
 
 @records.command("list")
 @selection_options
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Number of records.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
     with Store.open(db, read_only=True) as store:
@@ -279,8 +259,8 @@ def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
 
 @records.command("show")
 @click.argument("text", metavar="ID")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def show_(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
     text = checked_id(text)
@@ -292,10 +272,8 @@ def show_(text: str, db: str, as_json: bool) -> None:
         return
     keys["device"] = {name: value for name, value in keys["device"].items() if value}
     keys |= {name: value for name, value in keys.pop("measurement").items() if value not in (None, {})}
-    texts = {
-        name: config_text(value) if isinstance(value, dict) else str(value) for name, value in keys.items()
-    }
-    pairs(str(record.problem), [(name, text) for name, text in texts.items() if text])
+    values = {name: config_text(value) if isinstance(value, dict) else value for name, value in keys.items()}
+    pairs(str(record.problem), [(name, value) for name, value in values.items() if value])
 
 
 @records.command()
@@ -310,8 +288,8 @@ def show_(text: str, db: str, as_json: bool) -> None:
 )
 @click.option("--reason", default="", help="Reason to store with the retraction.")
 @click.option("--undo", is_flag=True, help="Undo: these records count again.")
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def forget(
     ids: tuple[str, ...], before: datetime | None, after: datetime | None, device: str, alone: bool,
     reason: str, undo: bool, db: str, as_json: bool,
@@ -344,8 +322,8 @@ def _moment(date: datetime | None) -> str:
 
 
 @records.command()
-@database_option
-@json_option
+@cli.database_option
+@cli.json_option
 def stats(db: str, as_json: bool) -> None:
     """Count records by operation and device."""
     with Store.open(db, read_only=True) as store:
@@ -366,7 +344,7 @@ def stats(db: str, as_json: bool) -> None:
 
 
 @records.command()
-@database_option
+@cli.database_option
 def upgrade(db: str) -> None:
     """Upgrade a database of an older version. Every command that writes does so, too."""
     Store.open(db).close()

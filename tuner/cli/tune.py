@@ -6,22 +6,9 @@ from typing import Any, cast
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.best import check_plot, plot_front, show_front
 from tuner.cli.formatting import answer_rows, config_text, duration, pairs, print_json, table, versus
-from tuner.cli.options import (
-    KERNEL,
-    SAMPLER,
-    database_option,
-    device_option,
-    dry_run_option,
-    error_limit_option,
-    folder_option,
-    json_option,
-    named_problem,
-    objective_option,
-    output_options,
-    problem_options,
-)
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
@@ -35,23 +22,25 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
 
 
 @click.command()
-@problem_options
+@cli.problem_options
 @click.option(
-    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
+    "--kernel", "kernels", shell_complete=cli.KERNEL, multiple=True,
     help="Tune only this kernel; repeat for several.",
 )  # fmt: skip
-@device_option("cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.")
+@cli.device_option("cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.")
 @click.option("--seconds", type=float, help="Wall time of this run.  [default: 60 without --trials]")
 @click.option("--trials", type=int, help="Trials of the study in all, earlier runs included.")
 @click.option("--seed", type=int, help="Seed of the search; random by default.")
-@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
-@objective_option("time", "Objectives to minimise; several keep a Pareto front.")
-@error_limit_option
-@folder_option("Write a plot of the front to this folder.")
-@dry_run_option
-@output_options
-@database_option
-@json_option
+@click.option(
+    "--sampler", shell_complete=cli.SAMPLER, default="tile", show_default=True, help="Search strategy."
+)
+@cli.objective_option("time", "Objectives to minimise; several keep a Pareto front.")
+@cli.error_limit_option
+@cli.folder_option("Write a plot of the front to this folder.")
+@cli.dry_run_option
+@cli.output_options
+@cli.database_option
+@cli.json_option
 def tune(as_json: bool, **options: Any) -> None:
     """Find the fastest kernel and config for a problem, and store it.
 
@@ -59,7 +48,7 @@ def tune(as_json: bool, **options: Any) -> None:
     dims. FILE.py is executed: tune only files that you trust. Run the same command again to continue a study.
     """
     check_plot(options["folder"], len(read_objectives(options["objective"])) > 1)
-    catalogue, problem = named_problem(options)
+    catalogue, problem = cli.named_problem(options)
     if options["dry_run"]:
         previewed(catalogue, problem, options, as_json)
         return
@@ -93,11 +82,10 @@ def previewed(catalogue: Catalogue, problem: Problem, options: dict[str, Any], a
     champion, crowned = preview["champion"], "none yet"
     if champion is not None:
         crowned = f"{champion['kernel']} {config_text(champion['config'])}: {duration(champion['time_s'])}"
-    limits = [f"{seconds:g} s" if seconds else "", f"{trials} trials" if trials else ""]
+    limits = [f"{seconds:g} s"] * bool(seconds) + [f"{trials} trials"] * bool(trials)
     rows = [
         ("device", preview["device"]), ("regime", preview["regime"]), ("champion", crowned),
-        ("memory", f"{preview['memory_bytes'] / 2**20:.4g} MiB"),
-        ("budget", " and ".join(filter(None, limits))),
+        ("memory", f"{preview['memory_bytes'] / 2**20:.4g} MiB"), ("budget", " and ".join(limits)),
     ]  # fmt: skip
     pairs(f"A study of {preview['problem']}", rows)
     spaces = [

@@ -11,7 +11,6 @@ from fixtures.fake_device import TOY, write_device
 
 import tuner
 from tuner.cli.main import run
-from tuner.devices.settings import setting
 from tuner.lookup.asking import default_database
 
 
@@ -46,14 +45,11 @@ def test_a_folder_goes_before_the_user_and_a_command_before_all(
     assert run(["tune", str(TOY), "1000", "--trials", "6"]) == 0
     capsys.readouterr()
     assert len(tuner.records(role="trial")) == 6
-    assert run(["records", "stats", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["trials"] == 6
     rows = {(each["command"], each["option"]): each for each in shown(capsys)["values"]}
     assert rows["tune", "trials"] == {
         "command": "tune", "option": "trials", "value": 4, "from": str(here / "tuner.toml"),
     }  # fmt: skip
     assert rows["tune", "sampler"]["from"] == str(own / "tuner.toml")
-    assert (setting("quiet"), setting("trials", "tune"), setting("seed")) == (True, 4, None)
     monkeypatch.setenv("TUNER_DB", "sqlite:///other.db")
     assert default_database() == "sqlite:///other.db"
     assert shown(capsys)["values"][0]["from"] == "TUNER_DB"

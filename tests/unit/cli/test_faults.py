@@ -16,12 +16,12 @@ from fixtures.commands import Told, caller
 from fixtures.fake_device import BEST_S, TOY, stored, write_device
 from fixtures.records import champion, record, square
 
-from tuner.cli import records as records_commands
-from tuner.declare import folders, kernel
-from tuner.declare.kernel import Kernel, Rendered, Source
+from tuner.declare import folders
+from tuner.declare.catalogue import from_file
+from tuner.declare.kernel import Rendered
 from tuner.devices import detect, settings
 from tuner.devices.cpu import numba
-from tuner.errors import DeclarationError, EnvironmentTrouble
+from tuner.errors import EnvironmentTrouble
 from tuner.results.record import Role
 from tuner.store import Store, published
 from tuner.study import loop
@@ -48,26 +48,11 @@ def no_folder(here: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("TUNER_CACHE", str(here / "file" / "cache"))
 
 
-def read_only_home(here: Path, patch: pytest.MonkeyPatch) -> None:
-    """As the system refuses it; root may write anywhere."""
-    make = Path.mkdir
-
-    def refused(path: Path, *arguments: Any, **more: Any) -> None:
-        if path.is_relative_to(here / "home"):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        make(path, *arguments, **more)
-
-    patch.delenv("TUNER_CACHE")
-    patch.setenv("HOME", str(here / "home"))
-    patch.delenv("XDG_CACHE_HOME", raising=False)
-    patch.setattr(Path, "mkdir", refused)
-
-
 def full_disk(here: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settings, "tempfile", SimpleNamespace(TemporaryFile=full))
 
 
-@pytest.mark.parametrize("trouble", [no_folder, read_only_home, full_disk])
+@pytest.mark.parametrize("trouble", [no_folder, full_disk])
 def test_a_cache_that_cannot_be_written_is_told_before_any_work(
     told: Told, here: Path, monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
 ) -> None:
@@ -76,7 +61,6 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(
     assert (code, out) == (3, "")
     assert "compiled kernels are kept in" in err
     assert "TUNER_CACHE to a folder that can be" in err
-    assert ("free some room there" in err) == (trouble is full_disk)
     assert not stored(here, n=100)
 
 
@@ -93,21 +77,18 @@ def test_doctor_tells_it_too(told: Told, here: Path, monkeypatch: pytest.MonkeyP
 SOURCE = "from numba import njit\n\n@njit(cache=True)\ndef toy(x, y, n):\n    y[0] = x[0]\n"
 
 
-def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "writer", ["tuner.devices.cpu.numba.write_whole", "numba.core.caching.IndexDataCacheFile.save"]
+)
+def test_a_cache_that_fills_up_is_no_fault_of_a_kernel(
+    writer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As COMPILE_FAILED the config would never be tried again."""
-    from tuner.declare.catalogue import from_file
-
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
+    monkeypatch.setattr(writer, full)
     problem = from_file(TOY).operation("toy").problem({"n": 8})
-    monkeypatch.setattr(numba, "tempfile", SimpleNamespace(mkstemp=full))
     with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
         numba.ready(Rendered(SOURCE, "toy", "cpu"), problem)
-    monkeypatch.undo()
-    monkeypatch.setenv("TUNER_CACHE", str(tmp_path))
-    # Then Numba's own file of machine code.
-    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
-    with pytest.raises(EnvironmentTrouble, match="free some room there, or set TUNER_CACHE"):
-        numba.ready(Rendered(SOURCE + "# other\n", "toy", "cpu"), problem)
 
 
 # ---- outputs
@@ -158,12 +139,8 @@ def test_an_installed_package_is_not_published_into(
     assert not list((installed / "configs" / "tuned").iterdir())
 
 
-def test_any_file_that_the_system_refuses_is_told(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), "a" * 300)
-
-    monkeypatch.setattr(records_commands, "writable_file", refused)
-    code, _, err = told("records", "export", "x.jsonl")
+def test_any_file_that_the_system_refuses_is_told(told: Told) -> None:
+    code, _, err = told("records", "export", "a" * 300)
     assert code == 3
     assert "File name too long; check the path" in err
 
@@ -180,9 +157,8 @@ def test_a_run_without_a_trial_says_where_its_time_went(
         "tune", str(TOY), "--set", "n=100", "--device", "fake:device.json", "--seconds", "0.01"
     )
     assert (code, out) == (1, "")
-    assert "no trial was finished (time is up)" in err
-    assert "opening" in err
-    assert "Give more time by --seconds" in err
+    assert "was finished (time is up): " in err
+    assert "Give it more seconds" in err
 
 
 def test_a_function_of_another_name_is_told_once_and_before_the_first_trial(told: Told, here: Path) -> None:
@@ -196,20 +172,3 @@ def test_a_function_of_another_name_is_told_once_and_before_the_first_trial(told
     assert err.count("needs a function 'toy'") == 1
     assert "toy.cu has toi; rename it, or declare entry=" in err
     assert not (here / "studies.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "found"),
-    [
-        ("a.numba.py", "def other(x):\n    pass\n", "has other"),
-        ("a.numba.py", "", "has none"),
-        ("a.cu", 'extern "C" __global__ void __launch_bounds__(BLOCK)\nother(int n) {}', "has other"),
-    ],
-)
-def test_the_names_that_a_source_has_are_told(tmp_path: Path, name: str, text: str, found: str) -> None:
-    (tmp_path / name).write_text(text)
-    target = "cuda" if name.endswith(".cu") else "cpu"
-    launch = (lambda problem, config: kernel.Launch((1,), (1,))) if target == "cuda" else None
-    declared = Kernel("toy", "plain", target, Source(tmp_path / name), launch=launch)
-    with pytest.raises(DeclarationError, match=f"needs a function 'toy'.*{found}"):
-        declared.check_entry()

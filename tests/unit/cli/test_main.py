@@ -93,56 +93,28 @@ def test_doctor_tells_who_uses_a_device(
     assert (checks[f"{device} load"]["state"], checks[f"{device} load"]["remedy"]) == ("ok", "")
 
 
-def test_doctor_tells_a_read_only_file_system(
-    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = os.statvfs
-
-    def read_only(folder: Path) -> os.statvfs_result:
-        disk = asked(folder)
-        flag = disk.f_flag | os.ST_RDONLY if Path(folder) == here else disk.f_flag
-        return os.statvfs_result((*disk[:8], flag, disk.f_namemax))
-
-    monkeypatch.setattr(os, "statvfs", read_only)
-    monkeypatch.setattr(inspect, "gpus", lambda: [])
-    monkeypatch.setattr(inspect, "find", lambda spec: find(device))
-    checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
-    assert checks["database"]["state"] == "note"
-    assert "its file system is read-only, so that nothing can be stored" in checks["database"]["said"]
-
-
 def test_people_get_tables(told: Told, device: str, here: Path) -> None:
     failing = write_device(here / "some.json", rules=[{"where": {"BLOCK": 64}, "fault": "wrong_result"}])
     arguments = ("tune", str(TOY), "9", "--quiet", "--sampler", "random", "--trials", "100", "--device")
     code, out, err = told(*arguments, device)
-    assert code == 0
+    assert (code, err.count("\n")) == (0, 1)
     assert "Champion of toy 9 float32 plain" in out
-    assert "CuPy" in out
     assert "space covered; 0:0" in err
-    assert err.count("\n") == 1
     code, out, _ = told("best", str(TOY), "9", "--device", device)
     assert code == 0
     assert "BLOCK=256 ITEMS=4 ORDER=striped" in out
     # About a millisecond, with noise on either side of where the unit changes.
     assert re.search(r"CuPy, \S+ [mu]s: faster: [12]\.\d+ x \(", out)
-    code, out, _ = told(*arguments, failing, "--db", "sqlite:///other.db")
-    assert code == 0
-    assert "WRONG_RESULT" in out
+    assert "WRONG_RESULT" in told(*arguments, failing, "--db", "sqlite:///other.db")[1]
 
 
 def test_devices_and_kernels_are_listed(told: Told) -> None:
-    code, out, _ = told("devices", "--json")
-    assert code == 0
-    assert json.loads(out)[-1]["kind"] == "cpu"
+    assert json.loads(told("devices", "--json")[1])[-1]["kind"] == "cpu"
     assert told("devices")[0] == 0
-    code, out, _ = told("kernels", "--json")
-    listed = json.loads(out)
+    listed = json.loads(told("kernels", "--json")[1])
     assert [each["name"] for each in listed] == [kernel.name for kernel in catalogue.builtin().kernels]
-    for each in listed:
-        assert list(each) == ["operation", "target", "name", "idea", "parameters", "constraints"]
-    code, out, _ = told("kernels", "gemm")
-    assert code == 0
-    assert "register_tiled" in out
+    assert list(listed[0]) == ["operation", "target", "name", "idea", "parameters", "constraints"]
+    assert "register_tiled" in told("kernels", "gemm")[1]
 
 
 def test_help_names_every_command(told: Told) -> None:

@@ -26,8 +26,7 @@ BAD = {
     "no file": (["gone.py", "--set", "n=1"], "a kernel file must exist, found none at"),
     "set": ([str(TOY), "--set", "n"], "--set takes NAME=VALUE, got 'n'; give e.g. --set n=1000"),
     "set name": ([str(TOY), "--set", "m=1"], "unknown dim of toy 'm'; choose one of: n"),
-    "dim twice": (["gemm", "6", "6", "6", "--set", "m=5"], "m is given by its place and by --set: 6 and 5"),
-    "set twice": ([str(TOY), "--set", "n=5", "--set", "n=6"], "n is given by --set more than once"),
+    "twice": (["gemm", "6", "6", "6", "--set", "m=5"], "a dim has one size, got 6 and 5 for m"),
     "nothing": ([], "Missing argument"),
     "option": (["gemm", "1", "1", "1", "--colour"], "No such option '--colour'"),
 }
@@ -46,15 +45,9 @@ def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str,
     [
         (["--device", "tpu"], 2, "a device is cpu, cuda or cuda:N, got 'tpu'"),
         (["--device", "fake:gone.json"], 3, "cannot read 'gone.json'"),
-        (
-            ["--device", "cpu", "--kernel", "bloked"],
-            2,
-            "unknown cpu kernel of gemm 'bloked'; did you mean blocked",
-        ),
+        (["--device", "cpu", "--kernel", "bloked"], 2, "unknown cpu kernel of gemm 'bloked'; did you mean"),
         (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
         (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
-        (["--device", "cpu", "--seconds", "nan"], 2, "--seconds is a number above 0, got nan"),
-        (["--device", "cpu", "--seconds", "soon"], 2, "'soon' is not a valid float"),
         (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
         (["--device", "cpu", "--sampler", "tilde"], 2, "unknown sampler 'tilde'; did you mean tile"),
         (["--device", "cpu", "--db", "my.db"], 3, "got 'my.db'; did you mean sqlite:///my.db?"),
@@ -82,11 +75,11 @@ def test_a_gpu_asked_for_where_there_is_none_is_trouble(told: Told, monkeypatch:
 def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(
     told: Told, here: Path, device: str
 ) -> None:
-    answer = told("tune", str(TOY), "2000000000", "--device", device)
-    assert_refused(answer, 2, "must fit into free memory (16 GiB on Fake board)", "choose smaller dims")
-    assert (
-        json.loads(told("best", str(TOY), "2000000000", "--device", device, "--json")[1])["match"] == "default"
+    problem = (str(TOY), "2000000000", "--device", device)
+    assert_refused(
+        told("tune", *problem), 2, "must fit into free memory (16 GiB on Fake board)", "smaller dims"
     )
+    assert json.loads(told("best", *problem, "--json")[1])["match"] == "default"
 
 
 def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: Told, here: Path) -> None:
@@ -101,16 +94,10 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     ("old", "new", "code", "message"),
     [
         ("OPERATION = Operation(", "OPERATION = Operation(((", 2, "toy.py cannot be imported: SyntaxError"),
-        ("KERNELS = (", "KERNELS = 1 / 0, (", 2, "cannot be imported: ZeroDivisionError: division by zero"),
         ('Path("toy.cu")', 'Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
-        (
-            "reference=reference",
-            "reference=lambda *a: {}",
-            2,
-            "reference of operation 'toy' gives each output",
-        ),
+        ("reference=reference", "reference=lambda *a: {}", 2, "of operation 'toy' gives each output"),
         ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
-        ("Launch(grid", "Lunch(grid", 1, "INVALID: cannot be rendered: NameError: name 'Lunch' is not defined"),
+        ("Launch(grid", "Lunch(grid", 1, "invalid: cannot be rendered: NameError: name 'Lunch' is not defined"),
         ('target="cuda"', 'target="gpu"', 2, "target of kernel 'blocks' is one of cpu, cuda, got 'gpu'"),
     ],
 )
@@ -151,23 +138,12 @@ def test_an_export_that_cannot_be_written_is_told(told: Told, here: Path, device
     assert told("tune", *arguments, "--trials", "1", "--quiet")[0] == 0
     (here / "file").write_text("mine")
     assert_refused(told("export", *arguments, "-o", "file"), 2, "an export needs a folder that can be written")
-    assert_refused(told("export", *arguments, "-o", "out", "--format", "sauce"), 2, "'sauce' is not one of")
-    assert_refused(told("export", *arguments), 2, "Missing option '-o'")
     assert (here / "file").read_text() == "mine"
 
 
 def test_an_unknown_command_or_operation_is_told(told: Told) -> None:
     assert_refused(told("tone"), 2, "No such command 'tone'")
     assert_refused(told("kernels", "gem"), 2, "unknown operation 'gem'; did you mean")
-
-
-def test_the_database_comes_from_the_environment(
-    told: Told, here: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNER_DB", "sqlite:///from_environment.db")
-    assert told("tune", str(TOY), "5", "--device", device, "--trials", "1", "--quiet")[0] == 0
-    assert (here / "from_environment.db").exists()
-    assert not (here / "studies.db").exists()
 
 
 @pytest.mark.parametrize("group", ["records", "champions"])
