@@ -17,9 +17,8 @@ import getpass
 import json
 import os
 import socket
-import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,16 +35,13 @@ RETRY_S = 0.2
 
 
 @contextlib.contextmanager
-def device_lock(
-    info: DeviceInfo, what: str, wait_s: float = 0.0, waiting: Callable[[str], None] = lambda holder: None
-) -> Iterator[None]:
+def device_lock(info: DeviceInfo, what: str, wait_s: float = 0.0) -> Iterator[None]:
     """Holds a device for this process, as a context manager.
 
     Args:
         info: The device; for a CPU, the cores that this process may use.
         what: What this process does, in words: ``tune gemm 1024 x 1024 x 1024``.
         wait_s: Seconds to wait while another holds it; infinite to wait without limit.
-        waiting: Callback that receives the holder once, before the wait.
 
     Raises:
         LockedByAnother: Another process holds it; the message names process, user and time.
@@ -53,8 +49,6 @@ def device_lock(
     """
     paths, deadline_s = lock_files(info), time.monotonic() + wait_s
     locks, blocked = _take_all(paths, what)
-    if blocked is not None and wait_s > 0:
-        waiting(holder_of(blocked))
     while blocked is not None:
         if time.monotonic() >= deadline_s:
             raise LockedByAnother(
@@ -105,23 +99,16 @@ def lock_folder() -> Path:
             ) from error
         return Path(chosen)
     for folder in SHARED_FOLDERS:
-        if _is_shared(folder):
-            return folder
+        with contextlib.suppress(OSError):
+            # Everyone may make files there, and no one may remove those of others.
+            is_shared = folder.is_dir() and folder.stat().st_mode & 0o1007 == 0o1007
+            if is_shared and not os.statvfs(folder).f_flag & os.ST_RDONLY:
+                return folder
     raise EnvironmentTrouble(
         "a device is locked by a file in a folder that every user may write to, and none of "
         f"{', '.join(map(str, SHARED_FOLDERS))} is one; "
         f"set {VARIABLE} to a folder that is the same for all who use the device"
     )
-
-
-def _is_shared(folder: Path) -> bool:
-    """True if everyone may make files in a folder, and no one may remove those of others."""
-    try:
-        mode = folder.stat().st_mode
-        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
-    except OSError:
-        return False
-    return stat.S_ISDIR(mode) and mode & 0o1007 == 0o1007 and not read_only
 
 
 def _take_all(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitStack, Path | None]:
@@ -143,18 +130,16 @@ def take_locks(paths: Iterable[Path], what: str = "") -> tuple[contextlib.ExitSt
     Raises:
         OSError: A lock file cannot be opened.
     """
-    descriptors = []
     with contextlib.ExitStack() as locks:
         for path in paths:
             try:
                 descriptor = _open(path)
                 locks.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                descriptors.append(descriptor)
             except BlockingIOError:
                 return contextlib.ExitStack(), path
-        for descriptor in descriptors if what else ():
-            _sign(descriptor, what)
+            if what:
+                _sign(descriptor, what)
         return locks.pop_all(), None
 
 

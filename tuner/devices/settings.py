@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 import tomllib
@@ -103,10 +102,8 @@ def check_cache() -> Path:
 
 def cache_trouble(error: Exception) -> EnvironmentTrouble:
     """Returns the error for caches that cannot be written."""
-    is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    remedy = "free some room there, or set" if is_full else "set"
-    reason = getattr(error, "strerror", None) or error
     return EnvironmentTrouble(
-        f"compiled kernels are kept in {cache_root()}, which cannot be written ({reason}); "
-        f"{remedy} TUNER_CACHE to a folder that can be"
+        f"compiled kernels are kept in {cache_root()}, which cannot be written "
+        f"({getattr(error, 'strerror', None) or error}); free some room there, or set TUNER_CACHE to a "
+        "folder that can be"
     )
