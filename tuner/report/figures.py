@@ -294,7 +294,7 @@ def _steps(ladder: Ladder, section: Section, rows: Rows) -> go.Figure:
     texts = [f"{speed:.3g}{gain}" for speed, gain in zip(speeds.values(), gains, strict=True)]
     axis = f"{unit}; beside each bar its speed, and how many times faster than the step before"
     figure = bars(speeds, texts, axis, f"{section.title}, on {ladder.device.name}")
-    library, least_s = ladder.library_of(section.problem), ladder.limits.least_s(section.problem)
+    library, least_s = ladder.libraries.get(section.problem), ladder.limits.least_s(section.problem)
     lines = [("measured limit", amount / least_s, LIMIT)] if least_s else []
     if library is not None:
         lines.append((library.name, amount / (library.measurement.time_s or math.inf), LIBRARY))

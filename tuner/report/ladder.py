@@ -160,9 +160,9 @@ class Climb:
                     if rung.code:
                         session.add(Role.FINAL, rung.kernel, rung.config, rung.measurement)
                 library = next(times, library)
-            if library is not None:
+            if library is not None and library.time_s:
                 name = problem.operation.baselines[ladder.device.kind].named(problem)
-                ladder.libraries.append(Library(name, problem, library))
+                ladder.libraries[problem] = Library(name, library)
             if self.end_to_end:
                 ladder.transfers_s[problem] = session.worker.transfers_s()
         return rungs

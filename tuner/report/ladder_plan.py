@@ -139,12 +139,8 @@ class LadderPlan(_Table):
         catalogue = info.context
         assert isinstance(catalogue, Catalogue), "a plan is read beside a catalogue"
         self._operation = catalogue.operation(self.operation)
-        kernels = (*catalogue.shown, *catalogue.of(self.operation, self.target))
-        self._kernels = {
-            kernel.name: kernel
-            for kernel in kernels
-            if (kernel.operation, kernel.kind) == (self.operation, self.target)
-        }
+        kernels = (*_shown(catalogue, self._operation, self.target), *catalogue.of(self.operation, self.target))
+        self._kernels = {kernel.name: kernel for kernel in kernels}
         for sweep in self.sweeps:
             widths = [len(row) for row in sweep.published_ms]
             if widths and widths != [len(sweep.values)] * len(sweep.shapes):
@@ -285,16 +281,19 @@ def ladder_of(catalogue: Catalogue, problem: Problem, target: str, only: Sequenc
 
 def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[str, ...]) -> list[Kernel]:
     """The kernels of a ladder; beyond ``ieee``, those of the precision, after what only ladders show."""
-    name, precision = problem.operation.name, problem.precision
     shown = [
-        kernel
-        for kernel in catalogue.shown
-        if (kernel.operation, kernel.kind) == (name, target)
-        and kernel.serves(precision)
-        and kernel.name in (only or (kernel.name,))
+        kernel for kernel in _shown(catalogue, problem.operation, target) if kernel.serves(problem.precision)
     ]
+    shown = [kernel for kernel in shown if not only or kernel.name in only]
     usual = tuple(set(only) - {kernel.name for kernel in shown})
     if only and not usual:
         return shown
     kernels = catalogue.serving(problem, target, usual)
-    return [*shown, *(kernel for kernel in kernels if only or precision == IEEE or not kernel.serves(IEEE))]
+    if not only and problem.precision != IEEE:
+        kernels = tuple(kernel for kernel in kernels if not kernel.serves(IEEE))
+    return [*shown, *kernels]
+
+
+def _shown(catalogue: Catalogue, operation: Operation, target: str) -> list[Kernel]:
+    """Kernels that only ladders show."""
+    return [own for own in catalogue.shown if (own.operation, own.kind) == (operation.name, target)]

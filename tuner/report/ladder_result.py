@@ -90,7 +90,6 @@ class Library(NamedTuple):
     """The operation's library, measured beside the steps."""
 
     name: str
-    problem: Problem
     measurement: Measurement
 
 
@@ -105,7 +104,7 @@ class Ladder:
         regime: How times were taken.
         limits: The device's limits.
         rungs: Steps in order, section by section.
-        libraries: Libraries measured beside them.
+        libraries: Problem -> the library measured beside its steps, if it has a time.
         transfers_s: Problem -> seconds for ``allocate``, ``to_device``, ``to_host``.
         measured_at: Time, ISO 8601.
     """
@@ -116,7 +115,7 @@ class Ladder:
     regime: str
     limits: DeviceLimits = field(default_factory=DeviceLimits)
     rungs: list[Rung] = field(default_factory=list)
-    libraries: list[Library] = field(default_factory=list)
+    libraries: dict[Problem, Library] = field(default_factory=dict)
     transfers_s: dict[Problem, Mapping[str, float]] = field(default_factory=dict)
     measured_at: str = field(default_factory=utc_now)
 
@@ -128,11 +127,6 @@ class Ladder:
     def rungs_of(self, section: Section) -> list[Rung]:
         """The steps of a section that were climbed."""
         return [rung for rung in self.rungs if rung.section.title == section.title]
-
-    def library_of(self, problem: Problem) -> Library | None:
-        """The library as timed for a problem."""
-        own = (library for library in self.libraries if library.problem == problem)
-        return next((library for library in own if library.measurement.time_s), None)
 
     def rows(self, section: Section | None = None) -> list[dict[str, Any]]:
         """A JSON object for each step, in order: those of a section, or of all but sweeps.
@@ -153,7 +147,7 @@ class Ladder:
     def _row(self, rung: Rung, timed: Sequence[Measurement]) -> dict[str, Any]:
         """The JSON object of a step; `timed` are those of its shape up to this one, if it has a time."""
         problem, measurement, published = rung.section.problem, rung.measurement, rung.published
-        library = self.library_of(problem)
+        library = self.libraries.get(problem)
         row = {
             "kernel": rung.kernel.name, "label": rung.step.label, "config": dict(rung.config),
             "problem": problem.to_json(), **self.figures(problem, measurement),
@@ -183,16 +177,13 @@ class Ladder:
             "error": error and {name: getattr(error, name) for name in ("max_rel", "mean_rel", "rms_rel")},
         }
 
-    def library_row(self, library: Library) -> dict[str, Any]:
-        """The JSON object of a library."""
-        return {"label": library.name, **self.figures(library.problem, library.measurement)}
-
     # ---- in the words that terminals and pages share
 
     def table(self, section: Section) -> tuple[list[str], list[list[str]]]:
         """Columns and rows of a section's steps, then of the libraries; a column without a word is left out."""
-        rows, library = self.rows(section), self.library_of(section.problem)
-        rows += [self.library_row(library)] if library else []
+        rows, library = self.rows(section), self.libraries.get(section.problem)
+        if library is not None:
+            rows.append({"label": library.name, **self.figures(section.problem, library.measurement)})
         cells = [_cells(row, library.name if library else "library") for row in rows]
         columns = [name for name in cells[0] if any(row[name] for row in cells)]
         return columns, [[row[name] for name in columns] for row in cells]

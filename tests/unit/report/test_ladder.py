@@ -133,7 +133,7 @@ def climbed(*times_s: float) -> Ladder:
         found = measured(time_s, time_s, time_s) if time_s else Measurement(Outcome.TIMED_OUT, "too slow")
         kernel = plan.kernel(step.kernel)
         ladder.rungs.append(Rung(section, step, kernel, kernel.default_config() or Config(), found))
-    ladder.libraries.append(Library("cuBLAS", asked, measured(2e-3, 2e-3, 2e-3)))
+    ladder.libraries[asked] = Library("cuBLAS", measured(2e-3, 2e-3, 2e-3))
     return ladder
 
 
