@@ -7,6 +7,8 @@ Authors of kernels import from it what a declaration is made of: `Kernel`, `Oper
 Importing the package loads no GPU, SQL or Optuna code; each of those loads where it is first needed.
 """
 
+from functools import cache as _cache
+
 from tuner.version import __version__ as __version__
 
 #: Type checkers take it for true. What is imported below it is the one list of public names: at run time the
@@ -61,21 +63,15 @@ if TYPE_CHECKING:
     from tuner.service.client import connect as connect
 
 
-_PUBLIC: dict[str, tuple[str, str]] = {}
-
-
+@_cache
 def _public() -> dict[str, tuple[str, str]]:
     """Public name -> module that it is imported from, and its name there."""
-    if _PUBLIC:
-        return _PUBLIC
     import ast
     from pathlib import Path
 
     [block] = [node for node in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(node, ast.If)]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    for node in imports:
-        _PUBLIC.update({each.asname or each.name: (str(node.module), each.name) for each in node.names})
-    return _PUBLIC
+    return {name.asname or name.name: (str(node.module), name.name) for node in imports for name in node.names}
 
 
 def __getattr__(name: str) -> object:

@@ -82,7 +82,7 @@ def required(point: str) -> Any:
     Raises:
         EnvironmentTrouble: No extra has one.
     """
-    found = provided(point)
-    if not found:
+    implementations = provided(point)
+    if not implementations:
         raise EnvironmentTrouble(f"no package of tuner provides {point}; install tile-tuner as a whole")
-    return found[0]
+    return implementations[0]

@@ -33,14 +33,6 @@ class SourceLanguage:
     suffix: str
     has_launch: bool
 
-    def functions(self, text: str) -> list[str] | None:
-        """Names that can be called in a source, in order; None if they cannot be determined."""
-        raise NotImplementedError
-
-    def may_define(self, text: str, function: str) -> bool:
-        """True if the source may define a function that `functions` does not list, say by a macro."""
-        return False
-
     def measured_text(self, text: str) -> str:
         """The part of a source on which a measurement depends: equal for sources that differ in layout only.
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tuner.declare.language import source_language
 from tuner.declare.shapes import KernelArgument
 from tuner.errors import DeclarationError
 
@@ -248,10 +247,9 @@ def taken_by(source: str, function: str) -> tuple[KernelArgument, ...]:
     text = _COMMENTS.sub(" ", source)
     head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(function)}\s*\(([^)]*)\)", text)
     if head is None:
-        there = ", ".join(source_language("cuda").functions(text) or ()) or "none"
         raise DeclarationError(
-            f"the source has a __global__ function {function!r}, the name that was given; it has {there}; "
-            "give the name of one"
+            f"the source has a __global__ function {function!r}, the name that was given, found none; give the "
+            "name of one"
         )
     return tuple(_taken(argument, function) for argument in head[1].split(",") if argument.strip())
 

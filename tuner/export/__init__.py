@@ -171,23 +171,8 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
     # -arch= alone has nvcc compile for what every chip of the architecture has, too.
     chosen = f"-gencode arch={own.replace('sm', 'compute')},code={own}" if own else f"-arch={architecture}"
     command = f"nvcc -O3 -std=c++17 {chosen} -DTILE_TUNER_MAIN {name} -o check && ./check"
-    text = cuda_source([*header(exported), "", *_how_to(exported, command)], exported.rendered, exported.face)
-    return {name: text}
-
-
-def _how_to(exported: Exported, command: str) -> list[str]:
-    verb = exported.problem.operation.verb
     options = exported.kernel.source.options
-    noted = (
-        [f"The kernel was compiled with {' '.join(options)}; pass nvcc what it has for that."]
-        if options
-        else []
-    )
-    return [
-        f"Compile it with files that declare launch_{verb} as below. To check and time it alone:",
-        f"    {command}",
-        *noted,
-    ]
+    return {name: cuda_source(header(exported), command, options, exported.rendered, exported.face)}
 
 
 def _python(exported: Exported) -> dict[str, str | bytes]:

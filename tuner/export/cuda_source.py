@@ -25,11 +25,15 @@ HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
 _LAUNCHES = 20
 
 
-def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
+def cuda_source(
+    header: list[str], command: str, options: tuple[str, ...], rendered: Rendered, face: Interface
+) -> str:
     """The text of the .cu file.
 
     Args:
         header: Lines for people.
+        command: Compiles it alone, to check and time it.
+        options: The compiler's when it was measured.
         rendered: Constants and kernel.
         face: What it takes, gives and launches.
     """
@@ -46,6 +50,8 @@ def cuda_source(header: list[str], rendered: Rendered, face: Interface) -> str:
         Path(__file__).with_name("source.cu.jinja"),
         {"type": _c_type, "c_type": C_TYPES.__getitem__, "extents": _extents, "size": _size},
         header=header,
+        command=command,
+        options=options,
         rendered=rendered,
         face=face,
         launch=launch,

@@ -170,5 +170,5 @@ def test_a_function_of_another_name_is_told_once_and_before_the_first_trial(told
     )
     assert (code, out) == (2, "")
     assert err.count("needs a function 'toy'") == 1
-    assert "toy.cu has toi; rename it, or declare entry=" in err
+    assert "toy.cu has none; rename it, or declare entry=" in err
     assert not (here / "studies.db").exists()

@@ -31,8 +31,8 @@ def test_pointers_numbers_and_their_types_are_found() -> None:
     ]  # fmt: skip
 
 
-def test_a_function_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(DeclarationError, match=r"has a __global__ function 'sub', .* it has add"):
+def test_what_is_not_there_or_cannot_be_taken_is_told() -> None:
+    with pytest.raises(DeclarationError, match="has a __global__ function 'sub'"):
         taken_by(SOURCE, "sub")
     with pytest.raises(DeclarationError, match="takes pointers and numbers, f takes 'float & x'"):
         taken_by("__global__ void f(float & x) {}", "f")

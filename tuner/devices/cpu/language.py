@@ -51,22 +51,6 @@ class NumbaLanguage(Language):
     array_library = "NumPy"
     compiler_packages = (("numba", "Numba {0}"),)
 
-    def functions(self, text: str) -> list[str] | None:
-        """Functions that are defined, and names that are set or imported, at any depth."""
-        try:
-            body = ast.walk(ast.parse(text))
-        except (SyntaxError, ValueError):
-            return None
-        names: list[str] = []
-        for node in body:
-            if isinstance(node, ast.FunctionDef):
-                names.append(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.append(node.id)
-            elif isinstance(node, ast.alias):
-                names.append(node.asname or node.name)
-        return names
-
     def measured_text(self, text: str) -> str:
         """Its syntax tree without docstrings."""
         try:

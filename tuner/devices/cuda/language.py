@@ -12,9 +12,6 @@ from tuner.declare.space import Config, Parameter
 from tuner.devices.protocol import Arrays, Compiler, Language, Run
 from tuner.extras import load
 
-_GLOBAL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
-
-
 #: Comments, literals and operators of C++; whitespace ends a token, and a newline ends a directive.
 _CPP_TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/
@@ -79,14 +76,6 @@ class CudaLanguage(Language):
     has_launch = True
     array_library = "CuPy"
     compiler_packages = (("nvidia-cuda-nvrtc", "NVRTC {1}.{2}"), ("nvidia-cuda-nvrtc-cu12", "NVRTC {1}.{2}"))
-
-    def functions(self, text: str) -> list[str]:
-        """Its ``__global__`` functions."""
-        return _GLOBAL.findall(text)
-
-    def may_define(self, text: str, function: str) -> bool:
-        """True if the name is followed by a parenthesis anywhere, or tokens are pasted."""
-        return bool(re.search(rf"\b{re.escape(function)}\s*\(|##", text))
 
     def measured_text(self, text: str) -> str:
         """Its tokens."""
