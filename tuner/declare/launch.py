@@ -6,49 +6,35 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tuner.declare.problem import Problem, Tensor
 from tuner.errors import DeclarationError
 
-#: Threads of a block, along a row; and rows that each thread copies, all in flight at once.
-COPY_THREADS, COPY_ROWS = 256, 8
-#: Largest number of blocks down the rows: the limit of a grid's second dimension. Blocks loop over further
-#: rows.
-COPY_BLOCKS_DOWN = 65_535
-
-_BODY = f"""
-{{
-    const long long column = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (column >= columns) return;
-    for (long long first = blockIdx.y * {COPY_ROWS}LL; first < rows; first += gridDim.y * {COPY_ROWS}LL)
-#pragma unroll
-        for (long long row = first; row < first + {COPY_ROWS}; ++row)
-            if (row < rows) to[row * to_row + column] = from[row * from_row + column];
-}}
-"""
 #: For any element type, as part of a C++ source.
-COPY_ROWS_TEMPLATE = f"""\
-// Copies `columns` elements of each row; `to_row` and `from_row` elements lie between the starts of two rows.
-template <typename T>
-__global__ void copy_rows(T* to, long long to_row, const T* from, long long from_row, long long rows,
-                          long long columns){_BODY}"""
+COPY_ROWS = Path(__file__).with_name("copy_rows.cuh").read_text(encoding="utf-8")
+#: Threads of its blocks, along a row; and rows that each thread copies.
+COPY_THREADS, ROWS_OF_THREAD = 256, 8
+#: Largest number of blocks down the rows: the limit of a grid's second dimension.
+MOST_BLOCKS_DOWN = 65_535
 #: Type that is copied for an element of this many bytes.
 UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def copy_rows_source(element_bytes: int) -> str:
-    """Returns a source with one kernel, ``copy_rows``, for elements of this size in bytes."""
+    """Returns a source with a kernel ``copied``, for elements of this size in bytes."""
     kind = UNSIGNED[element_bytes]
     return (
-        f'extern "C" __global__ void copy_rows({kind}* __restrict__ to, long long to_row, '
-        f"const {kind}* __restrict__ from, long long from_row, long long rows, long long columns){_BODY}"
+        f'{COPY_ROWS}extern "C" __global__ void copied({kind}* to, long long to_row, const {kind}* from, '
+        "long long from_row, long long rows, long long columns) "
+        "{ copy_piece(to, to_row, from, from_row, rows, columns); }"
     )
 
 
 def copy_rows_grid(rows: int, columns: int) -> tuple[int, int]:
     """Returns the blocks along a row and down the rows."""
-    return -(-columns // COPY_THREADS), min(-(-rows // COPY_ROWS), COPY_BLOCKS_DOWN)
+    return -(-columns // COPY_THREADS), min(-(-rows // ROWS_OF_THREAD), MOST_BLOCKS_DOWN)
 
 
 #: ``CUtensorMapDataType`` by our dtypes: its name behind the prefix, and its number.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import COPY_BLOCKS_DOWN, COPY_ROWS, COPY_ROWS_TEMPLATE, COPY_THREADS, Step
+from tuner.declare.launch import COPY_ROWS, Step
 from tuner.declare.problem import TOLERANCE_FACTOR, Scalar, roundings
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
@@ -58,7 +58,7 @@ def cuda_source(
         arrays=face.arguments,
         verb=operation.verb,
         includes=_includes(face),
-        copy_rows=_COPY_ROWS,
+        copy_rows=COPY_ROWS,
         any_pointer=launch.steps or any(argument.tensor.dtype in HEADERS for argument in face.arguments),
         dims=dims,
         dims_taken=", ".join(f"long long {dim}" for dim in dims),
@@ -70,12 +70,6 @@ def cuda_source(
         launches=_LAUNCHES,
         on_device=", ".join(on_device),
     )
-
-
-#: The kernel that copies to and from padded arrays, and its geometry.
-_COPY_ROWS = {
-    "source": COPY_ROWS_TEMPLATE, "rows": COPY_ROWS, "threads": COPY_THREADS, "most": COPY_BLOCKS_DOWN,
-}  # fmt: skip
 
 
 def _c_type(argument: Argument) -> str:

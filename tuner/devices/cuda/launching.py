@@ -210,7 +210,7 @@ class PreparedRun:
         here: tuple[Argument, Any] = self._places[tensor.name], tensor.shape
         (to, to_shape), (source, source_shape) = (here, there) if tensor.output else (there, here)
         rows, columns = (min(sizes) for sizes in zip(to_shape, source_shape, strict=True))
-        function = helper(copy_rows_source(larger.itemsize), "copy_rows")
+        function = helper(copy_rows_source(larger.itemsize), "copied")
         pitch, *sizes = (pack("<q", size) for size in (to_shape[1], source_shape[1], rows, columns))
         grid, block = three(copy_rows_grid(rows, columns)), (COPY_THREADS, 1, 1)
         return KernelLaunch(function.ptr, grid, block, 0, (to, pitch, source, *sizes))
