@@ -24,6 +24,7 @@ from tuner.devices.protocol import REGIMES
 from tuner.errors import EnvironmentTrouble, InputError, StoreTrouble, TunerError, UnknownName
 from tuner.export import FORMATS, exported_files
 from tuner.lookup.asking import parse_key
+from tuner.lookup.snapshot import ANSWER
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
 from tuner.service.responses import ErrorDetail, Serves, described, is_local, needs, tagged
@@ -43,6 +44,8 @@ MOST_PROBLEMS = 1000
 #: What words may tell instead.
 PROBLEM_KEYS = ("operation", "dims", "dtype", "layout", "precision", "epilogue")
 
+#: Questions as documentation shows them.
+EXAMPLE: Any = {"problems": ["gemm 4096 4096 4096"], "device": "NVIDIA H200"}
 #: A text without control characters, which a database may refuse.
 Text = Annotated[str, Field(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Regime = Literal["", *REGIMES]  # type: ignore[valid-type]
@@ -112,7 +115,7 @@ class QuestionBody(RequestedProblem):
         description="Name or uuid of a device in the records, or one of the server; its first by default.",
     )  # fmt: skip
     kernel: Text = Field(default="", description="Only this kernel.")
-    confirmed: bool | None = Field(default=None, description="Only what won again, or was published.")
+    confirmed: bool = Field(default=False, description="Only what won again, or was published.")
 
     def read(self, device: str = "", regime: str = "") -> LookupRequest:
         """What a lookup is asked, with the device and regime of questions that name none.
@@ -121,7 +124,7 @@ class QuestionBody(RequestedProblem):
             InputError: A value is missing or wrong.
         """
         key, regime = self.key(builtin_now()), self.regime or regime or "cold"
-        return LookupRequest(key, self.device or device, regime, self.kernel, bool(self.confirmed))
+        return LookupRequest(key, self.device or device, regime, self.kernel, self.confirmed)
 
 
 class QuestionOfQuery(QuestionBody):
@@ -135,21 +138,12 @@ class ExportOfQuery(QuestionOfQuery):
     """The parameters of an export."""
 
     format: Text = Field("source", description="What to write.", json_schema_extra={"enum": list(FORMATS)})
-    file: Text = Field("", description="Only the file of this name; several files come as a zip.")
 
 
 class Questions(BaseModel):
     """Questions that are answered from one snapshot."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {
-                "problems": ["gemm 4096 4096 4096", {"operation": "gemv", "dims": [4096, 4096]}],
-                "device": "NVIDIA H200",
-            }
-        },
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EXAMPLE})
 
     problems: list[dict[str, Any] | str] = Field(
         max_length=MOST_PROBLEMS, min_length=1, description="Each has keys of GET /v1/best, or is its words."
@@ -219,11 +213,11 @@ async def best(request: Request, service: Serves, question: AsQuery) -> Response
 
     With `If-None-Match` and the entity tag of an earlier answer, an unchanged one is 304.
     """
-    number, asked, view = question.snapshot, question.read(), service.cache.present
+    number, lookup, view = question.snapshot, question.read(), service.cache.present
     view = view if number is None else await run_in_threadpool(service.cache.view, number)
-    body = view.known(asked)
+    body: AnswerBody | None = view.snapshot.known((ANSWER, lookup))
     if body is None:
-        body = await anyio.to_thread.run_sync(view.body, asked, limiter=service.answering)
+        body = await anyio.to_thread.run_sync(view.body, lookup, limiter=service.answering)
     ANSWERS.labels(body.answer.match).inc()
     answer, data = _marked(service, view, body, counts=is_local(request))
     return tagged(request, data, view.manifest.number, basis=answer)
@@ -239,8 +233,8 @@ def best_of_many(request: Request, service: Serves, questions: Questions) -> Res
     def answer(question: dict[str, Any] | str) -> bytes:
         try:
             keys = {"problem": question} if isinstance(question, str) else question
-            asked = QuestionBody.model_validate(keys).read(questions.device, questions.regime)
-            return _marked(service, view, view.body(asked), counts=is_local(request))[1]
+            lookup = QuestionBody.model_validate(keys).read(questions.device, questions.regime)
+            return _marked(service, view, view.body(lookup), counts=is_local(request))[1]
         except (TunerError, ValidationError) as error:
             return json_bytes({"refused": described(error)[1]})
 
@@ -255,18 +249,15 @@ def export(request: Request, service: Serves, wanted: AsExport) -> Response:
 
     One file comes as it is, several as a zip. `Repr-Digest` has the SHA-256 of what is sent.
     """
-    view, asked, catalogue = service.cache.view(wanted.snapshot), wanted.read(), builtin_now()
-    problem = asked.problem.of_operation(catalogue.operation(asked.problem.operation))
+    view, lookup, catalogue = service.cache.view(wanted.snapshot), wanted.read(), builtin_now()
+    problem = lookup.problem.of_operation(catalogue.operation(lookup.problem.operation))
     try:
-        files = exported_files(view.answer(asked, catalogue), catalogue, problem, wanted.format)
+        files = exported_files(view.answer(lookup, catalogue), catalogue, problem, wanted.format)
     except StoreTrouble:
         raise
     except EnvironmentTrouble as error:
         raise InputError(f"this server cannot export it as {wanted.format}: {error}") from error
-    name = wanted.file
-    if name and name not in files:
-        raise UnknownName("file of this export", name, list(files))
-    name, data = (name, files[name]) if name else _as_one(files)
+    name, data = _as_one(files)
     digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
     headers = {
         "content-disposition": f'attachment; filename="{name}"', "repr-digest": f"sha-256=:{digest}:",

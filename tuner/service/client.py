@@ -151,8 +151,8 @@ class Client:
         Raises:
             ServerAway: The server does not answer.
         """
-        asked = [question(problem) for problem in problems]
-        body = {"problems": asked, "device": device, "regime": regime, "snapshot": snapshot}
+        questions = [question(problem) for problem in problems]
+        body = {"problems": questions, "device": device, "regime": regime, "snapshot": snapshot}
         answers = self._json("/v1/best", body)["answers"]
         return [
             _error_of(answer["refused"]) if "refused" in answer
@@ -266,20 +266,20 @@ def _query(values: Mapping[str, str]) -> str:
 
 
 def _error_from(error: urllib.error.HTTPError, url: str) -> TunerError:
-    """The error that a server told."""
+    """The error that a server detail."""
     try:
-        told = json.loads(error.read(1 << 20))["error"]
+        detail = json.loads(error.read(1 << 20))["error"]
     except (ValueError, KeyError, TypeError, OSError):
-        told = {"kind": "", "message": f"the server {url} answered {error.code} {error.reason}"}
-    if error.code >= 500 and told["kind"] in ("", "Trouble"):
-        return ServerAway(told["message"])
-    return _error_of(told)
+        detail = {"kind": "", "message": f"the server {url} answered {error.code} {error.reason}"}
+    if error.code >= 500 and detail["kind"] in ("", "Trouble"):
+        return ServerAway(detail["message"])
+    return _error_of(detail)
 
 
-def _error_of(told: Mapping[str, Any]) -> TunerError:
-    """An error of the kind that was told; names are those of `tuner.errors`."""
-    kind, message = str(told["kind"]), str(told["message"])
+def _error_of(detail: Mapping[str, Any]) -> TunerError:
+    """An error of the kind that was detail; names are those of `tuner.errors`."""
+    kind, message = str(detail["kind"]), str(detail["message"])
     if kind == "PlanError":
-        return errors.PlanError(message, told.get("line", 0), told.get("key", ""))
+        return errors.PlanError(message, detail.get("line", 0), detail.get("key", ""))
     plain = (errors.NothingFound, errors.DeviceTrouble, errors.StoreTrouble, EnvironmentTrouble)
     return {known.__name__: known for known in plain}.get(kind, InputError)(message)

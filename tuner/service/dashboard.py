@@ -73,10 +73,10 @@ def dashboard(page: ReadPage, path: str = "") -> Response:
     home, studies = f"{root_of(page.request)}{HOME}", shown(page.service.settings.db)
     if not studies.storage.get_all_studies():
         raise NothingFound("no study is shown yet; open one from the page of its problem")
-    told = _client(page.service.settings.db).get(f"/{path}?{page.request.url.query}")
-    headers = {name: told.headers[name] for name in HEADERS if name in told.headers}
+    reply = _client(page.service.settings.db).get(f"/{path}?{page.request.url.query}")
+    headers = {name: reply.headers[name] for name in HEADERS if name in reply.headers}
     has_paths = "html" in headers.get("content-type", "") or path.endswith(".js")
-    return Response(_placed(told.text, home) if has_paths else told.content, told.status_code, headers)
+    return Response(_placed(reply.text, home) if has_paths else reply.content, reply.status_code, headers)
 
 
 def _placed(text: str, home: str) -> str:

@@ -46,6 +46,8 @@ LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(d
 MOST_OF_ONE = 1000
 #: Of a job, what only this node uses.
 HIDDEN = ("same", "node", "process", "number")
+#: A job as documentation shows it.
+EXAMPLE: Any = {"problem": {"operation": "gemm", "dims": [1024, 1024, 1024]}, "seconds": 60}
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
 
@@ -64,12 +66,7 @@ class ProblemOfJob(RequestedProblem):
 class NewJob(BaseModel):
     """A job: a problem, or a plan."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "example": {"problem": {"operation": "gemm", "dims": [1024, 1024, 1024]}, "seconds": 60}
-        },
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": EXAMPLE})
 
     problem: ProblemOfJob | None = Field(None, description="A problem to tune.")
     plan: str = Field("", max_length=LONGEST_PLAN, description="A plan, as TOML text.")
@@ -117,16 +114,16 @@ def _deadline(when: datetime) -> str:
     return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def problem_plan(store: Store, asked: ProblemOfJob, budget: NewJob) -> str:
+def problem_plan(store: Store, problem: ProblemOfJob, budget: NewJob) -> str:
     """The plan of one problem; texts of JSON are texts of TOML, too."""
-    if asked.file:
-        check_allowed(store, asked.file)
-    kernels = catalogue.from_file(Path(asked.file)) if asked.file else builtin_now()
-    if asked.file and not asked.problem and not asked.operation:
-        asked = asked.model_copy(update={"operation": kernels.kernels[-1].operation})
-    key = asked.key(kernels)
+    if problem.file:
+        check_allowed(store, problem.file)
+    kernels = catalogue.from_file(Path(problem.file)) if problem.file else builtin_now()
+    if problem.file and not problem.problem and not problem.operation:
+        problem = problem.model_copy(update={"operation": kernels.kernels[-1].operation})
+    key = problem.key(kernels)
     values = {name: getattr(key, name) for name in ("operation", "dtype", "layout", "precision", "epilogue")}
-    values |= {"file": asked.file, "regime": asked.regime or "cold", "kernels": asked.kernels}
+    values |= {"file": problem.file, "regime": problem.regime or "cold", "kernels": problem.kernels}
     values |= {"seconds": budget.seconds, "trials": budget.trials}
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
     sizes = ", ".join(f"{json.dumps(name)} = {size}" for name, size in key.dims.items())
@@ -234,14 +231,14 @@ def jobs_page(store: Store, state: str, before: int, limit: int, submitter: str 
 def jobs_json(store: Store, *rows: JobRow) -> list[dict[str, Any]]:
     """Jobs as JSON objects, with their places in the queue and their champions; null for what is not yet."""
     places = {job.id: place for place, job in enumerate(queue(store), 1)}
-    told = []
+    objects = []
     for job in rows:
         keys = {name: value for name, value in job._mapping.items() if name not in HIDDEN}
         keys |= {name: keys[name] or None for name in ("deadline", "progress", "started_at", "ended_at")}
         problems = (job.report or {}).get("problems", [])
-        champion = problems[0]["after"] if len(problems) == 1 else None
-        told.append(keys | {"what": job.asked["what"], "position": places.get(job.id), "champion": champion})
-    return told
+        keys["champion"] = problems[0]["after"] if len(problems) == 1 else None
+        objects.append(keys | {"what": job.asked.get("what", "a job"), "position": places.get(job.id)})
+    return objects
 
 
 # --- routes --------------------------------------------

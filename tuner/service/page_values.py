@@ -101,14 +101,14 @@ def overview_values(service: Service) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -> dict[str, Any]:
+def problem_values(service: Service, view: OpenSnapshot, lookup: LookupRequest) -> dict[str, Any]:
     """The page of a problem."""
-    answer, problem = view.answer(asked), asked.problem
+    answer, problem = view.answer(lookup), lookup.problem
     question = answer.question
     assert question is not None, "an answer has its question"
     device = question.device
-    place = next((one for one in places(view, device.name) if one.place[::3] == (problem, asked.regime)), None)
-    records = _records_of(view, problem, device, asked.regime)
+    place = next((one for one in places(view, device.name) if one.place[::3] == (problem, lookup.regime)), None)
+    records = _records_of(view, problem, device, lookup.regime)
     origin = next((record.origin for record in records if record.origin), "")
     timed = [record for record in records if record.measurement.outcome is Outcome.MEASURED]
     champion = place.champion if place else None
@@ -120,7 +120,7 @@ def problem_values(service: Service, view: OpenSnapshot, asked: LookupRequest) -
             (record for record in timed if record.role is not Role.BASELINE),
             key=lambda record: record.measurement.time_s or 0.0,
         )[:FASTEST],
-        "asked": problem.as_keys() | {"device": device.name, "regime": asked.regime},
+        "asked": problem.as_keys() | {"device": device.name, "regime": lookup.regime},
         "command": tune_command(question, origin),
         "study": next((record.study for record in reversed(records) if record.study), ""),
         "job_device": "" if origin else service.pool.spec_of(device.name),
@@ -140,12 +140,12 @@ def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, reg
 
 def job_figures(store: Store, job: JobRow) -> list[dict[str, Any]]:
     """The trials of a job's problem since it was started, with the best so far."""
-    if not job.started_at or "problem" not in job.asked:
+    if not job.started_at or "plan" not in job.asked or "problem" not in job.asked:
         return []
-    asked = job.asked["problem"]
-    words = {name: value for name, value in asked.items() if name != "shape"}
-    problem = RequestedProblem(**words, dims=asked["shape"]).key(builtin_now())
-    records = listing.trials(store, problem, "", asked["regime"], MOST_TRIALS)
+    named = job.asked["problem"]
+    words = {name: value for name, value in named.items() if name != "shape"}
+    problem = RequestedProblem(**words, dims=named["shape"]).key(builtin_now())
+    records = listing.trials(store, problem, "", named["regime"], MOST_TRIALS)
     since = [record for record in records if record.measured_at >= job.started_at]
     figures = required("figures").of_records(str(problem), since, None) if since else []
     return [figure for figure in figures if figure["name"] == "history"]

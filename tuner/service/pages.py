@@ -309,9 +309,9 @@ def listing_page(page: ReadPage, state: Text = "", before: After = 0) -> Respons
 def _jobs(
     page: Page, form: JobForm, chosen: str = "", before: int = 0, refused: str = "", status: int = 200
 ) -> Response:
-    told = job_queue.jobs_page(page.service.store, chosen, before, ROWS)
+    listed = job_queue.jobs_page(page.service.store, chosen, before, ROWS)
     specs = page.service.pool.names
-    return page.show("jobs", status, **told, chosen=chosen, refused=refused, specs=specs, form=form)
+    return page.show("jobs", status, **listed, chosen=chosen, refused=refused, specs=specs, form=form)
 
 
 @router.post("/jobs/new")

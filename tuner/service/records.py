@@ -98,9 +98,9 @@ def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 
 
 
 @reading.get("/champions/history", summary="The champions that a problem has had")
-def history(service: Serves, asked: AsQuery) -> Json:
+def history(service: Serves, query: AsQuery) -> Json:
     """Oldest first, the present one last, each with what it was compared with."""
-    view, question = service.cache.view(asked.snapshot), asked.read()
+    view, question = service.cache.view(query.snapshot), query.read()
     device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
     return history_of(view.store, question.problem, device, question.regime)
 

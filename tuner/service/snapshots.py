@@ -116,7 +116,7 @@ class OpenSnapshot:
         self.snapshot = Snapshot(store, tuned_folder(), ("snapshot", manifest.number))
         weakref.finalize(self, store.close)  # once no request uses it any more
 
-    def answer(self, asked: LookupRequest, catalogue: Catalogue | None = None) -> Answer:
+    def answer(self, lookup: LookupRequest, catalogue: Catalogue | None = None) -> Answer:
         """What a lookup answers.
 
         Raises:
@@ -124,16 +124,11 @@ class OpenSnapshot:
             UnknownName: The device is unknown.
         """
         return answer(
-            self.snapshot, asked.problem, self.naming(asked.device), asked.regime, asked.kernel or None,
-            catalogue, confirmed=asked.confirmed,
+            self.snapshot, lookup.problem, self.naming(lookup.device), lookup.regime, lookup.kernel or None,
+            catalogue, confirmed=lookup.confirmed,
         )  # fmt: skip
 
-    def known(self, asked: LookupRequest) -> AnswerBody | None:
-        """The answer to a question that was answered before; else None."""
-        body: AnswerBody | None = self.snapshot.known((ANSWER, asked))
-        return body
-
-    def body(self, asked: LookupRequest) -> AnswerBody:
+    def body(self, lookup: LookupRequest) -> AnswerBody:
         """The answer to a question, ready to be sent.
 
         Raises:
@@ -142,12 +137,12 @@ class OpenSnapshot:
         """
 
         def made() -> AnswerBody:
-            answer = self.answer(asked)
+            answer = self.answer(lookup)
             keys = answer.to_json()
             del keys["age_days"]  # it would differ from one moment to the next
             return AnswerBody(json_bytes(keys)[:-1], answer)
 
-        return self.snapshot.once((ANSWER, asked), made)
+        return self.snapshot.once((ANSWER, lookup), made)
 
     def warm(self) -> None:
         """Reads what the first questions need: champions, kernels, models and what is worked out from them."""

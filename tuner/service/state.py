@@ -158,8 +158,8 @@ class Service:
             StoreTrouble: The database cannot be used.
             InputError: A device is named wrongly, or the settings would let strangers in.
         """
-        found = tuple(map(find, settings.devices)) or own_devices()
-        pool = DevicePool({device.spec: device for device in found}, settings.cluster, settings.tls)
+        devices = tuple(map(find, settings.devices)) or own_devices()
+        pool = DevicePool({device.spec: device for device in devices}, settings.cluster, settings.tls)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store.open(settings.db, patience_s=PATIENCE_S))
             registry = TokenRegistry(store, settings.local_admin)

@@ -75,7 +75,7 @@ class JobProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         plan = self.folder / "plan.toml"
-        plan.write_text(job.asked["plan"], encoding="utf-8")
+        plan.write_text(job.asked.get("plan", ""), encoding="utf-8")
         # The URL may hold a password, and all users can see arguments.
         environment = os.environ | {"TUNER_DB": url, VARIABLE: str(self.folder), SPENT: str(spent_s(job))}
         command = [sys.executable, "-m", "tuner", "nightly", str(plan), "--json", "--quiet", *options]

@@ -267,13 +267,6 @@ def problems(store: Reader) -> list[MeasuredProblem]:
         )
 
 
-def last_studies(store: Reader, most: int) -> list[str]:
-    """Names of the studies with the latest runs, oldest first."""
-    of = tables.runs.c
-    named = sa.select(of.study).where(of.study != "").group_by(of.study)
-    return store.read(named.order_by(sa.func.max(of.number).desc()).limit(most))[::-1]
-
-
 # --- single records ------------------------------------
 
 

@@ -215,8 +215,7 @@ def test_exports_are_files_with_a_digest(filled: Server, form: str) -> None:
     assert name.startswith("gemm_naive_512x512x512") or name.endswith(".zip")
     if name.endswith(".zip"):
         archive = zipfile.ZipFile(io.BytesIO(found.content))
-        one = filled.get("/v1/export", **ASKED, format=form, file=archive.namelist()[-1])
-        assert one.content == archive.read(archive.namelist()[-1])
+        assert all(archive.read(name) for name in archive.namelist())
     assert filled.get("/v1/export", **ASKED, format=form).headers["etag"] == found.headers["etag"]
 
 
@@ -225,7 +224,6 @@ def test_what_was_not_measured_is_not_exported(filled: Server) -> None:
     assert found.status_code == 404
     assert "Run `tuner tune gemm 777 77 7 " in found.json()["error"]["message"]
     assert filled.get("/v1/export", **ASKED, format="exe").status_code == 422
-    assert filled.get("/v1/export", **ASKED, file="../../etc/passwd").status_code == 422
 
 
 def test_records_champions_and_problems_come_in_pages(

@@ -182,6 +182,7 @@ def test_equal_jobs_are_one_and_a_running_one_can_be_cancelled(server: Server, d
     assert (waiting["state"], waiting["position"]) == ("queued", 1)
     assert f"it waits for job {first['id']}" in waiting["why"]
     assert server.post(f"/v1/jobs/{waits['id']}/cancel").json()["state"] == "cancelled"
+    eventually(lambda: httpx.get(f"{server.base}{path}", timeout=60).status_code == 200)
     eventually(lambda: datetime.now(UTC).isoformat() > soon)
     assert server.post(f"/v1/jobs/{first['id']}/cancel").json()["state"] == "stopping"
     over = ended(server, first["id"])
