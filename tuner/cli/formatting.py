@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "answer_rows", "clock", "config_text", "duration", "energy", "pairs", "print_json", "show", "speed",
-    "table", "versus",
+    "answer_rows", "clock", "config_text", "duration", "energy", "fields", "pairs", "print_json", "show",
+    "speed", "table", "versus",
 ]  # fmt: skip
 
 
@@ -50,6 +50,19 @@ def pairs(title: str, rows: Iterable[Sequence[object]]) -> None:
 
     name, value = Column(style="bold", no_wrap=True), Column(overflow="fold")
     _print(Table(name, value, show_header=False), title, rows)
+
+
+def fields(title: str, data: Mapping[str, Any]) -> None:
+    """What JSON has, for people; fields that are empty are left out."""
+
+    def words(value: Any) -> object:
+        if isinstance(value, Mapping):
+            return "\n".join(f"{name}: {words(of)}" for name, of in value.items())
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        return f"{value:.3g}" if isinstance(value, float) else value
+
+    pairs(title, [(name.replace("_", " "), words(of)) for name, of in data.items() if of not in ("", {}, [])])
 
 
 def _print(empty: Table, title: str, rows: Iterable[Sequence[object]]) -> None:

@@ -67,9 +67,7 @@ class Cases:
         near: The same by what was timed near by.
         error: log(true / predicted) time of the best config and of the library, shape (cases, 2).
         times_s: True time of the config that was predicted to be best; of the library, infinite without one;
-            and the least that is known, less what is likely to be left where few configs were tried. Shape
-            (3, cases).
-        searched: Problems at which a longer search told what there is to be found.
+            and the least that is known. Shape (3, cases).
     """
 
     dims: Floats
@@ -77,12 +75,9 @@ class Cases:
     near: Floats
     error: Floats
     times_s: Floats
-    searched: int = 0
 
     @classmethod
-    def of(
-        cls, forecasts: Sequence[tuple[Problem, Forecast, tuple[float, float, float]]], searched: int = 0
-    ) -> Cases:
+    def of(cls, forecasts: Sequence[tuple[Problem, Forecast, tuple[float, float, float]]]) -> Cases:
         """Cases by problem, what was predicted, and what was timed as in `times_s`."""
         dims = np.log([[size for _, size in problem.shape] for problem, *_ in forecasts])
         rows = [[*forecast, forecast.gain, *times_s] for _, forecast, times_s in forecasts]
@@ -90,7 +85,7 @@ class Cases:
         with np.errstate(invalid="ignore"):
             error = np.log(times_s[:2]) - np.array([kernel_log_s, library_log_s])
         error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
-        return cls(dims, gain, near, error.T, np.array(times_s), searched)
+        return cls(dims, gain, near, error.T, np.array(times_s))
 
     def doubted(self, doubt: float) -> Cases:
         """The cases with gains that `doubted` lessens."""
@@ -120,11 +115,10 @@ def doubted(gain: Floats | float, near: Floats | float, doubt: float) -> Floats:
         near: The same by what was timed near by; -inf where it is not known.
         doubt: The share, 0 to 1.
     """
-    if doubt in (0.0, 1.0):
-        return np.asarray(np.minimum(gain, near) if doubt else gain)
-    with np.errstate(invalid="ignore"):
-        lessened = np.asarray(gain - doubt * np.maximum(np.subtract(gain, near), 0.0))
-    return np.where(np.isnan(lessened), np.minimum(gain, near), lessened)
+    lesser = np.asarray(np.minimum(gain, near))
+    if doubt in (0.0, 1.0):  # gains may be infinite
+        return lesser if doubt else np.asarray(gain)
+    return (1 - doubt) * np.asarray(gain) + doubt * lesser
 
 
 @dataclass(frozen=True)
@@ -138,8 +132,6 @@ class Calibration:
         errors: Per case: log(true / predicted) of its answer.
         reach: What the 80 % interval of the loss ends at, over the expected loss.
         spread: Ends of the 80 % interval of log(true / predicted), over its expected size.
-        searched: Problems at which a longer search told what is left to be found; 0: losses are against the
-            survey's configs alone.
         drawn: Problems drawn after the fit at which answers were timed beside studies; 0: none were.
         scale: True loss there over the expected one, by means.
         doubt: Share of what a predicted log(library / kernel) exceeds the one near by that is taken off it; see
@@ -152,7 +144,6 @@ class Calibration:
     errors: Floats
     reach: float
     spread: tuple[float, float]
-    searched: int = 0
     drawn: int = 0
     scale: float = 1.0
     doubt: float = 1.0
@@ -240,7 +231,7 @@ def calibrate(known: Cases) -> Calibration:
     doubt, margin = min(((doubt, float(margin)) for doubt in DOUBTS for margin in MARGINS), key=cost)
     cases = known.doubted(doubt)
     (_, losses, errors), places = cases.answered(margin), _places(cases.dims, cases.gain)
-    trust = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), known.searched, doubt=doubt)
+    trust = Calibration(margin, places, losses, errors, 1.0, (-1.0, 1.0), doubt=doubt)
     return trust.ending(losses, errors, trust.expected(places, own=True))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.formatting import pairs, print_json
+from tuner.cli.formatting import fields, print_json
 from tuner.cli.options import (
     database_option,
     device_option,
@@ -28,7 +28,7 @@ from tuner.errors import InputError, NothingFound, TunerError
 from tuner.lookup.answers import PREDICTED
 from tuner.lookup.asking import device_in_full, kept_open
 from tuner.lookup.stale import builtin_now
-from tuner.model.calibrate import Cases, spread_of, spread_text
+from tuner.model.calibrate import Cases, spread_of
 from tuner.model.fit import refit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import models, name_of, path_of, regime_of, to_bytes
@@ -99,7 +99,7 @@ def fit(
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
         made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype)
-    _show(made)
+    fields(f"Model of {made.operation}", _told(made))
     _publish(made, declared, dtype, output)
 
 
@@ -124,8 +124,9 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     with Store.open(db) as store:
         name = name_of(known.operation, dtype)
         watched.add_model(store, name, made.device.name, regime_of(made), to_bytes(made))
-    said = "{count} answers lost {true:.1%} in the mean; it said {before:.1%}, and says {now:.1%} now"
-    _show(made, said.format(count=corrected.drawn, **losses))
+    fields(f"Model of {made.operation}", _told(made))
+    said = "{count} answers lost {true:.1%} in the mean; the model said {before:.1%}, and says {now:.1%} now"
+    click.echo(said.format(count=corrected.drawn, **losses))
     _publish(made, known.operation, dtype, output)
 
 
@@ -135,30 +136,17 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
 def show(as_json: bool, **where: Any) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     known = KnownModel.of(**where).model
-    if not as_json:
-        _show(known)
-        return
+    print_json(_told(known)) if as_json else fields(f"Model of {known.operation}", _told(known))
+
+
+def _told(known: Model) -> dict[str, Any]:
+    """A model as JSON: what it was fitted to, and how much it trusts itself."""
     trust = known.calibration
-    print_json({
+    return {
         "operation": known.operation, "device": known.device.name, "provenance": dict(known.provenance),
         "margin": trust.margin, "doubt": trust.doubt, "loss": spread_of(trust.losses),
         "drawn": {"problems": trust.drawn, "scale": trust.scale},
-    })  # fmt: skip
-
-
-def _show(known: Model, drawn: str = "") -> None:
-    """Prints what a model was fitted to, what it lost at problems left out, and at drawn ones."""
-    origin, trust = known.provenance, known.calibration
-    fitted_to = f"{origin['timings']} timings of {origin['configs']} configs at {origin['problems']} problems"
-    pairs(f"Model of {known.operation} on {known.device.name}", [
-        ("fitted to", fitted_to), ("measured", origin.get("measured_at", "")),
-        ("regime", regime_of(known)), ("kernels", ", ".join(origin.get("sources", {}))),
-        ("knows", ", ".join(f"{dtype} {layout}".strip() for dtype, layout in known.traits)),
-        ("lost at problems left out", spread_text(spread_of(trust.losses))),
-        ("said of it", f"{trust.scale:.2f} of that, by {trust.drawn} problems drawn after the fit"),
-        ("library unless faster by", f"{trust.margin:.0%}"), ("doubted by what is near", f"{trust.doubt:.0%}"),
-        *([("drawn problems", drawn)] if drawn else []),
-    ])  # fmt: skip
+    }  # fmt: skip
 
 
 def _publish(known: Model, operation: Operation, dtype: str, output: Path | None) -> None:

@@ -14,11 +14,10 @@ from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound
 from tuner.model.calibrate import Calibration, Cases, calibrate
-from tuner.model.evidence import evidence
 from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
-from tuner.model.table import FeatureRows, Timings
+from tuner.model.table import FeatureRows, Timings, evidence
 from tuner.results.distance import Floats, Numbers
 from tuner.results.record import ProblemKey, latest_hash, utc_now
 from tuner.results.survey import LIBRARY, SurveyPart
@@ -53,20 +52,18 @@ def forests_of(data: FeatureRows, problems: Numbers, seed: int) -> tuple[Forest,
 
 #: Configs of a shortlist.
 SHORTLIST = 2000
-#: A problem for which nothing good is chosen counts as this loss of log time.
-MISSED = 0.5
 #: Log of time behind the best that is near to it.
 NEAR = 0.03
 
 
 def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SHORTLIST) -> Numbers:
-    """Chooses configs one by one, each time the one that brings problems closest to their best.
+    """Chooses configs: those that are the best at some problem, then others, each by how often they are good.
 
     Args:
         problem: Per time: number of its problem.
         config: Per time: number of its config.
         time_s: Per time: seconds.
-        count: Configs at the most; once every problem has its best, those follow that are good most often.
+        count: Configs at the most.
 
     Returns:
         Numbers of configs, the most useful first.
@@ -75,21 +72,10 @@ def shortlist(problem: Numbers, config: Numbers, time_s: Floats, count: int = SH
     problem, config, log_s = problem[order], config[order], np.log(time_s[order])
     best = np.full(problem.max(initial=-1) + 1, np.inf)
     np.minimum.at(best, problem, log_s)
-    loss, left = log_s - best[problem], np.full(len(best), MISSED)
-    starts = np.flatnonzero(np.diff(config, prepend=-1))
-    numbers, ends = config[starts], np.append(starts[1:], len(config))
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(numbers)):
-        gains = np.add.reduceat(np.maximum(left[problem] - loss, 0.0), starts)
-        at = int(np.argmax(gains))
-        if gains[at] <= 0:
-            break
-        chosen.append(int(numbers[at]))
-        mine = slice(starts[at], ends[at])
-        np.minimum.at(left, problem[mine], loss[mine])
+    loss, starts = log_s - best[problem], np.flatnonzero(np.diff(config, prepend=-1))
     good = np.add.reduceat(np.exp(-loss / NEAR), starts)
-    rest = [int(numbers[at]) for at in np.argsort(-good, kind="stable")]
-    return np.array(list(dict.fromkeys([*chosen, *rest]))[:count], dtype=np.int64)
+    is_never_best = np.minimum.reduceat(loss, starts) > 0
+    return config[starts][np.lexsort((-good, is_never_best))][:count]
 
 
 #: Of a model that is yet to be calibrated.
@@ -120,7 +106,6 @@ def left_out(data: FeatureRows, seed: int) -> Cases:
     were timed at a problem the model's best is its answer there.
     """
     timings, every = data.timings, np.arange(len(data.timings.problems))
-    left, searched = still_to_find(timings.times_s)
     has_library = np.isfinite(data.library_s) | ~np.isfinite(data.library_s).any()
     order = np.random.default_rng(seed).permutation(every[np.isfinite(data.fastest_s) & has_library])
     cases = []
@@ -133,38 +118,11 @@ def left_out(data: FeatureRows, seed: int) -> Cases:
             known = {timings.configs[number]: time_s for number, time_s in times.items() if number != LIBRARY}
             best, forecast = predictor.forecast(timings.problems[at], known)
             kernel_s, library_s = known[best[:2]] if best else math.inf, times.get(LIBRARY, math.inf)
-            best_s = min(times.values()) * math.exp(-left[at])
             if min(kernel_s, library_s) < math.inf:
-                cases.append((timings.problems[at], forecast, (kernel_s, library_s, best_s)))
+                cases.append((timings.problems[at], forecast, (kernel_s, library_s, min(times.values()))))
         if len(cases) >= CASES:
             break
-    return Cases.of(cases, searched)
-
-
-#: A problem with so many times the timings that this share of problems have is one at which the search went on.
-SEARCHED, USUAL = 3.0, 0.9
-
-
-def still_to_find(times_s: Sequence[Mapping[int, float]]) -> tuple[Floats, int]:
-    """What a longer search would find beyond a survey's turn at a problem.
-
-    It is what the search found, in the mean, after the first turn where it went on; there nothing is left.
-
-    Args:
-        times_s: Per problem the times by config, in the order timed.
-
-    Returns:
-        Per problem: log of the time that is still to be gained. And at how many the search went on.
-    """
-    counts = np.array([len(times) for times in times_s])
-    turn = np.quantile(counts[counts > 1], USUAL)
-    deep = counts >= SEARCHED * turn
-    found = [
-        math.log(min(list(times.values())[: int(turn)]) / min(times.values()))
-        for times, is_deep in zip(times_s, deep, strict=True)
-        if is_deep
-    ]
-    return np.where(deep, 0.0, np.mean(found) if found else 0.0), int(deep.sum())
+    return Cases.of(cases)
 
 
 #: Problems below which nothing can be left out.

@@ -122,21 +122,6 @@ class Forest:
         """
         return self.bits_at(self.places(first, values))
 
-    def bits_of_one(self, first: int, values: Floats) -> Bits:
-        """The same for one row, with all features at once.
-
-        Args:
-            first: Number of the first of the features.
-            values: Shape (features,).
-        """
-        starts = self.starts[first : first + len(values) + 1]
-        counts, low = np.diff(starts), int(starts[0])
-        below = self.thresholds[low : starts[-1]] < np.repeat(values, counts)
-        passed = np.concatenate([[0], np.cumsum(below)])[starts - low]
-        rows = np.diff(passed) + starts[:-1] + np.arange(first, first + len(values))
-        left: Bits = np.bitwise_and.reduce(self._table[rows[counts > 0]], axis=0, initial=ALL)[None]
-        return left
-
     def sums(self, bits: Bits) -> Floats:
         """Sums of the trees' values, shape (rows,).
 

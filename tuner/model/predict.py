@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,11 +18,10 @@ from tuner.errors import InputError
 from tuner.lookup.legality import Choices
 from tuner.model import physics
 from tuner.model.calibrate import Calibration, Forecast, doubted
-from tuner.model.evidence import Evidence
 from tuner.model.forest import Bits, Forest
 from tuner.model.network import Network
 from tuner.model.physics import DeviceRates, Traits
-from tuner.model.table import ParameterOrder, parameter_table
+from tuner.model.table import Evidence, ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
 #: Trees that tell which configs are worth the others, and so many configs that are.
@@ -95,36 +94,41 @@ class Lot:
     """Configs that a model is asked about.
 
     Attributes:
+        configs: Kernel and config.
         traits: Their traits.
         bits: What their own features leave of all trees, shape (configs, trees).
         features: Features of their own, shape (features, configs).
     """
 
+    configs: Sequence[Named]
     traits: Traits
     bits: Bits
     features: Floats
 
     @classmethod
-    def of(cls, model: Model, parameters: Floats, traits: Traits, device: DeviceInfo) -> Lot:
+    def of(
+        cls, model: Model, configs: Sequence[Named], parameters: Floats, traits: Traits, device: DeviceInfo
+    ) -> Lot:
         """Configs with some parameters, as numbers, and traits."""
         features = physics.fixed_features(parameters, device, traits)
-        return cls(traits, model.forest.bits(0, features), features)
+        return cls(configs, traits, model.forest.bits(0, features), features)
 
     def some(self, numbers: Numbers) -> Lot:
         """Those with some numbers."""
-        return Lot(self.traits.some(numbers), self.bits[numbers], self.features[:, numbers])
+        configs = [self.configs[at] for at in numbers.tolist()]
+        return Lot(configs, self.traits.some(numbers), self.bits[numbers], self.features[:, numbers])
 
     def and_(self, more: Lot) -> Lot:
         """These, and more of them."""
-        values = np.hstack([self.traits.values, more.traits.values])
+        traits = replace(self.traits, values=np.hstack([self.traits.values, more.traits.values]))
         return Lot(
-            Traits(values, self.traits.inputs, self.traits.summed), np.vstack([self.bits, more.bits]),
+            [*self.configs, *more.configs], traits, np.vstack([self.bits, more.bits]),
             np.hstack([self.features, more.features]),
         )  # fmt: skip
 
 
 class ModelAt:
-    """A model at one problem."""
+    """A model at one problem, asked about some configs."""
 
     def __init__(self, model: Model, problem: Problem, device: DeviceInfo, lot: Lot) -> None:
         """Computes the features.
@@ -135,29 +139,29 @@ class ModelAt:
             device: Where.
             lot: The configs that are asked about.
         """
-        self._model, self._problem, self._device, self._lot = model, problem, device, lot
+        self._model, self._problem, self._device, self.lot = model, problem, device, lot
         self._roofline = math.log(model.limits.roofline_s(problem))
         self._shared = physics.problem_features(problem, model.limits)
         self._mixed, estimate = physics.config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
         first = len(lot.features)
         self._places = model.forest.places(first + len(self._shared), self._mixed)
-        self._left = model.forest.bits_of_one(first, self._shared)
+        self._left = model.forest.bits(first, self._shared[:, None])
 
     def coarse(self) -> Floats:
         """Logs of seconds of the configs by the first trees."""
         screen = self._model.screen
-        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self._lot.bits[:, :SCREEN_TREES]
+        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self.lot.bits[:, :SCREEN_TREES]
         log_s: Floats = screen.sums(bits) + self._reference
         return log_s
 
     def log_s(self, places: Numbers | slice = slice(None)) -> Floats:
         """Logs of predicted seconds of the configs, or of those at some places among them."""
         model = self._model
-        bits = model.forest.bits_at(self._places[:, places]) & self._left & self._lot.bits[places]
+        bits = model.forest.bits_at(self._places[:, places]) & self._left & self.lot.bits[places]
         log_s = model.forest.sums(bits)
         if model.network is not None:
-            own = self._lot.features[:, places]
+            own = self.lot.features[:, places]
             shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
             log_s = model.network.joined(log_s, np.vstack([own, shared, self._mixed[:, places]]).T)
         return log_s + self._reference[places]
@@ -168,7 +172,7 @@ class ModelAt:
         if not len(model.library.leaves):
             return math.inf
         row = physics.library_features(self._problem, self._device, model.limits, self._shared)
-        return float(model.library.sums(model.library.bits_of_one(0, row))[0]) + self._roofline
+        return float(model.library.predict(row[None])[0]) + self._roofline
 
 
 class PredictedTime(NamedTuple):
@@ -207,21 +211,16 @@ class Prediction:
     forecast: Forecast
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """The configs that an answer is chosen among.
 
     Attributes:
         at: The model at the problem, asked about them.
-        numbers: Of those of the shortlist.
-        made: Those that are not of it, which follow.
         behind: How far behind the fastest each is expected to be by what was timed near by.
         gain: log(library / config) near by.
     """
 
     at: ModelAt
-    numbers: Numbers
-    made: Sequence[Named]
     behind: Floats
     gain: Floats
 
@@ -330,11 +329,11 @@ class Predictor:
         shared = [sum(other[name] == value for name, value in config.items()) for other in every]
         return int(numbers[int(np.argmax(shared))])
 
-    def _lot(self, problem: Problem) -> Lot:
+    def _shortlist(self, problem: Problem) -> Lot:
         """All configs of the shortlist."""
         key, model = (problem.dtype, problem.layout), self.model
         if key not in self._lots:
-            self._lots[key] = Lot.of(model, model.parameters, model.traits[key], self._device)
+            self._lots[key] = Lot.of(model, model.configs, model.parameters, model.traits[key], self._device)
         return self._lots[key]
 
     def _made(self, configs: Sequence[Named], origins: Numbers, problem: Problem) -> Lot:
@@ -342,7 +341,7 @@ class Predictor:
         model, kernels = self.model, self._kernels
         registers = model.traits[problem.dtype, problem.layout].row(4)[origins]
         of = physics.traits(kernels, configs, problem, registers)
-        return Lot.of(model, parameter_table(kernels, configs, model.order), of, self._device)
+        return Lot.of(model, configs, parameter_table(kernels, configs, model.order), of, self._device)
 
     def _known(self, problem: Problem, among: Container[Named] | None = None) -> _Known:
         """What to choose among: legal configs that were good near by, or are like these, else all."""
@@ -362,13 +361,13 @@ class Predictor:
         made = {named: origin for named, origin in adapted if among is None or named in among}
         if not len(good) and not made:
             good, behind = self._choices.legal(problem, self._device, asked), np.zeros(count)
-        lot, origins = self._lot(problem).some(good), np.array(list(made.values()), np.int64)
+        lot, origins = self._shortlist(problem).some(good), np.array(list(made.values()), np.int64)
         if made:
             lot = lot.and_(self._made(list(made), origins, problem))
+        behind = np.append(behind[good], behind[origins] + CHANGED)
         return _Known(
-            ModelAt(model, problem, self._device, lot), good, list(made),
-            np.append(behind[good], behind[origins] + CHANGED), np.append(gains[good], gains[origins]),
-        )  # fmt: skip
+            ModelAt(model, problem, self._device, lot), behind, np.append(gains[good], gains[origins])
+        )
 
     def _adapted(self, problem: Problem, behind: Floats, good: Numbers) -> dict[Named, int]:
         """Configs that were good near by and are illegal here, made legal, of kernels that have few good ones.
@@ -408,9 +407,10 @@ class Predictor:
         return [(int(screened[at]), float(log_s[at])) for at in best]
 
     def _candidate(self, known: _Known, at: int, log_s: float) -> PredictedTime:
-        made = at - len(known.numbers)
-        named = self._choices.named(int(known.numbers[at])) if made < 0 else known.made[made]
-        return PredictedTime(*named, math.exp(log_s))
+        """A config, with its parameters in its kernel's order, and what is predicted for it."""
+        name, config = known.at.lot.configs[at]
+        ordered = {parameter.name: config[parameter.name] for parameter in self._kernels[name].parameters}
+        return PredictedTime(name, Config(ordered), math.exp(log_s))
 
 
 def predictor_for(model: Model, kernels: Sequence[Kernel], device: DeviceInfo) -> Predictor:

@@ -26,10 +26,10 @@ from tuner.lookup.answers import (
 )
 from tuner.lookup.legality import Choices
 from tuner.lookup.snapshot import TunedProblem
-from tuner.model.evidence import Evidence
 from tuner.model.physics import limits
 from tuner.model.predict import Model, Prediction, Predictor, predictor_for
 from tuner.model.stored import models
+from tuner.model.table import Evidence
 from tuner.results.distance import distances, log_dims
 from tuner.results.record import latest_hash
 

@@ -25,12 +25,11 @@ from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.calibrate import Calibration
-from tuner.model.evidence import Evidence
 from tuner.model.forest import Forest
 from tuner.model.network import Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.predict import Model
-from tuner.model.table import ParameterOrder
+from tuner.model.table import Evidence, ParameterOrder
 from tuner.store.published import slug, tuned_folder
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ COLD = "cold"
 
 #: Written into every model; one of another format is refused.
 FORMAT = 2
-#: A model is at most so large, its data's provenance included.
-MOST_BYTES = 3 << 19
 #: Arrays that need double precision; all others are kept in single.
 DOUBLE = "thresholds", "parameters", "heights"
 
@@ -55,20 +52,14 @@ def name_of(operation: Operation, dtype: str = "") -> str:
 
 
 def to_bytes(model: Model) -> bytes:
-    """A model as JSON text with a checksum.
-
-    Raises:
-        InputError: It would be larger than 1.5 MB.
-    """
+    """A model as JSON text with a checksum."""
     configs = json.dumps([[kernel, dict(config)] for kernel, config in model.configs])
-    arrays = {
-        "parameters": _compact("parameters", model.parameters),
-        "configs": np.frombuffer(configs.encode(), np.uint8),
-    }
-    for key, of in model.traits.items():
-        arrays |= _arrays_of(" ".join(key), of)
-    for name in ("forest", "library", "calibration", "evidence", "network"):
-        arrays |= _arrays_of(name, getattr(model, name))
+    arrays: dict[str, Any] = {"configs": np.frombuffer(configs.encode(), np.uint8)}
+    arrays["parameters"] = _compact("parameters", model.parameters)
+    parts = {" ".join(key): of for key, of in model.traits.items()}
+    parts |= {name: getattr(model, name) for name in ("forest", "library", "calibration", "evidence")}
+    for name, part in (parts | ({"network": model.network} if model.network else {})).items():
+        arrays |= {f"{name}.{of.name}": _compact(of.name, getattr(part, of.name)) for of in fields(part)}
     with io.BytesIO() as packed:
         np.savez_compressed(packed, **arrays)
         data = base64.b64encode(packed.getvalue()).decode()
@@ -77,12 +68,7 @@ def to_bytes(model: Model) -> bytes:
         "provenance": dict(model.provenance), "limits": vars(model.limits), "order": list(model.order),
         "traits": [list(key) for key in model.traits], "arrays": data,
     }  # fmt: skip
-    text = json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
-    if len(text) > MOST_BYTES:
-        raise InputError(
-            f"a model takes {MOST_BYTES} bytes at the most, got {len(text)}; fit it to fewer configs"
-        )
-    return text
+    return json.dumps({"checksum": _checksum(body), **body}, sort_keys=True).encode()
 
 
 def from_bytes(text: bytes) -> Model:
@@ -112,22 +98,16 @@ def _read(body: Mapping[str, Any]) -> Model:
     return Model(
         body["operation"], DeviceInfo.from_json(body["device"]), DeviceRates(**body["limits"]),
         [(kernel, Config(config)) for kernel, config in configs], ParameterOrder(*body["order"]),
-        arrays["parameters"], {(dtype, layout): _part(Traits, f"{dtype} {layout}", arrays)
-        for dtype, layout in body["traits"]}, _part(Forest, "forest", arrays),
-        _part(Forest, "library", arrays), _part(Calibration, "calibration", arrays),
-        _part(Evidence, "evidence", arrays), body["provenance"],
+        arrays["parameters"],
+        {(dtype, layout): _part(Traits, f"{dtype} {layout}", arrays) for dtype, layout in body["traits"]},
+        _part(Forest, "forest", arrays), _part(Forest, "library", arrays),
+        _part(Calibration, "calibration", arrays), _part(Evidence, "evidence", arrays), body["provenance"],
         _part(Network, "network", arrays) if "network.share" in arrays else None,
     )  # fmt: skip
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _arrays_of(name: str, part: Any) -> dict[str, Any]:
-    """The attributes of a part of a model as arrays, by the part's name and theirs; none of None."""
-    names = [field.name for field in fields(part)] if part is not None else []
-    return {f"{name}.{of}": _compact(of, getattr(part, of)) for of in names}
 
 
 def _compact(name: str, value: Any) -> Any:
@@ -184,28 +164,26 @@ def models(
     """
     by_device: dict[str, Model] = {}
     for name in dict.fromkeys([operation, f"{operation} {dtype}".strip()]):
-        by_device |= _named(name, operation, regime, directory, store)
+        named: dict[str, Model] = {}
+        for path in sorted((directory or tuned_folder()).glob(f"*/models/{slug(name)}.json")):
+            status = path.stat()
+            model = _of_file(path, status.st_mtime_ns, status.st_size)
+            if (model.operation, regime_of(model)) == (operation, regime):
+                named[model.device.name] = model
+        for device, (fitted_at, text) in _stored(store, name, regime).items():
+            if device not in named or fitted_at > fitted_at_of(named[device]):
+                with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
+                    named[device] = _of_text(text)
+        by_device |= named
     return list(by_device.values())
 
 
-def _named(
-    name: str, operation: str, regime: str, directory: Path | None, store: Reader | None
-) -> dict[str, Model]:
-    """The models of a name, by device."""
-    by_device: dict[str, Model] = {}
-    for path in sorted((directory or tuned_folder()).glob(f"*/models/{slug(name)}.json")):
-        status = path.stat()
-        model = _of_file(path, status.st_mtime_ns, status.st_size)
-        if (model.operation, regime_of(model)) == (operation, regime):
-            by_device[model.device.name] = model
-    if store is not None:
-        from tuner.store.watched import models as latest
+def _stored(store: Reader | None, name: str, regime: str) -> dict[str, tuple[str, bytes]]:
+    if store is None:
+        return {}
+    from tuner.store import watched  # it loads the database's library
 
-        for device, (fitted_at, text) in latest(store, name, regime).items():
-            if device not in by_device or fitted_at > fitted_at_of(by_device[device]):
-                with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
-                    by_device[device] = _of_text(text)
-    return by_device
+    return watched.models(store, name, regime)
 
 
 def fitted_at_of(model: Model) -> str:

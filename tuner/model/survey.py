@@ -6,7 +6,6 @@ costs the worker, not the survey.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +28,7 @@ from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
 from tuner.study.progress import Interruption
 from tuner.study.requests import check_regime
-from tuner.study.session import check_fits
+from tuner.study.session import check_fits, study_name
 from tuner.version import __version__
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import ruled_out
@@ -87,12 +86,8 @@ class SurveyProgress:
 
 def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
     """Names a survey: another seed, device, regime, or other sources of kernels make another."""
-    sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in request.kernels)
-    digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
-    return (
-        f"survey of {request.operation.name} on {device.name}, {request.regime}, kernels {digest}, "
-        f"seed {request.seed}"
-    )
+    of = study_name(request.operation.name, device, request.regime, request.kernels)
+    return f"survey of {of}, seed {request.seed}"
 
 
 def run_survey(
@@ -273,17 +268,15 @@ class Survey:
         return turn
 
     def _finish(self, turn: Turn) -> None:
-        """Learns from a turn, keeps its timings, and may plan a further one of the problem."""
+        """Learns from a turn, and keeps its timings."""
         self.progress.skipped += not turn.prepared
-        self.progress.problems += turn.prepared and turn.depth == 0
+        self.progress.problems += turn.prepared
         key = ProblemKey.of(turn.problem)
         for timing in turn.timings:
             self.progress.count(timing)
             self._unstored.append((key, timing))
             self._crashes[timing.config] += timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
         self._design.learn(turn)
-        if (more := self._design.again(turn, self._fresh)) is not None:
-            self._compile(more)
         if len(self._unstored) >= PART_TIMINGS or time.monotonic() - self._stored_s > PART_S:
             self._keep()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.formatting import clock, pairs, print_json
+from tuner.cli.formatting import clock, fields, print_json
 from tuner.cli.options import (
     KERNEL,
     database_option,
@@ -24,7 +24,7 @@ from tuner.declare import catalogue
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
 from tuner.extras import required
-from tuner.model.survey_design import CONFIGS, DEEP, PER_PROBLEM, Ranges, SurveyRequest
+from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
 from tuner.store import Store
 from tuner.study import dry_run as previews
 from tuner.study.locks import occupied
@@ -56,10 +56,6 @@ REPORT_EVERY_S = 10.0
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
     help="Configs at a problem, at the most.",
 )  # fmt: skip
-@click.option(
-    "--deep", type=click.FloatRange(0, 1), default=DEEP, show_default=True,
-    help="Share of problems at which the search goes on for some turns.",
-)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of problems and configs.")
 @click.option(
     "--fit/--no-fit", "refitted", default=True, show_default=True,
@@ -87,22 +83,7 @@ def survey(
         request = _request(target, options, find(options["device"]))
         with Events(log, verbose) as events:
             known = _run(request, db, events, quiet, refitted)
-    if as_json:
-        print_json(known)
-    else:
-        rows = [
-            (name.replace("_", " "), _words(value)) for name, value in known.items() if value not in ("", {})
-        ]
-        pairs(f"A survey of {target}", rows)
-
-
-def _words(value: object) -> str:
-    """A value of JSON for people."""
-    if isinstance(value, dict):
-        return "\n".join(f"{name}: {of}" for name, of in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    print_json(known) if as_json else fields(f"A survey of {target}", known)
 
 
 def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted: bool) -> dict[str, Any]:
@@ -156,7 +137,7 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
         operation, tuple(kernels), found, options["seconds"],
         options["regime"] or kind_of(found.target).survey.regime, options["seed"],
         Ranges.on(found.target, most=most, layouts=layouts, dtype=dtype), problems, not options["only_shapes"],
-        options["configs"], options["per_problem"], options["deep"],
+        options["configs"], options["per_problem"],
     )  # fmt: skip
 
 

@@ -102,16 +102,14 @@ def _rounded(size: float, is_round: bool) -> int:
 CONFIGS, PER_PROBLEM = 10_000, 40
 #: Seconds that a timing takes beside its runs, and runs of a timing.
 TIMING_S, RUNS = 0.002, 5
-#: Shares of a problem's configs that are good ones fitted to it, if there are any, children, and at random.
-FITTED, CHILDREN, AT_RANDOM = 0.15, 0.3, 0.15
+#: Shares of a problem's configs that are known ones, children of good ones, and at random.
+KNOWN, CHILDREN, AT_RANDOM = 0.45, 0.3, 0.25
 #: Good configs that new ones are made of.
 PARENTS = 12
 #: Configs proposed by a model that come before those that were fast near by.
 PROPOSED = 4
-#: Share of the problems with configs at which the search goes on, and further turns of these.
-DEEP, ROUNDS = 0.05, 6
-#: Tell the random numbers of turns, and of what is searched deeper, from those of problems.
-OF_TURNS, OF_DEPTH = 1, 1 << 20
+#: Tells the random numbers of turns from those of problems.
+OF_TURNS = 1
 #: Share of drawn problems at which the library alone is timed.
 LIBRARY_ALONE = 0.4
 
@@ -132,7 +130,6 @@ class SurveyRequest:
         drawn: False to time only those.
         configs: Configs at the most.
         per_problem: Configs at a problem in one turn, at the most.
-        deep: Share of the problems with configs at which the search goes on for some turns.
     """
 
     operation: Operation
@@ -146,7 +143,6 @@ class SurveyRequest:
     drawn: bool = True
     configs: int = CONFIGS
     per_problem: int = PER_PROBLEM
-    deep: float = DEEP
 
 
 @dataclass
@@ -156,8 +152,6 @@ class Turn:
     Attributes:
         problem: The problem.
         configs: By their numbers in the pool.
-        number: Of the problem in its order.
-        depth: 0, or which further turn of the problem this is.
         rendered: Sources of the configs, by number.
         steps: What a worker was asked and has not answered: the problem's arrays (None), the time of the
             library (`LIBRARY`), or that of a config, with its code.
@@ -167,8 +161,6 @@ class Turn:
 
     problem: Problem
     configs: tuple[int, ...]
-    number: int = 0
-    depth: int = 0
     rendered: dict[int, Rendered] = field(default_factory=dict)
     steps: deque[tuple[int | None, CompiledConfig | None]] = field(default_factory=deque)
     timings: list[Timing] = field(default_factory=list)
@@ -218,7 +210,7 @@ class Design:
         for number in count() if request.drawn else ():
             yield own + number, draw(request.operation, request.ranges, number, request.seed)
 
-    def turn(self, number: int, problem: Problem, fresh: int, depth: int = 0) -> Turn:
+    def turn(self, number: int, problem: Problem, fresh: int) -> Turn:
         """What is timed at a problem, by what was timed so far.
 
         Args:
@@ -226,19 +218,17 @@ class Design:
             problem: The problem.
             fresh: Configs that have to be compiled, being new in this dtype and layout, at the most; any number
                 for the request's own problems.
-            depth: Which further turn of the problem this is; nothing is timed there twice.
         """
         own = number < len(self.request.problems)
         fresh = self.request.per_problem if own else fresh
-        rng = np.random.default_rng((self.request.seed, number, OF_TURNS + depth))
-        if not own and not depth and rng.random() < LIBRARY_ALONE:
-            return Turn(problem, (), number)
-        key = ProblemKey.of(problem)
-        near, expected_s = self.times.promising(key)
+        rng = np.random.default_rng((self.request.seed, number, OF_TURNS))
+        if not own and rng.random() < LIBRARY_ALONE:
+            return Turn(problem, ())
+        near, expected_s = self.times.promising(ProblemKey.of(problem))
         most, picked = self._count(expected_s), list[int]()
         for named in self._candidates(problem, near, most, rng):
             at = self.pool.number(named, fresh > 0)
-            if at is None or at in picked or at in self.times.at(key):
+            if at is None or at in picked:
                 continue
             source = at, problem.dtype, problem.layout
             if source in self._compiled or fresh > 0:
@@ -247,40 +237,25 @@ class Design:
                 picked.append(at)
             if len(picked) == most:
                 break
-        return Turn(problem, tuple(picked), number, depth)
-
-    def again(self, turn: Turn, fresh: int) -> Turn | None:
-        """A further turn of a problem: at some the search goes on for as long as a short study's.
-
-        They tell what is left to be found where it does not.
-        """
-        deep = np.random.default_rng((self.request.seed, turn.number, OF_DEPTH)).random() < self.request.deep
-        if not turn.configs or not deep or turn.depth >= ROUNDS:
-            return None
-        further = self.turn(turn.number, turn.problem, fresh, turn.depth + 1)
-        return further if further.configs else None
+        return Turn(problem, tuple(picked))
 
     def _candidates(
         self, problem: Problem, near: list[int], most: int, rng: np.random.Generator
     ) -> list[Named]:
         """Configs worth trying, the most promising first: what is slow is then cut off early.
 
-        By turns they are known ones; what stands in for those of kernels that have no known one here; children
-        of both; and some at random.
+        By turns they are known ones, children of the most promising, and some at random.
         """
         proposed = self._proposals(problem, PARENTS)
         fast = [self.pool.configs[at] for at in near[: 3 * most]]
         every = list(dict.fromkeys([*proposed[:PROPOSED], *fast, *proposed, *self._starts]))
         known = self.pool.legal(every, problem)
-        at_hand = {name for name, _ in known}
-        fitted = self.pool.fitted([named for named in every if named[0] not in at_hand][:PARENTS], problem)
-        # A kernel that is legal at few problems is known by few timings; where it is, it comes first.
-        fitted.sort(key=lambda named: self._timings[named[0]])
-        children = self.pool.children([*known[:PARENTS], *fitted], problem, rng)
-        random = self.pool.draw(problem, 2 * most, rng, self._timings)
-        lead = 1.0 - CHILDREN - AT_RANDOM - (FITTED if fitted else 0.0)
-        groups = (known, lead), (fitted, FITTED), (children, CHILDREN), (random, AT_RANDOM)
-        turns = [(at / share, named) for group, share in groups for at, named in enumerate(group)]
+        groups = {
+            KNOWN: known,
+            CHILDREN: self.pool.children(known[:PARENTS], problem, rng),
+            AT_RANDOM: self.pool.draw(problem, 2 * most, rng, self._timings),
+        }
+        turns = [(at / share, named) for share, group in groups.items() for at, named in enumerate(group)]
         return [named for _, named in sorted(turns, key=lambda turn: turn[0])]
 
     def _count(self, expected_s: float) -> int:
@@ -306,10 +281,10 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
     parts = store.survey_parts(operation.name, device, request.regime)
     if (surveyed := joined(parts, operation, request.kernels)) is None:
         return made
+    numbers = [made.pool.number(config) for config in surveyed.configs]
     for problem, times_s in zip(surveyed.problems, surveyed.times_s, strict=True):
-        numbers = {at: made.pool.number(surveyed.configs[at]) for at in times_s if at != LIBRARY}
-        known = {number: times_s[at] for at, number in numbers.items() if number is not None}
-        made.times.add(ProblemKey.of(problem), known)
+        known = {numbers[at]: time_s for at, time_s in times_s.items() if at != LIBRARY}
+        made.times.add(ProblemKey.of(problem), {at: s for at, s in known.items() if at is not None})
     return made
 
 
@@ -321,13 +296,13 @@ def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Propo
     operation, dtype = request.operation, request.ranges.dtype
     every = models(operation.name, request.regime, store=store, dtype=dtype)
     model = next((model for model in every if model.device.name == device.name), None)
-    if model is None:
-        return lambda problem, count: []
-    predictor, (known, _) = predictor_for(model, request.kernels, device), next(iter(model.traits))
 
     def proposed(problem: Problem, count: int) -> list[Named]:
+        if model is None:
+            return []
+        known, _ = next(iter(model.traits))
         like = problem if model.knows(problem) else operation.problem(problem.dims, known, problem.layout)
-        fastest = predictor.candidates(like, count) if model.knows(like) else []
-        return [(candidate.kernel, candidate.config) for candidate in fastest]
+        predictor = predictor_for(model, request.kernels, device)
+        return [one[:2] for one in predictor.candidates(like, count)] if model.knows(like) else []
 
     return proposed

@@ -67,19 +67,11 @@ class Pool:
         numbers = Choices(every, self.kernels.values()).legal(problem, self._device)
         return [every[at] for at in numbers.tolist()]
 
-    def fitted(self, wanted: Sequence[Named], problem: Problem) -> list[Named]:
-        """In the place of configs that are illegal at a problem, the legal ones most like them."""
-        return [
-            (name, config)
-            for name in dict.fromkeys(name for name, _ in wanted)
-            for config in self._space(name, problem).nearest(config for of, config in wanted if of == name)
-        ]
-
     def children(self, parents: Sequence[Named], problem: Problem, rng: np.random.Generator) -> list[Named]:
         """Legal configs that differ from others in two parameters.
 
         Args:
-            parents: The best first; they are taken more often.
+            parents: The best first, which are taken more often; legal or not.
             problem: Where they are to be legal.
             rng: Draws them.
         """
@@ -87,9 +79,10 @@ class Pool:
         count = min(ORIGINS, len(parents))
         made: list[Named] = []
         for at in rng.choice(len(parents), count, False, ranks / ranks.sum()) if count else ():
-            (name, config), kernel = parents[at], self.kernels[parents[at][0]]
+            name, config = parents[at]
+            kernel = self.kernels[name]
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
-            made += [(name, space[at]) for at in space.around(0, RADIUS, TRIES, rng)]
+            made += [(name, space[number]) for number in space.around(0, RADIUS, TRIES, rng)]
         return [made[at] for at in rng.permutation(len(made))]
 
     def draw(
@@ -152,10 +145,6 @@ class KnownTimes:
             self._places.append(log_dims(problem.shape))
         if times_s:
             self._times_s.setdefault(problem, {}).update(times_s)
-
-    def at(self, problem: ProblemKey) -> Mapping[int, float]:
-        """Times at a problem itself."""
-        return self._times_s.get(problem, {})
 
     def promising(self, problem: ProblemKey) -> tuple[list[int], float]:
         """Configs that were timed near a problem, the most promising first.

@@ -220,7 +220,7 @@ class Session:
 
 
 def study_name(
-    problem: ProblemKey,
+    problem: ProblemKey | str,
     device: DeviceInfo,
     regime: str,
     kernels: Iterable[Kernel],

@@ -37,8 +37,8 @@ def test_a_forest_says_what_walking_its_trees_says(seed: int, count: int) -> Non
     forest, rows = forest_of(trees, FEATURES), rng.integers(-4, 5, (9, FEATURES)).astype(float)
     expected = [sum(walked(tree, row) for tree in trees) for row in rows]
     np.testing.assert_allclose(forest.predict(rows), expected, atol=1e-12)
-    one = forest.bits_of_one(0, rows[0, :2]) & forest.bits_of_one(2, rows[0, 2:])
-    np.testing.assert_allclose(forest.sums(one), expected[:1], atol=1e-12)
+    parts = forest.bits(0, rows.T[:2]) & forest.bits(2, rows.T[2:])
+    np.testing.assert_allclose(forest.sums(parts), expected, atol=1e-12)
     first = sum(walked(tree, rows[0]) for tree in trees[:2])
     assert forest.first(2).predict(rows[:1])[0] == pytest.approx(first)
     np.testing.assert_allclose(

@@ -15,9 +15,9 @@ from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import InputError
 from tuner.lookup import Answer, best
 from tuner.model import provider
-from tuner.model.evidence import Evidence
 from tuner.model.predict import Model
 from tuner.model.stored import path_of, to_bytes
+from tuner.model.table import Evidence
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study.starting import Predictions
@@ -109,7 +109,7 @@ def test_a_similar_device_is_answered_by_the_model_of_the_other_and_says_what_is
     assert (told.match, told.use) == ("similar-device", "cuBLAS")
     assert (told.expected_loss, told.loss.interval) == (1.0, None)
     assert told.loss.said.startswith("not measured")
-    assert "NVIDIA H200 is of the same model (H200)" in told.reasons[0]
+    assert "NVIDIA H200 is of architecture sm_90, too" in told.reasons[0]
     assert told.to_json()["predicted"]["time_interval_s"] is None
 
 

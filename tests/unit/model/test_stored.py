@@ -48,12 +48,6 @@ def test_another_format_is_refused() -> None:
         from_bytes(json.dumps({**body, "format": stored.FORMAT + 1}).encode())
 
 
-def test_a_model_larger_than_its_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "MOST_BYTES", 1000)
-    with pytest.raises(InputError, match="1000 bytes at the most"):
-        to_bytes(plain_model())
-
-
 def test_networks_of_a_published_model_say_what_they_said() -> None:
     [network] = [model.network for model in models("gemm") if model.network is not None]
     spread = np.where(np.isfinite(network.spread), network.spread, 0.0)

@@ -13,23 +13,15 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Constraint, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.model.survey_design import LIBRARY_ALONE, OF_TURNS, Design, Ranges, SurveyRequest, Turn, draw
+from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw
 from tuner.model.survey_pool import Named, Pool
 from tuner.results.measurement import Outcome
-from tuner.results.record import ProblemKey
 from tuner.results.survey import Timing
 
 RANGES = Ranges(most={"m": 4096, "n": 4096, "k": 8192}, layouts=("nn", "nt"))
 REQUEST = SurveyRequest(
     GEMM, tuple(KERNELS.values()), DetectedDevice("fake:", BOARD, "cuda"), 1.0, ranges=RANGES, per_problem=12
 )
-
-
-#: Number of a problem at which configs are timed.
-TIMED = next(
-    at for at in range(99)
-    if np.random.default_rng((0, at, OF_TURNS)).random() >= LIBRARY_ALONE
-)  # fmt: skip
 
 
 def nothing(problem: Problem, count: int) -> list[Named]:
@@ -87,21 +79,6 @@ def test_what_a_model_proposes_is_timed() -> None:
     design = Design(REQUEST, BOARD, lambda problem, count: [proposal])
     turns = [turn for turn in surveyed(design, 10) if turn.configs]
     assert all(design.pool.number(proposal) in turn.configs for turn in turns)
-
-
-def test_at_some_problems_the_search_goes_on_and_times_nothing_twice() -> None:
-    design = Design(replace(REQUEST, deep=1.0), BOARD, nothing)
-    turn: Turn | None = design.turn(TIMED, GEMM.problem({"m": 300, "n": 200, "k": 512}, "", "nn"), 12)
-    rounds: list[Turn] = []
-    while turn is not None:
-        rounds.append(timed(design, turn))
-        turn = design.again(turn, 12)
-    assert len(rounds) > 3
-    numbers = [at for one in rounds for at in one.configs]
-    assert len(numbers) == len(set(numbers)) == len(design.times.at(ProblemKey.of(rounds[0].problem)))
-    assert min(design.times.at(ProblemKey.of(rounds[0].problem)).values()) == best_s(rounds[0].problem)
-    shallow = Design(replace(REQUEST, deep=0.0), BOARD, nothing)
-    assert shallow.again(rounds[0], 12) is None
 
 
 #: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
