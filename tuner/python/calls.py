@@ -210,26 +210,18 @@ def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
     return lambda array: (array.reshape(shape) if shape else array).T if turned else array.reshape(shape)
 
 
-def prepared_call(
-    kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest, array: Any
-) -> Prepared:
+def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest) -> Prepared:
     """The call of what is decided; where that may change, one that asks what is decided now.
 
     Args:
         kept: Where it is kept for the next.
         key: By which; None for a call that is not to be remembered.
         request: What is asked for.
-        array: One of the call's.
     """
     decision = decisions.decision_for(request)
-    if decision is not None and decision.is_miss:
-        consult(request, array)  # which may wait, and so is not done under the lock
-        decision = decisions.decision_for(request)
     with LOCK:
-        if decision is not None and decision.is_miss:
-            call = Miss(request, decision).call()
-        else:
-            call = prepared_by(request, decision)
+        missed = decision is not None and decision.is_miss
+        call = missed_call(request) if missed else prepared_by(request, decision)
         if key is not None:
             decisions.keep(kept, key, call)
     return call
@@ -254,44 +246,37 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
         return library_call(request, None)
 
 
-class Miss:
-    """The calls with arrays of one kind whose problem nobody tuned."""
+def missed_call(request: CallRequest) -> Prepared:
+    """The calls at a problem that nobody tuned: each is counted, and runs what the policy around it says."""
+    #: What runs, by the policy of the surrounding block, as long as the epoch is the same; what ran last.
+    runs: dict[CallPolicy | None, Prepared] = {}
+    epoch, last, surrounding = [EPOCH[0]], list[Prepared](), CHOSEN.get
+    decision = decisions.decision_for(request)
+    assert decision is not None, "a miss is of a problem"
+    tally = DEMAND.count(decision.problem, decision.device, decision.answer)
+    hits = tally.hits
 
-    def __init__(self, request: CallRequest, decision: Decision) -> None:
-        """Begins to count the calls."""
-        self._request = request
-        #: What runs, by the policy of the surrounding block, as long as the epoch is the same.
-        self._runs: dict[CallPolicy | None, Prepared] = {}
-        self._epoch = [EPOCH[0]]
-        self._last: Prepared | None = None
-        self._tally = DEMAND.count(decision.problem, decision.device, decision.answer)
-
-    def _decided(self, array: Any) -> Prepared:
+    def decided(array: Any) -> Prepared:
         """What runs now; during the capture of a graph, when nothing may be loaded, what ran before."""
-        if self._last is not None and self._request.family.capturing(array):
-            return self._last
-        if self._epoch[0] != EPOCH[0]:
-            self._epoch[0] = EPOCH[0]
-            self._runs.clear()
-        consult(self._request, array)
+        if last and request.family.capturing(array):
+            return last[0]
+        consult(request, array)
+        if epoch[0] != EPOCH[0]:
+            epoch[0] = EPOCH[0]
+            runs.clear()
         with LOCK:
-            decision = decisions.decision_for(self._request)
-            self._last = self._runs[CHOSEN.get()] = prepared_by(self._request, decision)
-        self._tally.closed = decision is None or not decision.is_miss
-        return self._last
+            decision = decisions.decision_for(request)
+            last[:] = [prepared_by(request, decision)]
+        runs[surrounding()] = last[0]
+        tally.closed = decision is None or not decision.is_miss
+        return last[0]
 
-    def call(self) -> Prepared:
-        """The call as it is kept: it counts, and runs what the policy that surrounds it says."""
-        hits, runs, epoch, surrounding, decided = (
-            self._tally.hits, self._runs, self._epoch, CHOSEN.get, self._decided
-        )  # fmt: skip
+    def called(*arrays: Any) -> Any:
+        hits[0] += 1
+        run = runs.get(surrounding()) if epoch[0] == EPOCH[0] else None
+        return (run if run is not None else decided(arrays[0]))(*arrays)
 
-        def called(*arrays: Any) -> Any:
-            hits[0] += 1
-            run = runs.get(surrounding()) if epoch[0] == EPOCH[0] else None
-            return (run if run is not None else decided(arrays[0]))(*arrays)
-
-        return called
+    return called
 
 
 def consult(request: CallRequest, array: Any) -> None:

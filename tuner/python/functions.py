@@ -76,7 +76,7 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
             and there is more to do than to multiply.
     """
     if finish:
-        return _product(a, b, out, finish, precision)
+        return _product(a, b, out, precision, **finish)
     try:
         prepared = _matmul[precision or PRECISION.get()]
         if out is None:
@@ -183,11 +183,14 @@ def _first(
     if call is None:
         operands = {name: family.operand(array) for name, array in given.items()}
         request = requests.request_for(function, operands, precision, family=family, **how)
-        call = prepared_call(kept, key, request, arrays["a"])
+        call = prepared_call(kept, key, request)
     return call(*arrays.values(), out)
 
 
-def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
+def _product(
+    a: Any, b: Any, out: Any, precision: str, *, bias: Any = None, activation: str = "", alpha: float = 1.0,
+    beta: float | None = None, c: Any = None, residual: Any = None,
+) -> Any:  # fmt: skip
     """A product with an epilogue.
 
     The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster;
@@ -195,32 +198,20 @@ def _product(a: Any, b: Any, out: Any, finish: Finish, precision: str) -> Any:
     """
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
-    a, b = as_array(a), as_array(b)
-    epilogue, more, factors = _read(finish, a, b)
-    if not epilogue:
-        return matmul(a, b, out, precision=precision)
-    arrays = {"a": a, "b": b, **more}
-    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=factors)
-
-
-def _read(finish: Finish, a: Any, b: Any) -> tuple[Epilogue, dict[str, Any], dict[str, float]]:
-    """The parts of an epilogue, its further arrays in a kernel's order, and its factors."""
-    for name in finish:
-        if name not in Finish.__annotations__:
-            known = ", ".join(Finish.__annotations__)
-            raise TypeError(f"matmul: beside a, b, out and precision it takes {known}, got {name}")
-    activation, c, residual = finish.get("activation") or "", finish.get("c"), finish.get("residual")
     if activation:
         misses.checked(activation, "activation", ACTIVATIONS)
-    alpha, beta = float(finish.get("alpha", 1.0)), float(finish.get("beta", 0.0 if c is None else 1.0))
     if c is None and beta:
         raise ValueError(f"matmul: beta multiplies c, got beta={beta} without c; give c=, or leave beta out")
-    bias, kind = _bias(finish.get("bias"), a, b)
-    epilogue = Epilogue(alpha != 1.0, beta != 0.0, kind, activation, residual is not None)
-    arrays = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
-    factors = {"alpha": alpha, "beta": beta}
-    more = {name: array for name, array in arrays.items() if array is not None}
-    return epilogue, more, {name: factors[name] for name in epilogue.factors}
+    a, b = as_array(a), as_array(b)
+    factors = {"alpha": float(alpha), "beta": float((c is not None) if beta is None else beta)}
+    bias, kind = _bias(bias, a, b)
+    epilogue = Epilogue(alpha != 1.0, factors["beta"] != 0.0, kind, activation or "", residual is not None)
+    if not epilogue:
+        return matmul(a, b, out, precision=precision)
+    more = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
+    arrays = {"a": a, "b": b} | {name: array for name, array in more.items() if array is not None}
+    named = {name: factors[name] for name in epilogue.factors}
+    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=named)
 
 
 def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:

@@ -111,7 +111,7 @@ WRONG = [
     ({"activation": "gellu"}, UnknownName, "unknown activation 'gellu'; did you mean gelu"),
     ({"beta": 1.0}, ValueError, "beta multiplies c, got beta=1.0 without c"),
     ({"residual": B}, ValueError, r"residual has the shape of the result, \(12, 7\), got \(5, 7\)"),
-    ({"scale": 2}, TypeError, "beside a, b, out and precision it takes bias, .* got scale"),
+    ({"scale": 2}, TypeError, "unexpected keyword argument 'scale'"),
     ({"bias": BIAS.astype("d"), "precision": "emulated"}, InputError, "'emulated' is for float32, got float64"),
     ({"bias": BIAS.astype("i8")}, TypeError, "an epilogue is for floating-point numbers, got int64"),
 ]

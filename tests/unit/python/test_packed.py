@@ -23,23 +23,20 @@ def on_board(*shape: int, dtype: str = "float32", device: int = 0) -> CupyArray:
     return CupyArray(on_gpu(RNG.standard_normal(shape).astype(dtype)), device)
 
 
-def champions(*rows: int, layout: str = "nn", **config: Any) -> None:
+CONFIG = {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}
+
+
+def champions(*rows: int, layout: str = "nn", versions: Any = None, **config: Any) -> None:
     for m in rows or (256,):
         crowned(
             "gemm", {**DIMS, "m": m}, layout=layout, kernel="emulated", device=H200, precision="emulated",
-            config={
-                "WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated", **config,
-            },
+            config=CONFIG | config, versions=versions,
         )  # fmt: skip
 
 
 def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
     told = "double_sums BM=64 BN=64 BK=32 WM=16 WN=32 STAGES=3 VECTOR=4 SWATH=8 SPLIT_K=1"
-    crowned(
-        "gemm", DIMS, layout="nn", kernel="emulated", device=H200, precision="emulated",
-        config={"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"},
-        versions={"fallback": told},
-    )  # fmt: skip
+    champions(versions={"fallback": told})
     found = tuner.explain("gemm", **DIMS, layout="nn", device="NVIDIA H200", precision="emulated")
     assert found.fallback == told
 

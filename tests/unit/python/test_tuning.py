@@ -66,8 +66,10 @@ def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
     found = tune_add(device, reference=None, answer=[a + b, None, None, None])
     assert found.champion is not None
     assert "on the given inputs alone" in found.explain()
+    # The fake device writes what the reference says, so that it needs a fault to be wrong.
+    wrong = plain_device(Path("wrong.json"), rules=[{"where": {}, "fault": "wrong_result"}])
     with pytest.raises(NothingFound, match="wrong result: largest error"):
-        found_of_a_wrong_answer(device, a, b)(a, b)
+        tune_add(wrong, reference=None, answer=a - b, db="sqlite:///wrong.db")(a, b)
 
 
 def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str) -> None:
@@ -79,12 +81,6 @@ def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str)
     assert not {each.id for each in first.trials} & {each.id for each in other.trials}
     # The first one is asked again: its trials count, and no other's.
     assert {each.id for each in tune_add(device).trials} == {each.id for each in first.trials}
-
-
-def found_of_a_wrong_answer(device: str, a: Any, b: Any) -> Tuned:
-    # The fake device writes what the reference says, so that it needs a fault to be wrong.
-    wrong = plain_device(Path("wrong.json"), rules=[{"where": {}, "fault": "wrong_result"}])
-    return tune_add(wrong, reference=None, answer=a - b, db="sqlite:///wrong.db")
 
 
 SQUARES = """
@@ -113,11 +109,9 @@ def test_another_kernel_may_have_the_name_of_an_earlier_one(device: str) -> None
 
 
 def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
-    found: list[Tuned] = []
-    stages: list[str] = []
-    thread = threading.Thread(
-        target=lambda: found.append(tune_add(device, progress=lambda now: stages.append(now.stage)))
-    )
+    found, stages = list[Tuned](), list[str]()
+    tell = lambda now: stages.append(now.stage)
+    thread = threading.Thread(target=lambda: found.append(tune_add(device, progress=tell)))
     thread.start()
     thread.join()
     assert found[0].champion is not None
@@ -182,22 +176,23 @@ def test_ctrl_c_returns_what_there_is(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
+    ("what", "options", "kind", "message"),
     [
-        ({"what": "gem 1 1 1"}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
-        ({"what": "gemm 1 1 1", "second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
-        (
-            {"what": VECTOR_ADD, "name": "vector_add", "arguments": add_arguments(), "params": PARAMS, **SUM},
-            DeviceTrouble, "CUDA text needs an NVIDIA GPU and its driver, found none",
-        ),
-        ({"what": double}, InputError, "is tuned by its parameters, got none"),
-        ({"what": double, "params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
-        ({"what": "gemm 8 8 8", "seconds": -1}, InputError, "is a number above 0, got -1"),
+        ("gem 1 1 1", {}, UnknownName, "unknown operation 'gem'; did you mean gemv, gemm"),
+        ("gemm 1 1 1", {"second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
+        ("gemm 8 8 8", {"seconds": -1}, InputError, "is a number above 0, got -1"),
+        (double, {}, InputError, "is tuned by its parameters, got none"),
+        (double, {"params": {"BLOCK": [1]}}, InputError, "tuned on arguments like those of a call"),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_wrongly_is_told(
-    here: Path, arguments: dict[str, Any], kind: type, message: str, monkeypatch: pytest.MonkeyPatch
+    here: Path, what: Any, options: dict[str, Any], kind: type, message: str
 ) -> None:
-    monkeypatch.setattr("tuner.python.tuning.gpus", list)
     with pytest.raises(kind, match=message):
-        tuner.tune(**arguments)
+        tuner.tune(what, **options)
+
+
+def test_cuda_text_needs_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.python.tuning.gpus", list)
+    with pytest.raises(DeviceTrouble, match="CUDA text needs an NVIDIA GPU and its driver, found none"):
+        tune_add("")
