@@ -305,7 +305,7 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
 @json_option
 def distil(
     operation: str, count: int, output: Path | None, measure: bool | None, seconds: float | None, db: str,
-    as_json: bool, **asked: Any,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Find few configs for many shapes, and write a Python function that chooses among them."""
     writable_file(output)
@@ -314,7 +314,7 @@ def distil(
         store = opened(db)
         if store is not None:
             closing.callback(store.close)
-        info, subject = _subject(Snapshot.open(store), operation, **asked)
+        info, subject = _subject(Snapshot.open(store), operation, **options)
 
         def choose(known: Store | None) -> Distilled:
             tuned = Snapshot.open(known).tuned(subject, catalogue)
@@ -322,7 +322,7 @@ def distil(
 
         choice = choose(store)
         if choice.missing() and measure is not False:
-            here = _here(asked["device"], info)
+            here = _here(options["device"], info)
             if here is not None:
                 choice = _measured(choice, here, subject, db, choose, seconds)
             elif measure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -125,7 +126,7 @@ class Climb:
             )
         ladder.rungs.sort(key=self._place)
         self.report("the device's limits")
-        ladder.limits = DeviceLimits(*self._limits(ladder.rungs[0].section.problem.dtype))
+        ladder.limits = self._limits(ladder.rungs[0].section.problem.dtype)
         return ladder
 
     def _place(self, rung: Rung) -> tuple[int, int]:
@@ -199,44 +200,35 @@ class Climb:
 
     # ---- what the steps are compared with
 
-    def _limits(self, dtype: str) -> Iterator[float]:
-        """Measures reading, copying and multiply-adds; 0 for what cannot be measured in the dtype."""
+    def _limits(self, dtype: str) -> DeviceLimits:
+        """Measures reading, copying and multiply-adds."""
         worker = self.crew.devices[0]
-        kind = worker.info.kind
-        array_bytes, parts, numbers = HOST_LIMITS if kind_of(kind).is_host else GPU_LIMITS
-        each = min(array_bytes, worker.free_bytes // ROOM) // DTYPE_BYTES[dtype] // parts
-        for name, dims in {
-            "read": {"parts": parts, "n": each}, "copy": {"n": parts * each},
-            "multiply_add": {"n": numbers, "steps": STEPS},
-        }.items():  # fmt: skip
-            try:
-                problem, kernels = _limit_problem(name, dims, dtype)
-            except TunerError:  # this dtype has no such limit: integers are not multiplied and added
-                yield 0.0
-                continue
-            time_s = self._best_s(problem, [kernel for kernel in kernels if kernel.kind == kind])
-            work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
-            yield work / time_s if time_s else 0.0
+        array_bytes, parts, numbers = HOST_LIMITS if kind_of(worker.info.kind).is_host else GPU_LIMITS
+        length = min(array_bytes, worker.free_bytes // ROOM) // DTYPE_BYTES[dtype] // parts
+        return DeviceLimits(
+            self._limit("read", {"parts": parts, "n": length}, dtype),
+            self._limit("copy", {"n": parts * length}, dtype),
+            self._limit("multiply_add", {"n": numbers, "steps": STEPS}, dtype),
+        )
 
-    def _best_s(self, problem: Problem, kernels: Iterable[Kernel]) -> float | None:
-        """The shortest median over the declared configs, on a CPU with all cores."""
-        times = []
+    def _limit(self, name: str, dims: Mapping[str, int], dtype: str) -> float:
+        """What the best declared config of a file in ``kernels/limits`` reaches, in GB/s or TFLOPS."""
+        catalogue, times_s = from_file(kernels_folder() / "limits" / f"{name}.py"), list[float]()
+        try:
+            problem = catalogue.operation(name).problem(dims, dtype)
+        except TunerError:  # this dtype has no such limit: integers are not multiplied and added
+            return 0.0
         with self._session(problem, "cold") as session:
             info = session.worker.info
             cores = 1 << (max(info.cores, 1).bit_length() - 1)
-            for kernel in kernels:
+            for kernel in (kernel for kernel in catalogue.kernels if kernel.kind == info.kind):
                 pins: dict[str, Value] = {kernel.threads: cores} if kernel.threads else {}
                 for config in first_configs(kernel, pins, problem, info):
                     measurement = session.timed(kernel, config, LIMIT_S)[1]
                     session.add(Role.TRIAL, kernel, config, measurement)
-                    times.append(measurement.time_s)
-        return min(filter(None, times), default=None)
-
-
-def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Problem, tuple[Kernel, ...]]:
-    """A problem of a file in ``kernels/limits``, and its kernels."""
-    catalogue = from_file(kernels_folder() / "limits" / f"{name}.py")
-    return catalogue.operation(name).problem(dims, dtype), catalogue.kernels
+                    times_s.append(measurement.time_s or math.inf)
+        work = problem.work.flops * 1e-12 if name == "multiply_add" else problem.work.bytes * 1e-9
+        return work / min(times_s, default=math.inf)
 
 
 # ---- the command
@@ -249,7 +241,11 @@ def _limit_problem(name: str, dims: Mapping[str, int], dtype: str) -> tuple[Prob
     help="Measure only this kernel; repeat for several.",
 )  # fmt: skip
 @device_option("cpu or cuda:N; default: the GPU if there is one.")
-@click.option("--seconds", type=float, help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds for tuning each step.  [default: {DEFAULT_SECONDS:g}]",
+)
 @click.option("--classic", is_flag=True, help="Take each step's declared config instead of tuning it.")
 @click.option("--end-to-end", is_flag=True, help="Time allocation and copies to and from the device, too.")
 @click.option("--no-sweeps", is_flag=True, help="Leave the sweeps of a plan out.")
@@ -267,8 +263,6 @@ def ladder(
     OPERATION DIM... is e.g. "gemm 4096 4096 4096". PLAN.toml (configs/ladder-*.toml) reproduces the table of a
     published report, with its figures beside ours.
     """
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"--seconds is above 0, got {seconds}; give e.g. 10")
     if folder is not None:
         cli.writable_folder(folder)
     plan, where = _asked(options)
@@ -280,8 +274,7 @@ def ladder(
     if folder is not None:
         from tuner.report.pages import write_ladder
 
-        for path in write_ladder(climbed, folder):
-            click.echo(str(path), err=True)
+        click.echo(str(write_ladder(climbed, folder)), err=True)
     if as_json:
         print_json(climbed.rows())
         return

@@ -155,14 +155,14 @@ def study_tables(study: StudyView) -> list[tuple[str, list[str], list[list[str]]
     return [shown for shown in tables if shown[2]]
 
 
-def write_ladder(ladder: Ladder, folder: Path) -> list[Path]:
+def write_ladder(ladder: Ladder, folder: Path) -> Path:
     """Writes ``index.html``: a ladder's figures and tables; see `write_study`."""
     from tuner.report.figures import ladder_figures
 
     kernels = [rung.kernel for rung in ladder.rungs]
     lessons = {kernel.name: lesson_of(kernel, "lesson") or kernel.idea for kernel in kernels}
     figures = ladder_figures(ladder)
-    return [write_page(folder / "index.html", "ladder", ladder=ladder, figures=figures, lessons=lessons)]
+    return write_page(folder / "index.html", "ladder", ladder=ladder, figures=figures, lessons=lessons)
 
 
 def write_front(front: Front, champion: Record, folder: Path) -> Path:

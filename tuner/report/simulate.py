@@ -13,7 +13,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -28,7 +27,7 @@ from tuner.cli.options import SAMPLER, json_option
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome
-from tuner.results.verdict import FINALISTS, shortlist
+from tuner.results.verdict import shortlist
 from tuner.search import Candidate, Known, Observation, Search, SearchOptions
 from tuner.study.recordings import Recording, read_recording
 from tuner.workers.sampling import screen_by
@@ -81,16 +80,16 @@ def simulate(
 
 
 def _elsewhere(recording: Recording, past: Recording) -> Sequence[Observation]:
-    shared = [name for name in past.kernels if name in recording.kernels]
+    shared = [name for name in past.spaces if name in recording.spaces]
     if not shared:
         raise InputError(
-            f"a warm start is a recording of the same kernel, got one of {', '.join(past.kernels)} for "
-            f"{', '.join(recording.kernels)}; choose another"
+            f"a warm start is a recording of the same kernel, got one of {', '.join(past.spaces)} for "
+            f"{', '.join(recording.spaces)}; choose another"
         )
     return [
         Observation(name, config, measurement.outcome, measurement.time_s)
         for name in shared
-        for config, measurement in zip(past.kernels[name].space, past.kernels[name].measurements, strict=True)
+        for config, measurement in zip(past.spaces[name], past.measurements[name], strict=True)
     ]
 
 
@@ -112,12 +111,10 @@ class _Replay:
         self.search_s += time.perf_counter() - begun
         if not self._times_s:
             return 0.0
-        by_turns = zip_longest(shortlist(self._search.leaderboard(), None), shortlist(self._times_s, None))
-        finalists = list(dict.fromkeys(config for pair in by_turns for config in pair if config))[:FINALISTS]
-        kernels = self._recording.kernels
-        return self._recording.optimum_s / min(
-            float(kernels[kernel].mean_s[kernels[kernel].space.index_of(config)])
-            for kernel, config in finalists
+        recording = self._recording
+        return recording.optimum_s / min(
+            float(recording.mean_s[kernel][recording.spaces[kernel].index_of(config)])
+            for kernel, config in shortlist(self._times_s, None)
         )
 
     def _try(self, candidate: Candidate) -> None:

@@ -226,7 +226,7 @@ def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None
 
 def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
     for arguments, message in (
-        (("gemm", "9", "9", "9", "--seconds", "0"), "--seconds is above 0"),
+        (("gemm", "9", "9", "9", "--seconds", "0"), "x>0"),
         (("gemm", "9", "9", "9", "--kernel", "nave"), "unknown cuda kernel of gemm 'nave'; did you mean naive"),
         (("none.toml",), "none.toml cannot be read as a ladder plan"),
     ):
