@@ -27,15 +27,15 @@ def guarded(shape: tuple[int, ...], dtype: str, shift: int = 0) -> tuple[np.ndar
     return whole, slice(start, start + size), whole[start : start + size].view(dtype).reshape(shape)
 
 
-def check(run: Compiled, problem: Problem, shift: int = 0) -> None:
+def check(run: Compiled, problem: Problem, shift: int = 0, size: float = 1000.0) -> None:
     """Runs on poisoned output and compares with float64; nothing around the output may change."""
     random, inputs = np.random.default_rng(1), {}
     for tensor in problem.inputs:
         inputs[tensor.name] = guarded(tensor.shape, tensor.dtype)[2]
-        inputs[tensor.name][...] = (1000 * random.standard_normal(tensor.shape)).astype(tensor.dtype)
+        inputs[tensor.name][...] = (size * random.standard_normal(tensor.shape)).astype(tensor.dtype)
     (out,) = problem.outputs
     whole, place, result = guarded(out.shape, out.dtype, shift)
-    run(*inputs.values(), result, *problem.dims.values())
+    run(*inputs.values(), result, *(np.dtype(own.dtype).type(own.value).item() for own in problem.scalars))
     reference = problem.operation.reference(np, problem, inputs)
     allowed = problem.tolerance * (np.sqrt(np.mean(reference**2)) + np.abs(reference))
     assert np.all(np.abs(result - reference) <= allowed), str(problem)

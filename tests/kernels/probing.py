@@ -1,8 +1,8 @@
-"""Operations made up for one test and run on the CPU: a part of a kernel that is given arrays."""
+"""A part of a kernel that is given arrays: an operation made up for one test, and run on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +10,21 @@ from cuda_on_cpu import compile_for_cpu
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
-from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
+from tuner.declare.problem import Operation, Scalar, Tensor, Work
 
-Tensors = Callable[[Any], Sequence[tuple[str, tuple[int, ...], str]]]
-
-
-def probe(
-    name: str,
-    inputs: Tensors,
-    outputs: Tensors,
-    dims: str = "n",
-    scalars: Callable[[Any], Sequence[Scalar]] | None = None,
-) -> Operation:
-    """An operation with no reference; its tensors are (name, shape, dtype)."""
-    more = {} if scalars is None else {"scalars": lambda p: tuple(scalars(p))}
-    return Operation(
-        name=name, dims=tuple(dims.split()), work=lambda p: Work(0.0, 0.0),
-        reference=lambda xp, p, arrays: None,
-        tensors=lambda p: (
-            *(Tensor(*each) for each in inputs(p)), *(Tensor(*each, output=True) for each in outputs(p)),
-        ),
-        **more,
-    )  # fmt: skip
+Output = tuple[str, tuple[int, ...], str]
 
 
 def run_on_cpu(
-    text: str, problem: Problem, launch: Launch, arrays: Mapping[str, Any], folder: Path, order: str = "forward"
-) -> dict[str, Any]:
-    """The outputs of a source's function that is named as the operation."""
-    program = compile_for_cpu(Rendered(text, problem.operation.name, "cuda", launch), folder)
-    return program.run(problem, launch, arrays, order)
+    text: str, name: str, arrays: Mapping[str, Any], outputs: Sequence[Output], folder: Path, launch: Launch,
+    order: str = "forward", scalars: Sequence[Scalar] = (), **dims: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs a function of a source; outputs are (name, shape, dtype), and scalars by default the dims."""
+    tensors = [Tensor(own, array.shape, str(array.dtype)) for own, array in arrays.items()]
+    tensors += [Tensor(*own, output=True) for own in outputs]
+    operation = Operation(
+        name=name, dims=tuple(dims), work=lambda p: Work(0.0, 0.0), reference=lambda xp, p, arrays: None,
+        tensors=lambda p: tuple(tensors), **({"scalars": lambda p: tuple(scalars)} if scalars else {}),
+    )  # fmt: skip
+    program = compile_for_cpu(Rendered(text, name, "cuda", launch), folder)
+    return program.run(operation.problem(dims), launch, arrays, order)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
-from sampling import (
-    covering,
-    edge_problems,
-    every_kind,
-    is_first_kind,
-    is_right,
-    name_of,
-    space,
-)
+from sampling import covering, edge_problems, every_kind, is_first_kind, is_right, name_of, space
 
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import SIGNIFICANDS, Problem, Tensor
@@ -35,10 +28,14 @@ def drawn(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
     return rng.integers(0, 100 if tensor.dtype == "uint8" else 1_000_000, tensor.shape).astype(tensor.dtype)
 
 
-def assert_right(kernel: Kernel, problem: Problem, config: Config, folder: Path, order: str) -> None:
+def assert_right(
+    kernel: Kernel, problem: Problem, config: Config, folder: Path, order: str, before: str = ""
+) -> None:
+    """Its result is the reference's, on poisoned output; `before` stands before its source."""
     rng = np.random.default_rng(7)
     arrays = {each.name: drawn(rng, each) for each in problem.inputs}
     rendered = render(kernel, problem, config)
+    rendered = replace(rendered, text=before + rendered.text)
     assert rendered.launch is not None
     outputs = compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays, order)
     expected = problem.operation.reference(np, problem, arrays)

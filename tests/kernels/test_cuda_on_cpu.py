@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 from cuda_on_cpu import Fault
 from numpy.typing import NDArray
-from probing import probe, run_on_cpu
+from probing import run_on_cpu
 
-from tuner.declare.catalogue import builtin
-from tuner.declare.launch import Launch
+from tuner.declare.launch import Launch, Workspace
 
 ORDERS = ("forward", "backward", "random")
-PROBE = probe("probe", lambda p: [("x", (p.n,), "float32")], lambda p: [("y", (p.n,), "float32")])
-GEMM = builtin().operation("gemm")
 HEAD = 'extern "C" __global__ void probe(const float* x, float* y, int n) { int i = threadIdx.x;'
 
 
@@ -24,7 +21,8 @@ def run(body: str, folder: Path, n: int = 64, order: str = "forward", **launch: 
     """Runs a kernel of that body on x = 0, 1, 2...; one block of n threads unless said otherwise."""
     geometry = replace(Launch(grid=(1,), block=(n,)), **launch)
     arrays = {"x": np.arange(n, dtype=np.float32)}
-    return run_on_cpu(HEAD + body + "}", PROBE.problem({"n": n}), geometry, arrays, folder, order)["y"]
+    outputs = [("y", (n,), "float32")]
+    return run_on_cpu(HEAD + body + "}", "probe", arrays, outputs, folder, geometry, order, n=n)["y"]
 
 
 #: A copy of x[i] to s[i] that bypasses registers, as kernels write it.
@@ -35,15 +33,12 @@ COPY = (
     'asm volatile("cp.async.commit_group;" ::: "memory");'
 )
 WAIT = 'asm volatile("cp.async.wait_group %0;" ::"n"(0) : "memory");'
+SHARED = "__shared__ float s[64]; "
 WORKING = {
-    "static shared memory": (
-        "__shared__ float s[64]; s[i] = x[i]; __syncthreads(); y[i] = s[63 - i];",
-        lambda x: x[::-1],
-    ),
+    "static shared memory": (SHARED + "s[i] = x[i]; __syncthreads(); y[i] = s[63 - i];", lambda x: x[::-1]),
     "a shuffle to a lane": ("y[i] = __shfl_sync(0xffffffffu, x[i], 5);", lambda x: x // 32 * 32 + 5),
     "a shuffle down in halves": (
-        "y[i] = __shfl_down_sync(0xffffffffu, x[i], 8, 16);",
-        lambda x: np.where(x % 16 < 8, x + 8, x),
+        "y[i] = __shfl_down_sync(0xffffffffu, x[i], 8, 16);", lambda x: np.where(x % 16 < 8, x + 8, x),
     ),
     "votes": (
         "y[i] = __popc(__ballot_sync(0xffffffffu, i % 4 == 0)) + 100 * __any_sync(0xffffffffu, i == 40)"
@@ -56,8 +51,7 @@ WORKING = {
         lambda x: np.where(x < 32, x, np.where(x < 48, 0, x + 1 - 2 * (x % 2))),
     ),
     "atomic sums": (
-        "__shared__ float s; if (i == 0) s = 0; __syncthreads();"
-        "atomicAdd(&s, x[i]); __syncthreads(); y[i] = s;",
+        "__shared__ float s; if (!i) s = 0; __syncthreads(); atomicAdd(&s, x[i]); __syncthreads(); y[i] = s;",
         lambda x: np.full_like(x, x.sum()),
     ),
     "vectors": (
@@ -66,10 +60,9 @@ WORKING = {
         lambda x: x.reshape(-1, 4)[:, ::-1].ravel(),
     ),
     "asynchronous copies": (
-        COPY + WAIT + "__syncthreads(); y[i] = s[63 - i];",
-        lambda x: np.where(x == 7, 0, x)[::-1],
+        COPY + WAIT + "__syncthreads(); y[i] = s[63 - i];", lambda x: np.where(x == 7, 0, x)[::-1],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORKING)
@@ -97,29 +90,24 @@ FAULTY = {
     "a store to an input": ("BOUNDS", "((float*)x)[i] = 1; y[i] = 0;"),
     "a misaligned wide load": ("ALIGNMENT", "float4 v = ((const float4*)(x + 2))[i / 8]; y[i] = v.x;"),
     "an index outside a shared array": (
-        "INDEX",
-        "__shared__ float s[2][32]; s[0][i] = x[i]; __syncthreads(); y[i] = s[0][i];",
+        "INDEX", "__shared__ float s[2][32]; s[0][i] = x[i]; __syncthreads(); y[i] = s[0][i];",
     ),
     "an index outside a local array": (
-        "INDEX",
-        "float v[4] = {}; for (int j = 0; j <= i % 8; ++j) v[j] += x[i]; y[i] = v[i % 4];",
+        "INDEX", "float v[4] = {}; for (int j = 0; j <= i % 8; ++j) v[j] += x[i]; y[i] = v[i % 4];",
     ),
-    "a missing barrier": ("UNSET", "__shared__ float s[64]; s[i] = x[i]; y[i] = s[63 - i];"),
+    "a missing barrier": ("UNSET", SHARED + "s[i] = x[i]; y[i] = s[63 - i];"),
     "a missing second barrier": (
-        "RACE",
-        "__shared__ float s[64]; s[i] = x[i]; __syncthreads(); y[i] = s[63 - i]; s[i] = 2 * y[i];",
+        "RACE", SHARED + "s[i] = x[i]; __syncthreads(); y[i] = s[63 - i]; s[i] = 2 * y[i];",
     ),
     "blocks that store to the same place": ("RACE", "y[i % 32] = blockIdx.x; if (i > 31) y[i] = 0;"),
     "a warp taken for synchronous": (
-        "RACE",
-        "__shared__ float s[64]; s[i] = 0; __syncthreads(); s[i] = x[i]; y[i] = s[i ^ 1];",
+        "RACE", SHARED + "s[i] = 0; __syncthreads(); s[i] = x[i]; y[i] = s[i ^ 1];",
     ),
     "barriers of two branches": (
-        "BARRIER",
-        "if (i < 32)\n __syncthreads();\n else\n __syncthreads();\n y[i] = x[i];",
+        "BARRIER", "if (i < 32)\n __syncthreads();\n else\n __syncthreads();\n y[i] = x[i];",
     ),
     "an asynchronous copy taken for a barrier": ("UNSET", COPY + WAIT + "y[i] = s[63 - i];"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -135,3 +123,55 @@ def test_planted_faults_are_found(name: str, order: str, folder: Path) -> None:
 def test_unknown_ptx_is_named(folder: Path) -> None:
     with pytest.raises(NotImplementedError, match=r"'sin\.approx\.f32'"):
         run('asm volatile("sin.approx.f32 %0, %1;" : "=f"(y[i]) : "f"(x[i]));', folder)
+
+
+# ---- memory of a kernel's own: blocks that hand sums to the last of them
+
+BLOCKS, THREADS = 4, 64
+LAST_BLOCK = """
+extern "C" __global__ void sums(const float* x, float* y, int n, unsigned char* workspace)
+{
+    unsigned* arrived = (unsigned*)workspace;
+    float* parts = (float*)(workspace + 256);
+    __shared__ bool last;
+    parts[blockIdx.x * blockDim.x + threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!last) return;
+    float sum = 0;
+    for (unsigned block = 0; block < gridDim.x; ++block) sum += parts[block * 64 + (threadIdx.x + 1) % 64];
+    y[threadIdx.x] = sum;
+}
+"""
+SHARING = Launch((BLOCKS,), (THREADS,), workspace=Workspace(256 + 4 * BLOCKS * THREADS, zeroed_bytes=4))
+
+
+def summed(source: str, folder: Path, order: str) -> NDArray[np.float32]:
+    x = np.arange(BLOCKS * THREADS, dtype=np.float32)
+    outputs = [("y", (THREADS,), "float32")]
+    return run_on_cpu(source, "sums", {"x": x}, outputs, folder, SHARING, order, n=x.size)["y"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_last_block_reads_what_the_others_left(order: str, folder: Path) -> None:
+    expected = np.roll(np.arange(BLOCKS * THREADS, dtype=np.float32).reshape(BLOCKS, THREADS).sum(0), -1)
+    np.testing.assert_array_equal(summed(LAST_BLOCK, folder, order), expected)
+
+
+SHARING_FAULTS = {
+    "no fence": ("RACE", "__threadfence();", ""),
+    "no barrier before the atomic": ("RACE", "__threadfence();\n    __syncthreads();", "__threadfence();"),
+    "no atomic": ("RACE", "atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1", "blockIdx.x == 3"),
+    "a counter not set back": ("WORKSPACE", "atomicInc(arrived, gridDim.x - 1)", "atomicAdd(arrived, 1u)"),
+    "a workspace that is too small": ("BOUNDS", "workspace + 256", "workspace + 512"),
+}
+
+
+@pytest.mark.parametrize("name", SHARING_FAULTS)
+def test_faults_of_blocks_that_share_memory_are_found(name: str, folder: Path) -> None:
+    kind, right, wrong = SHARING_FAULTS[name]
+    assert LAST_BLOCK.count(right) == 1
+    with pytest.raises(Fault, match=kind):
+        summed(LAST_BLOCK.replace(right, wrong), folder, "forward")

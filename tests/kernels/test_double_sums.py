@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
 from operands_drawn import drawn
+from products import LAYOUTS, by_nvrtc, gemm, kernel_of
 
-from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import render
 from tuner.declare.space import Config
 
-GEMM = builtin().operation("gemm")
-(KERNEL,) = builtin().of("gemm", "cuda", ("double_sums",))
+KERNEL = kernel_of("double_sums")
 SMALL = {"BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "BK": 16}
 KINDS = ("normal", "lognormal:4", "outlier_zeros:1e8", "subnormal", "largest", "identity", "inf", "nan")
 
@@ -25,7 +24,7 @@ def product(
 ) -> np.ndarray:
     """What the kernel makes of operands, stored as the layout says."""
     (m, k), n = a.shape, b.shape[1]
-    problem = GEMM.problem({"m": m, "n": n, "k": k}, layout=layout, precision="emulated")
+    problem = gemm(m, n, k, layout, precision="emulated")
     rendered = render(KERNEL, problem, Config({**KERNEL.default_config(), **SMALL, **changes}))
     rendered = replace(rendered, text=f"#define __CUDA_ARCH__ {architecture}\n{rendered.text}")
     stored = {"a": a.T.copy() if layout[0] == "t" else a, "b": b.T.copy() if layout[1] == "t" else b}
@@ -47,7 +46,7 @@ def test_every_kind_of_inputs_is_rounded_once(kind: str, folder: Path) -> None:
     assert (np.abs(found[where] - wanted[where].astype(np.float64)) <= last_place).all()
 
 
-@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("vector", "architecture"), [(1, 900), (4, 900), (4, 800)])
 def test_layouts(layout: str, vector: int, architecture: int, folder: Path) -> None:
     a, b = drawn("normal", 36, 44, 52)
@@ -64,10 +63,6 @@ def test_blocks_that_share_k_add_in_one_order(shares: int, folder: Path) -> None
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("changes", [{}, {"VECTOR": 1, "SPLIT_K": 8}], ids=["fours", "ones"])
 def test_it_compiles_and_keeps_its_sums_in_registers(architecture: str, changes: dict[str, int]) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
-
-    problem = GEMM.problem({"m": 512, "n": 512, "k": 512}, precision="emulated")
-    text = render(KERNEL, problem, Config({**KERNEL.default_config(), **changes})).text
-    cubin, log = compile_cubin(text, architecture)
-    assert read_report(log, cubin).spill_bytes == 0
+    config = {**KERNEL.default_config(), **changes}
+    *_, spilled = by_nvrtc(KERNEL, gemm(512, 512, 512, precision="emulated"), config, architecture)
+    assert spilled == 0

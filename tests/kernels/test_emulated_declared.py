@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from fixtures.exported import champion, nvcc_warnings
 from fixtures.fake_gpu import H200
+from products import LAYOUTS, by_nvrtc, gemm, kernel_of
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import guarded, render
@@ -19,12 +22,11 @@ from tuner.errors import DeclarationError
 from tuner.export import export
 from tuner.results.measurement import KINDS_OF_INPUTS
 
-GEMM = builtin().operation("gemm")
-(KERNEL,) = builtin().of("gemm", "cuda", ("emulated",))
+KERNEL = kernel_of("emulated")
 
 
 def problem(m: int, n: int, k: int, precision: str = "emulated", layout: str = "nn") -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": k}, layout=layout, precision=precision)
+    return gemm(m, n, k, layout, precision=precision)
 
 
 def legal(of: Problem, config: Config) -> bool:
@@ -73,8 +75,7 @@ def test_the_fallback_is_legal_wherever_the_kernel_is(dims: tuple[int, int, int]
 
 def plain_of(**changes: int) -> str:
     """A config of warp_tiled in words."""
-    (warp_tiled,) = builtin().of("gemm", "cuda", ("warp_tiled",))
-    return f"warp_tiled {Config({**warp_tiled.default_config(), **changes})}"
+    return f"warp_tiled {Config({**kernel_of('warp_tiled').default_config(), **changes})}"
 
 
 def test_a_recorded_fallback_is_used_again_where_it_is_legal() -> None:
@@ -150,18 +151,36 @@ def test_a_source_without_the_function_cannot_fall_back() -> None:
         guarded("__global__ void gemm() {}", "gemm")
 
 
-@pytest.mark.parametrize("layout", ["nn", "tt"])
-def test_the_one_source_compiles(layout: str) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
+USUAL = {
+    "CONSUMERS": 2, "WIDTH": 192, "PARTS": 1, "CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GROUP": 8, "SPLIT_K": 1,
+    "GIVEN": 232, "BLOCKS_PER_SM": 4, "ORDER": "rows", "TURNS": "free", "PROMOTION": "plain", "BLOCKS": 132,
+    "PLAIN": "any",
+}  # fmt: skip
+PRODUCTS: dict[str, dict[str, object]] = {
+    "one part": {},
+    "two parts, K shared": {"WIDTH": 128, "PARTS": 2, "STAGES": 4, "SPLIT_K": 4},
+    "turns, no cluster": {"WIDTH": 176, "CLUSTER": 1, "TURNS": "early", "ORDER": "snake"},
+    "small": {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "TURNS": "taken"},
+    "compensated": {"WIDTH": 128, "STAGES": 6, "PROMOTION": "compensated", "SPLIT_K": 16},
+    "short": {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"},
+    "one consumer": {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0},
+}
+#: Of the producer's one thread, which waits most of the time.
+SPILLED_MOST = 128
 
-    of = problem(1023, 1023, 1023, layout=layout)
-    rendered = render(KERNEL, of, first(of))
-    cubin, log = compile_cubin(rendered.text, "sm_90a")
-    assert all(name in cubin for name in (b"pack", b"gemm", b"fallback"))
-    of_all, report = read_report(log, cubin), read_report(log, cubin, rendered.entry)
-    assert report.registers * rendered.launch.block[0] <= H200.registers_per_block
-    assert of_all.registers > report.registers, "the plain kernel behind has fewer threads, with more registers"
+
+@pytest.mark.parametrize(("name", "layout"), list(zip(PRODUCTS, itertools.cycle(LAYOUTS), strict=False)))
+def test_the_one_source_compiles(name: str, layout: str) -> None:
+    of, config = problem(1023, 1023, 1023, layout=layout), Config(USUAL | PRODUCTS[name])
+    cubin, log, _ = by_nvrtc(KERNEL, of, config)
+    from tuner.devices.cuda.nvrtc import read_report
+
+    pack, product = read_report(log, cubin, "pack"), read_report(log, cubin, "gemm")
+    assert pack.spill_bytes == 0
+    assert product.spill_bytes <= SPILLED_MOST
+    assert not re.search(r"C7508|C751[0-8]", log), log  # registers not set aside; products one by one
+    launch = KERNEL.launched(of, config)
+    assert product.registers * launch.block[0] <= H200.registers_per_block
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from operands_drawn import LOW_SHIFT, SHARE, drawn
-from probing import probe, run_on_cpu
+from probing import run_on_cpu
 
 from tuner.declare.launch import Launch, Workspace, ceil_div
-from tuner.declare.problem import Problem
 
 CUDA = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
 TEXT = "\n".join((CUDA / name).read_text() for name in ("dependent.cuh", "emulated.cuh", "emulated_pack.cu"))
@@ -30,17 +29,6 @@ def packed_bytes(rows: int, k: int, share: int, chunk: int) -> int:
     return HEADER + factors + chunks * (chunk // 32) * ceil_div(rows, 8) * 8 * 128
 
 
-def problem_of(m: int, n: int, k: int, layout: str, chunk: int) -> Problem:
-    """Packing as an operation with two inputs and three outputs."""
-    sides = {"a": (m, k) if layout[0] == "n" else (k, m), "b": (k, n) if layout[1] == "n" else (n, k)}
-    outputs = [
-        ("packed_a", (packed_bytes(m, k, 1, chunk),), "uint8"),
-        ("packed_b", (packed_bytes(n, k, SHARE, chunk),), "uint8"), ("fallbacks", (1,), "uint32"),
-    ]  # fmt: skip
-    inputs = [(name, shape, "float32") for name, shape in sides.items()]
-    return probe("pack", lambda p: inputs, lambda p: outputs, "m n k").problem({"m": m, "n": n, "k": k})
-
-
 def run(
     folder: Path, a: np.ndarray, b: np.ndarray, layout: str = "nn", chunk: int = 64, order: str = "forward"
 ) -> dict[str, np.ndarray]:
@@ -53,7 +41,11 @@ def run(
     text = "\n".join([*(f"#define {name} {value}" for name, value in values.items()), TEXT])
     launch = Launch((3,), (256,), workspace=Workspace(256, zeroed_bytes=FALL_BACK))
     stored = {"a": a.T.copy() if layout[0] == "t" else a, "b": b.T.copy() if layout[1] == "t" else b}
-    return run_on_cpu(text, problem_of(m, n, k, layout, chunk), launch, stored, folder, order)
+    outputs = [
+        ("packed_a", (packed_bytes(m, k, 1, chunk),), "uint8"),
+        ("packed_b", (packed_bytes(n, k, SHARE, chunk),), "uint8"), ("fallbacks", (1,), "uint32"),
+    ]  # fmt: skip
+    return run_on_cpu(text, "pack", stored, outputs, folder, launch, order, m=m, n=n, k=k)
 
 
 def unpacked(packed: np.ndarray, rows: int, k: int, share: int, chunk: int) -> np.ndarray:

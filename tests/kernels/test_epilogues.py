@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_on_cpu import compile_for_cpu
+from fences import check
 from gpu_models import H200
-from probing import probe, run_on_cpu
+from probing import run_on_cpu
+from products import GEMM, by_nvrtc, gemm, kernel_of
+from sampling import space
+from test_cuda_kernels import assert_right
 
 from tuner.declare.catalogue import NO_EPILOGUE, builtin
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.kernel import render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem, Scalar
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Config
 from tuner.devices.cpu.numba import ready
 from tuner.devices.cuda.element_wise import element_wise_source
-from tuner.devices.cuda.nvrtc import compile_cubin, read_report
+from tuner.devices.cuda.nvrtc import compile_cubin
 
-GEMM = builtin().operation("gemm")
 ALL = "alpha+beta+bias-col+gelu+residual"
 #: Parts alone and together; every part is in one of them.
 EPILOGUES = ("alpha+bias-row+relu", "beta+gelu-tanh", "bias-row+silu+residual", ALL)
@@ -31,10 +32,6 @@ WARP = TILE | {
     "STAGES": 2, "SPLIT_K": 1, "BLOCKS": 0, "TURN": "copy", "PITCH": 1, "ORDER": "rows", "ARRIVE": "end",
     "UNTIE": 0,
 }  # fmt: skip
-THIN = {
-    "THIN": "m", "TT": 8, "LINES": 2, "PACKS": 1, "VECTOR": 1, "LANES": 32, "WARPS_W": 1, "WARPS_K": 2,
-    "BK": 128, "AHEAD": 1, "BLOCKS": 0, "BLOCKS_PER_SM": 1,
-}  # fmt: skip
 #: Kernel, config, dtype and epilogue that are run on the CPU; the shapes have edges in every dim.
 EMULATED = [
     ("tiled", {"BLOCK": 8, "BORDER": "check", "ACCUMULATE": "kahan", "PITCH": 1}, "float32", ALL),
@@ -42,69 +39,36 @@ EMULATED = [
     ("warp_tiled", WARP | {"VECTOR": 1, "SPLIT_K": 2}, "float32", EPILOGUES[2]),
     ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "float16", ALL),
     ("half_tiled", {"BM": 32, "BN": 32, "BK": 8, "TM": 4, "TN": 4}, "bfloat16", EPILOGUES[2]),
-    ("multivector", THIN, "float32", EPILOGUES[0]),
 ]
-
-
-def kernel_of(target: str, name: str):  # noqa: ANN201
-    return builtin().of("gemm", target, (name,))[0]
-
-
-def problem(
-    m: int, n: int, k: int, epilogue: str, dtype: str = "float32", layout: str = "nn", precision: str = ""
-) -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout, precision, epilogue)
 
 
 def drawn(of: Problem) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
-    arrays = {each.name: rng.standard_normal(each.shape).astype("float32") for each in of.inputs}
-    arrays["a"] /= np.float32(np.sqrt(of.k))
-    return {name: each.astype(of.dtype) for name, each in arrays.items()}
-
-
-def assert_right(of: Problem, arrays: Mapping[str, np.ndarray], got: np.ndarray) -> None:
-    """Within the tolerance; and no other epilogue of the same operands is."""
-    expected = GEMM.reference(np, of, arrays)
-    allowed = of.tolerance * (np.sqrt(np.mean(expected**2)) + np.abs(expected))
-    wrong = ~(np.abs(got.astype("float64") - expected) <= allowed)
-    assert not wrong.any(), f"{of}: first wrong at {np.argwhere(wrong)[0]}"
+    return {each.name: rng.standard_normal(each.shape).astype(of.dtype) for each in of.inputs}
 
 
 @pytest.mark.parametrize(("name", "config", "dtype", "epilogue"), EMULATED)
 def test_cuda_kernels_apply_it(name: str, config: dict, dtype: str, epilogue: str, folder: Path) -> None:
-    kernel = kernel_of("cuda", name)
-    program = None
-    for m, n, k in ((37, 29, 21), (24, 40, 16)):
-        each = problem(m, n, k, epilogue, dtype, "tn")
-        rendered = render(kernel, each, Config(config))
-        assert rendered.launch is not None
-        program = program or compile_for_cpu(rendered, folder)
-        arrays = drawn(each)
-        assert_right(each, arrays, program.run(each, rendered.launch, arrays, "random")["c"])
+    for shape in ((37, 29, 21), (24, 40, 16)):
+        assert_right(kernel_of(name), gemm(*shape, "tn", dtype, "", epilogue), Config(config), folder, "random")
 
 
 def finished(
     name: str, text: str, of_gemm: Problem, sums: np.ndarray, threads: int, folder: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a function of a kernel makes of a product's sums, as its kernel does; and what is right."""
-    operands = [(each.name, each.shape, each.dtype) for each in of_gemm.tensors[2:-1]]
-    operation = probe(
-        name, lambda p: [("sums", sums.shape, str(sums.dtype)), *operands],
-        lambda p: [("c", sums.shape, of_gemm.dtype)],
-        scalars=lambda p: of_gemm.scalars[1:2] + of_gemm.scalars[3:],
-    )  # fmt: skip
     read = Epilogue.read(of_gemm.epilogue)
     arrays = {name: array for name, array in drawn(of_gemm).items() if name in read.operands}
     factors = {scalar.name: scalar.value for scalar in of_gemm.scalars if scalar.given}
-    launch, of = Launch((1,), (threads,)), operation.problem({"n": of_gemm.n})
-    got = run_on_cpu(text, of, launch, {"sums": sums, **arrays}, folder)["c"]
+    launch, scalars = Launch((1,), (threads,)), of_gemm.scalars[1:2] + of_gemm.scalars[3:]
+    inputs, outputs = {"sums": sums, **arrays}, [("c", sums.shape, of_gemm.dtype)]
+    got = run_on_cpu(text, name, inputs, outputs, folder, launch, scalars=scalars, n=of_gemm.n)["c"]
     return got.astype("float64"), read.of(np, sums.astype("float64"), arrays | factors)
 
 
 def source_of(of_gemm: Problem, files: Sequence[str], own: str) -> str:
     """A source behind some of the kernels' files, with the constants of a product."""
-    folder = Path(str(kernel_of("cuda", "half_tiled").source.file)).parent
+    folder = Path(str(kernel_of("half_tiled").source.file)).parent
     constants = GEMM.constants(of_gemm, "cuda").items()
     lines = [f"#define {name} {int(value) if isinstance(value, bool) else value}" for name, value in constants]
     return "\n".join([*lines, *((folder / file).read_text() for file in files), own])
@@ -137,7 +101,7 @@ fragments(const unsigned short* sums, EPILOGUE_OPERANDS unsigned short* c, int n
 )
 def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue: str, folder: Path) -> None:
     """What wgmma_tma adds to its plain form, which runs on no CPU."""
-    of_gemm = problem(13, n, 1, epilogue, "bfloat16")
+    of_gemm = gemm(13, n, 1, "nn", "bfloat16", "", epilogue)
     text = source_of(of_gemm, ("half.cuh", "epilogue.cuh"), FRAGMENTS)
     sums = np.random.default_rng(4).standard_normal((13, n)).astype("bfloat16")
     got, expected = finished("fragments", text, of_gemm, sums, 32, folder)
@@ -146,27 +110,20 @@ def test_fragments_of_tensor_cores_are_finished_where_they_lie(n: int, epilogue:
 
 @pytest.mark.parametrize("epilogue", [ALL, "bias-row+silu"])
 def test_the_exact_kernel_behind_emulated_products_finishes_them(epilogue: str, folder: Path) -> None:
-    kernel = kernel_of("cuda", "double_sums")
-    config = {**kernel.default_config(), "BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
+    kernel = kernel_of("double_sums")
+    small = {**kernel.default_config(), "BM": 32, "BN": 32, "WM": 16, "WN": 16, "STAGES": 3, "VECTOR": 1}
     for shares in (1, 2):
-        each = problem(36, 29, 50, epilogue, layout="tn", precision="emulated")
-        rendered = render(kernel, each, Config({**config, "SPLIT_K": shares}))
-        rendered = replace(rendered, text=f"#define __CUDA_ARCH__ 900\n{rendered.text}")
-        assert rendered.launch is not None
-        arrays = drawn(each)
-        got = compile_for_cpu(rendered, folder).run(each, rendered.launch, arrays)["c"]
-        assert_right(each, arrays, got)
+        of, config = gemm(36, 29, 50, "tn", "", "emulated", epilogue), Config({**small, "SPLIT_K": shares})
+        assert_right(kernel, of, config, folder, "forward", "#define __CUDA_ARCH__ 900\n")
 
 
 def test_emulated_compiles_with_it_and_the_plain_kernel_behind_it_takes_the_same() -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    kernel, each = kernel_of("cuda", "emulated"), problem(512, 512, 512, ALL, precision="emulated")
-    config = next(config for config in kernel.first_configs() if kernel.allows(each, H200, config))
-    rendered = render(kernel, each, config)
-    cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
-    assert read_report(log, cubin).spill_bytes <= 128
-    assert rendered.launch is not None
-    _, product, behind = (step.arguments for step in rendered.launch.steps)
+    kernel, of = kernel_of("emulated"), gemm(512, 512, 512, "nn", "", "emulated", ALL)
+    config = next(config for config in kernel.first_configs() if kernel.allows(of, H200, config))
+    assert by_nvrtc(kernel, of, config)[2] <= 128
+    launch = kernel.launched(of, config)
+    assert launch is not None
+    _, product, behind = (step.arguments for step in launch.steps)
     operands, factors = Epilogue.read(ALL).operands, Epilogue.read(ALL).factors
     assert product[2:-2] == (*operands, "c", "m", "n", "k", "control", "counters", "parts")
     assert product[-2:] == factors
@@ -177,7 +134,7 @@ def test_emulated_compiles_with_it_and_the_plain_kernel_behind_it_takes_the_same
 def test_activations_in_16_bits_are_right_at_any_size_and_keep_a_nan_to_itself(
     activation: str, folder: Path
 ) -> None:
-    of_gemm = problem(13, 22, 1, activation, "float16")
+    of_gemm = gemm(13, 22, 1, "nn", "float16", "", activation)
     text = source_of(of_gemm, ("half.cuh", "epilogue.cuh"), FRAGMENTS)
     sums = np.linspace(-9, 9, 13 * 22).reshape(13, 22).astype("float16")
     sums[0, :4] = 60000, -60000, np.inf, 1e-4
@@ -194,17 +151,12 @@ def test_activations_in_16_bits_are_right_at_any_size_and_keep_a_nan_to_itself(
 )
 def test_the_librarys_kernel_behind_a_product_finishes_it(rest: str, dtype: str, folder: Path) -> None:
     """What is timed beside kernels where cuBLASLt has no such epilogue."""
-    of_gemm = problem(11, 9, 1, rest, dtype)
-    operands = [(each.name, each.shape, each.dtype) for each in of_gemm.tensors[2:-1]]
-    copied = probe(
-        "copied", lambda p: [("c", (11, 9), dtype), *operands], lambda p: [("out", (11, 9), dtype)],
-        scalars=lambda p: (Scalar("count", "int64", 99), Scalar("columns", "int32", 9)),
-    )  # fmt: skip
+    of_gemm = gemm(11, 9, 1, "nn", dtype, "", rest)
+    operands = [own.name for own in of_gemm.tensors[2:-1]]
     # The runner gives back outputs alone, and C is finished in place: a copy of it goes out.
     text = element_wise_source(of_gemm, Epilogue.read(rest))
     kind = "unsigned short" if dtype == "float16" else "float"
-    taken = "".join(f"{kind}* {name}, " for name, _, _ in operands)
-    passed = "".join(f"{name}, " for name, _, _ in operands)
+    taken, passed = ("".join(f"{before}{name}, " for name in operands) for before in (f"{kind}* ", ""))
     text += f"""
 extern "C" __global__ void copied({kind}* c, {taken}{kind}* out, long long count, int n)
 {{
@@ -215,9 +167,11 @@ extern "C" __global__ void copied({kind}* c, {taken}{kind}* out, long long count
 """
     arrays = drawn(of_gemm)
     sums = np.random.default_rng(4).standard_normal((11, 9)).astype(dtype)
-    given = {"c": sums} | {name: arrays[name] for name, _, _ in operands}
-    of, launch = copied.problem({"n": 9}), Launch(grid=(1,), block=(64,))
-    got = run_on_cpu(text, of, launch, given, folder)["out"].astype("float64")
+    given = {"c": sums} | {name: arrays[name] for name in operands}
+    outputs, launch = [("out", (11, 9), dtype)], Launch(grid=(1,), block=(64,))
+    scalars = (Scalar("count", "int64", 99), Scalar("columns", "int32", 9))
+    got = run_on_cpu(text, "copied", given, outputs, folder, launch, scalars=scalars, n=9)["out"]
+    got = got.astype("float64")
     expected = Epilogue.read(rest).of(np, sums.astype("float64"), arrays)
     unit = 2.0**-11 if dtype == "float16" else 2.0**-22
     np.testing.assert_allclose(got, expected, rtol=unit, atol=unit)
@@ -229,15 +183,12 @@ extern "C" __global__ void copied({kind}* c, {taken}{kind}* out, long long count
     ("float16", ALL, {"STORE": "registers", "WIDTH": 128, "STAGES": 6}),
 ])  # fmt: skip
 def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epilogue: str, more: dict) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    kernel = kernel_of("cuda", "wgmma_tma")
-    rendered = render(
-        kernel, problem(512, 512, 512, epilogue, dtype), Config({**kernel.default_config(), **more})
-    )
-    cubin, log = compile_cubin(rendered.text, "sm_90a", rendered.options)
-    assert read_report(log, cubin).spill_bytes == 0
-    assert rendered.launch is not None
-    passed = rendered.launch.steps[0].arguments
+    kernel, of = kernel_of("wgmma_tma"), gemm(512, 512, 512, "nn", dtype, "", epilogue)
+    config = Config({**kernel.default_config(), **more})
+    assert by_nvrtc(kernel, of, config)[2] == 0
+    launch = kernel.launched(of, config)
+    assert launch is not None
+    passed = launch.steps[0].arguments
     read = Epilogue.read(epilogue)
     assert passed[3 : -2 - len(read.factors)] == ("c", *read.operands, "m", "n", "k")
     assert passed[len(passed) - len(read.factors) :] == read.factors
@@ -245,13 +196,9 @@ def test_wgmma_tma_compiles_with_it_and_keeps_sums_in_registers(dtype: str, epil
 
 @pytest.mark.parametrize("name", ["tiled", "register_tiled", "warp_tiled", "half_tiled", "multivector"])
 def test_plain_kernels_compile_with_it_for_other_gpus(name: str) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    kernel = kernel_of("cuda", name)
-    dtype = "bfloat16" if kernel.scope.dtypes else "float32"
-    rendered = render(
-        kernel, problem(512, 512, 512, "bias-col+gelu-tanh", dtype), Config(kernel.default_config())
-    )
-    assert compile_cubin(rendered.text, "sm_80", rendered.options)[0].startswith(b"\x7fELF")
+    kernel = kernel_of(name)
+    of = gemm(512, 512, 512, "nn", "bfloat16" if kernel.scope.dtypes else "", "", "bias-col+gelu-tanh")
+    assert by_nvrtc(kernel, of, kernel.default_config(), "sm_80")[0].startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(("name", "config", "epilogue"), [
@@ -260,19 +207,15 @@ def test_plain_kernels_compile_with_it_for_other_gpus(name: str) -> None:
     ("naive", {"THREADS": 1}, "beta+gelu-tanh"),
 ])  # fmt: skip
 def test_cpu_kernels_apply_it(name: str, config: dict, epilogue: str) -> None:
-    each = problem(37, 45, 29, epilogue)
-    entry = ready(render(kernel_of("cpu", name), each, Config(config)), each)
-    arrays = drawn(each)
-    got = np.full((37, 45), np.nan, "float32")
-    entry(*arrays.values(), got, *(np.dtype(s.dtype).type(s.value).item() for s in each.scalars))
-    assert_right(each, arrays, got)
+    of = gemm(37, 45, 29, epilogue=epilogue)
+    check(ready(render(kernel_of(name, target="cpu"), of, Config(config)), of), of, size=1.0)
 
 
 def test_other_kernels_have_no_config_for_it() -> None:
-    each = problem(4096, 4096, 4096, "bias-col")
+    of = gemm(4096, 4096, 4096, epilogue="bias-col")
     without = {kernel.name for kernel in builtin().of("gemm", "cuda") if not kernel.scope.epilogues}
     assert "thin" in without
     assert without.isdisjoint(kernel.name for kernel in builtin().of("gemm", "cuda", epilogue="bias-col"))
     for kernel in builtin().of("gemm", "cuda", ("thin", "small")):
         assert NO_EPILOGUE in [rule.sentence for rule in kernel.constraints]
-        assert len(Space.build(kernel.parameters, kernel.constraints, each, H200)) == 0
+        assert len(space(kernel, of)) == 0

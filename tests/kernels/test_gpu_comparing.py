@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from probing import probe, run_on_cpu
+from probing import run_on_cpu
 
 from tuner.declare.launch import Launch
 from tuner.devices import comparing
@@ -14,39 +14,30 @@ from tuner.devices.cuda.comparing import THREADS, source
 
 BLOCKS = 3
 TOLERANCE, SCALE = 1e-3, 0.5
-LAUNCH, ONE_BLOCK = Launch((BLOCKS,), (THREADS,)), Launch((1,), (THREADS,))
-DIFFERENCES = probe(
-    "probe", lambda p: [("output", (p.n,), "float32"), ("values", (p.n,), "float64")],
-    lambda p: [("found", (BLOCKS, 4), "float64")],
-)  # fmt: skip
-DIFFERENCES_PROBE = f"""{source()}
-extern "C" __global__ void probe(const float* output, const double* values, double* found, int n)
-{{
-    differences(output, values, n, {TOLERANCE}, {SCALE}, found);
-}}
-"""
-UNEQUAL = probe(
-    "probe",
-    lambda p: [("one", (p.n,), "uint8"), ("other", (p.n,), "uint8")],
-    lambda p: [("flag", (1,), "int32")],
+DIFFERENCES = (
+    "const float* output, const double* values, double* found",
+    f"differences(output, values, n, {TOLERANCE}, {SCALE}, found);",
 )
-UNEQUAL_PROBE = f"""{source()}
-extern "C" __global__ void probe(const unsigned char* one, const unsigned char* other, int* flag, int n)
-{{
-    if (threadIdx.x == 0) *flag = 0;
-    __syncthreads();
-    unequal(one, other, n, flag);
-}}
-"""
-SUM = probe("probe", lambda p: [("memory", (p.n,), "uint8")], lambda p: [("total", (1,), "int64")])
-SUM_PROBE = f"""{source()}
-extern "C" __global__ void probe(const unsigned char* memory, unsigned long long* total, int n)
-{{
-    if (threadIdx.x == 0) *total = 0;
-    __syncthreads();
-    sum_of_words(memory, n, total);
-}}
-"""
+UNEQUAL = (
+    "const unsigned char* one, const unsigned char* other, int* flag",
+    "if (threadIdx.x == 0) *flag = 0; __syncthreads(); unequal(one, other, n, flag);",
+)
+SUM = (
+    "const unsigned char* memory, unsigned long long* total",
+    "if (threadIdx.x == 0) *total = 0; __syncthreads(); sum_of_words(memory, n, total);",
+)
+
+
+def probed(
+    probe: tuple[str, str], made: tuple[str, tuple[int, ...], str], folder: Path, blocks: int = 1, /,
+    **arrays: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """What a kernel of these arguments and this code makes of arrays of one length."""
+    arguments, code = probe
+    text = f'{source()}\nextern "C" __global__ void probe({arguments}, int n)\n{{ {code} }}\n'
+    (n,) = {array.size for array in arrays.values()}
+    launch = Launch((blocks,), (THREADS,))
+    return run_on_cpu(text, "probe", arrays, [made], folder, launch, "random", n=n)[made[0]]
 
 
 @pytest.mark.parametrize("n", [1, 255, 3001])
@@ -57,10 +48,7 @@ def test_differences_are_those_that_numpy_finds(n: int, wrong: str, folder: Path
     output = (values + 1e-4 * rng.standard_normal(n)).astype(np.float32)
     if wrong != "nothing":
         output[-1] = np.nan if wrong == "nan" else 77
-    arrays = {"output": output, "values": values}
-    parts = run_on_cpu(DIFFERENCES_PROBE, DIFFERENCES.problem({"n": n}), LAUNCH, arrays, folder, "random")[
-        "found"
-    ]
+    parts = probed(DIFFERENCES, ("found", (BLOCKS, 4), "float64"), folder, BLOCKS, output=output, values=values)
     expected = comparing.differences(np, output, values, TOLERANCE, SCALE)
     np.testing.assert_allclose(
         (*parts[:, :2].max(axis=0), *parts[:, 2:].sum(axis=0)),
@@ -75,8 +63,7 @@ def test_any_byte_counts(n: int, folder: Path) -> None:
         other = one.copy()
         if at is not None:
             other[at] ^= 1
-        arrays = {"one": one, "other": other}
-        flag = run_on_cpu(UNEQUAL_PROBE, UNEQUAL.problem({"n": n}), ONE_BLOCK, arrays, folder, "random")["flag"]
+        flag = probed(UNEQUAL, ("flag", (1,), "int32"), folder, one=one, other=other)
         assert bool(flag[0]) == (at is not None), at
 
 
@@ -84,9 +71,8 @@ def test_any_byte_counts(n: int, folder: Path) -> None:
 def test_a_sum_of_words_changes_with_any_bit(n: int, folder: Path) -> None:
     memory = np.random.default_rng(n).integers(0, 256, n).astype(np.uint8)
 
-    def total(bytes_: np.ndarray) -> int:
-        outputs = run_on_cpu(SUM_PROBE, SUM.problem({"n": n}), ONE_BLOCK, {"memory": bytes_}, folder, "random")
-        return int(outputs["total"][0])
+    def total(own: np.ndarray) -> int:
+        return int(probed(SUM, ("total", (1,), "int64"), folder, memory=own)[0])
 
     whole = n // 16 * 16
     words, rest = memory[:whole].view(np.uint32), memory[whole:]

@@ -8,21 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_on_cpu import Fault, compile_for_cpu
+from products import gemm, kernel_of
 from test_cuda_kernels import assert_right
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel, render
-from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 
-CATALOGUE = builtin()
-KERNELS = {kernel.name: kernel for kernel in CATALOGUE.of("gemm", "cuda")}
-(CONSTANT,) = CATALOGUE.of("gemv", "cuda", ("constant",))
+GEMV = builtin().operation("gemv")
+CONSTANT = kernel_of("constant", "gemv")
 SMALL = {"BLOCK_X": 8, "BLOCK_Y": 4, "BLOCK": 16, "COLUMNS": 2, "PIECE": 256, "BORDER": "check"}
-
-
-def gemm(m: int, n: int, k: int, layout: str = "nn", dtype: str = "float32") -> Problem:
-    return CATALOGUE.operation("gemm").problem({"m": m, "n": n, "k": k}, dtype, layout)
 
 
 def config(kernel: Kernel, **chosen: object) -> Config:
@@ -33,27 +28,10 @@ def config(kernel: Kernel, **chosen: object) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "chosen"),
-    [
-        ("naive", "tt", {"PITCH": 128, "ACCUMULATE": "kahan"}),
-        ("row_shared", "nt", {"PITCH": 32, "ACCUMULATE": "kahan"}),
-        ("tiled", "nn", {"PITCH": 32, "BORDER": "pad"}),
-        ("tiled", "tt", {"PITCH": 1, "BORDER": "pad", "ACCUMULATE": "kahan"}),
-    ],
-    ids=str,
-)
-def test_padded_rows_and_borders_change_no_result(name: str, layout: str, chosen: dict, folder: Path) -> None:
-    kernel = KERNELS[name]
-    for shape in ((1, 1, 1), (37, 45, 53), (32, 64, 128)):
-        problem = gemm(*shape, layout, "float64" if layout == "tt" else "float32")
-        assert_right(kernel, problem, config(kernel, **chosen), folder, "random")
-
-
-@pytest.mark.parametrize(
     ("name", "dtype"), [("naive", "float32"), ("row_shared", "float64"), ("tiled", "float32")]
 )
 def test_compensated_sums_are_at_least_five_times_as_accurate(name: str, dtype: str, folder: Path) -> None:
-    problem, kernel = gemm(16, 16, 1000, dtype=dtype), KERNELS[name]
+    problem, kernel = gemm(16, 16, 1000, dtype=dtype), kernel_of(name)
     rng = np.random.default_rng(0)
     arrays = {each.name: rng.random(each.shape).astype(dtype) for each in problem.inputs}
     exact = arrays["a"].astype(np.longdouble) @ arrays["b"].astype(np.longdouble)
@@ -69,13 +47,13 @@ def test_compensated_sums_are_at_least_five_times_as_accurate(name: str, dtype: 
 @pytest.mark.parametrize("layout", ["n", "t"])
 def test_a_vector_longer_than_constant_memory_comes_in_pieces(layout: str, folder: Path) -> None:
     for n in (1, 255, 256, 257, 1000):
-        problem = CATALOGUE.operation("gemv").problem({"m": 37, "n": n}, layout=layout)
+        problem = GEMV.problem({"m": 37, "n": n}, layout=layout)
         chosen = Config({"BLOCK": 32, "PIECE": 256, "UNROLL": 4})
         assert_right(CONSTANT, problem, chosen, folder, "backward")
 
 
 def test_reading_constant_memory_past_its_end_is_found(folder: Path) -> None:
-    problem = CATALOGUE.operation("gemv").problem({"m": 8, "n": 300}, layout="n")
+    problem = GEMV.problem({"m": 8, "n": 300}, layout="n")
     rendered = render(CONSTANT, problem, Config({"BLOCK": 32, "PIECE": 256, "UNROLL": 1}))
     broken = replace(rendered, text=rendered.text.replace("* piece[j];", "* piece[j + 1];"))
     arrays = {each.name: np.ones(each.shape, each.dtype) for each in problem.inputs}

@@ -8,22 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_on_cpu import compile_for_cpu
+from products import LAYOUTS, by_nvrtc, gemm, kernel_of
 from sampling import is_legal, is_right
 from test_cuda_kernels import ORDERS, assert_right, assert_same_in_every_order
 
-from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import render
-from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 
-CATALOGUE = builtin()
-(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("multivector",))
-LAYOUTS = ("nn", "nt", "tn", "tt")
-
-
-def gemm(shape: tuple[int, ...], layout: str = "nn", dtype: str = "float32", epilogue: str = "") -> Problem:
-    dims = dict(zip("mnk", shape, strict=True))
-    return CATALOGUE.operation("gemm").problem(dims, dtype, layout, "", epilogue)
+KERNEL = kernel_of("multivector")
 
 
 def small(**chosen: object) -> Config:
@@ -50,31 +42,8 @@ def lies_along_k(thin: str, layout: str) -> bool:
 def test_every_thin_side_and_depth(layout: str, blocks: int, ahead: int, folder: Path) -> None:
     """One program for each line: shares of k that are empty but for one, whole, and one short of it."""
     for number, (side, depth) in enumerate(itertools.product((1, 2, 5), (1, 127, 128, 300))):
-        problem = gemm((side, (67, 33, 1, 100)[number % 4], depth), layout)
+        problem = gemm(side, (67, 33, 1, 100)[number % 4], depth, layout)
         assert_right(KERNEL, problem, small(BLOCKS=blocks, AHEAD=ahead), folder, ORDERS[number % 3])
-
-
-@pytest.mark.parametrize(
-    ("layout", "chosen"),
-    [
-        ("nn", {"TT": 8, "VECTOR": 4, "LANES": 8, "LINES": 4}),
-        ("nn", {"TT": 1, "VECTOR": 1, "LANES": 8, "LINES": 8, "WARPS_W": 2, "PACKS": 2, "BK": 256}),
-        ("tt", {"TT": 8, "VECTOR": 4, "LINES": 4, "BK": 256}),
-        ("nt", {"TT": 8, "VECTOR": 2, "LINES": 1, "BK": 128, "BLOCKS": 6}),
-        ("tn", {"TT": 4, "VECTOR": 2, "LANES": 16, "LINES": 1, "BLOCKS": 6}),
-    ],
-)
-def test_lanes_and_pieces(layout: str, chosen: dict[str, object], folder: Path) -> None:
-    for thin, shape in (("m", (7, 132, 260)), ("n", (132, 7, 260)), ("n", (36, 1, 12))):
-        config = small(THIN=thin, **chosen)
-        if lies_along_k(thin, layout):
-            if config.LANES != 32:
-                assert not is_right(KERNEL, gemm(shape, layout), config)
-                continue
-            if config.BK % (config.WARPS_K * 32 * config.VECTOR * config.PACKS):
-                config = Config({**config, "BK": 512})
-        assert is_right(KERNEL, gemm(shape, layout), config)
-        assert_right(KERNEL, gemm(shape, layout), config, folder, "random")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -88,17 +57,13 @@ def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, i
     It is copied at once along k where k is divisible by 8, and across k where its side is TT besides.
     """
     tt = chosen.get("TT", 2)
-    for vector, shape in (
-        (8, (tt, 72, 520)),
-        (8, (tt - 1, 264, 264)),
-        (2, (tt + 1, 66, 258)),
-        (1, (tt, 67, 8)),
-    ):
+    shapes = ((8, (tt, 72, 520)), (8, (tt - 1, 264, 264)), (2, (tt + 1, 66, 258)), (1, (tt, 67, 8)))
+    for vector, shape in shapes:
         for thin in ("m", "n"):
             config = small(THIN=thin, VECTOR=vector, **chosen)
             step = config.WARPS_K * 32 * vector * config.AHEAD if lies_along_k(thin, layout) else 1
             config = Config({**config, "BK": max(config.BK, step)})
-            problem = gemm(across(thin, *shape), layout, dtype)
+            problem = gemm(*across(thin, *shape), layout, dtype)
             assert is_right(KERNEL, problem, config)
             assert_right(KERNEL, problem, config, folder, "random")
 
@@ -113,14 +78,14 @@ def test_lanes_of_16_bits_beside_each_other(thin: str, layout: str, dtype: str, 
     chosen = along if lies_along_k(thin, layout) else {"LANES": 8, "BK": 256}
     config = small(THIN=thin, TT=tt, VECTOR=8, LINES=4, AHEAD=2, **chosen)
     for wide, k in ((200, 1032), (8, 2048)):
-        problem = gemm(across(thin, tt, wide, k), layout, dtype)
+        problem = gemm(*across(thin, tt, wide, k), layout, dtype)
         assert is_right(KERNEL, problem, config)
         assert_right(KERNEL, problem, config, folder, "backward")
 
 
 def test_elements_of_16_bits_are_summed_in_float32(folder: Path) -> None:
     """Sums of warps and of shares are not rounded: 1 + 1/512 + 1/512 in bfloat16 would stay 1."""
-    problem = gemm((1, 8, 512), "nt", "bfloat16")
+    problem = gemm(1, 8, 512, "nt", "bfloat16")
     config = small(TT=1, VECTOR=8, LINES=1, WARPS_K=1, BK=256, BLOCKS=0)
     a, b = np.zeros((1, 512), "bfloat16"), np.ones((8, 512), "bfloat16")
     a[0, [0, 255, 256, 511]] = 1, 2.0**-9, 2.0**-9, 2.0**-8
@@ -136,7 +101,7 @@ def test_elements_of_16_bits_are_summed_in_float32(folder: Path) -> None:
 def test_16_bit_products_that_it_is_for_have_few_starts(layout: str, dtype: str) -> None:
     for side, wide, k in itertools.product((1, 2, 4, 8), (4096, 8192), (4096, 8192)):
         for thin in ("m", "n"):
-            problem = gemm(across(thin, side, wide, k), layout, dtype)
+            problem = gemm(*across(thin, side, wide, k), layout, dtype)
             found = [each for each in KERNEL.first_configs() if is_legal(KERNEL, problem, each)]
             assert 1 <= len(found) <= 8
             assert {each.VECTOR for each in found} == {8}
@@ -146,13 +111,9 @@ def test_16_bit_products_that_it_is_for_have_few_starts(layout: str, dtype: str)
     ("nn", "float16", 8), ("nt", "float16", 8), ("tn", "bfloat16", 4), ("tt", "bfloat16", 1),
 ])  # fmt: skip
 def test_starts_of_16_bits_spill_no_registers(layout: str, dtype: str, tt: int) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
-
-    problem = gemm((tt, 8192, 8192), layout, dtype)
+    problem = gemm(tt, 8192, 8192, layout, dtype)
     for config in (each for each in KERNEL.first_configs() if is_legal(KERNEL, problem, each)):
-        cubin, log = compile_cubin(render(KERNEL, problem, config).text, "sm_90a")
-        assert read_report(log, cubin).spill_bytes == 0, config
+        assert by_nvrtc(KERNEL, problem, config)[2] == 0, config
 
 
 @pytest.mark.parametrize(("dtype", "layout", "epilogue"), [
@@ -165,14 +126,16 @@ def test_an_epilogue_is_applied_once_to_the_whole_sum(
 ) -> None:
     """Where a block has all of k, and where the last of three adds up; C thin in rows and in columns."""
     for thin, shape in (("m", (3, 70, 300)), ("n", (70, 3, 300))):
-        assert_right(KERNEL, gemm(shape, layout, dtype, epilogue), small(THIN=thin, **chosen), folder, "random")
+        assert_right(
+            KERNEL, gemm(*shape, layout, dtype, "", epilogue), small(THIN=thin, **chosen), folder, "random"
+        )
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("blocks", [0, 6])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_sums_do_not_depend_on_who_comes_first(layout: str, blocks: int, dtype: str, folder: Path) -> None:
-    problem, config = gemm((5, 267, 301), layout, dtype), small(TT=8, BLOCKS=blocks)
+    problem, config = gemm(5, 267, 301, layout, dtype), small(TT=8, BLOCKS=blocks)
     rendered = render(KERNEL, problem, config)
     assert rendered.launch is not None
     assert rendered.launch.workspace is not None

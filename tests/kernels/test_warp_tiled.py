@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from products import LAYOUTS, gemm, kernel_of
 from sampling import is_right
 from test_cuda_kernels import ORDERS, assert_right, assert_same_in_every_order
 
-from tuner.declare.catalogue import builtin
 from tuner.declare.space import Config
 
-GEMM = builtin().operation("gemm")
-(KERNEL,) = builtin().of("gemm", "cuda", ("warp_tiled",))
+KERNEL = kernel_of("warp_tiled")
 SMALL = {"BM": 32, "BN": 64, "BK": 8, "TM": 4, "TN": 8, "LANES_M": 4, "STAGES": 3}
 DEFAULT = KERNEL.default_config()
 
@@ -22,26 +21,19 @@ def config(**changes: int | str) -> Config:
     return Config({**DEFAULT, **SMALL, **changes})
 
 
-@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("turn", ["copy", "relay"])
 def test_rows_of_any_length_can_be_padded_for_wide_copies(layout: str, turn: str, folder: Path) -> None:
     chosen = config(PITCH=4, TURN=turn)
     for seed, sizes in enumerate(((37, 70, 21), (1, 3, 5), (33, 64, 16))):
-        problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)), layout=layout)
+        problem = gemm(*sizes, layout)
         assert_right(KERNEL, problem, chosen, folder, ORDERS[seed])
 
 
-@pytest.mark.parametrize("blocks", [2, 6, 40])
-def test_blocks_that_stay_share_tiles_of_any_number(blocks: int, folder: Path) -> None:
-    for seed, sizes in enumerate(((97, 196, 92), (161, 132, 8), (33, 64, 204))):
-        problem = GEMM.problem(dict(zip("mnk", sizes, strict=True)))
-        assert_right(KERNEL, problem, config(BLOCKS=blocks, STAGES=2), folder, ORDERS[seed % 3])
-
-
 def test_what_would_be_wrong_is_refused() -> None:
-    few = GEMM.problem({"m": 37, "n": 60, "k": 28})  # two tiles of C, each of four tiles of k
+    few = gemm(37, 60, 28)  # two tiles of C, each of four tiles of k
     assert [is_right(KERNEL, few, config(BLOCKS=blocks)) for blocks in (8, 10)] == [True, False]
-    odd = GEMM.problem({"m": 37, "n": 70, "k": 21})
+    odd = gemm(37, 70, 21)
     assert [is_right(KERNEL, odd, config(PITCH=pitch)) for pitch in (4, 1)] == [True, False], "rows are aligned"
 
 
@@ -51,5 +43,5 @@ def test_what_would_be_wrong_is_refused() -> None:
     ids=str,
 )
 def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
-    problem = GEMM.problem({"m": 33, "n": 68, "k": 8 * sharing.get("SPLIT_K", 0) + 92})
+    problem = gemm(33, 68, 8 * sharing.get("SPLIT_K", 0) + 92)
     assert_same_in_every_order(KERNEL, problem, config(**sharing), folder)

@@ -9,24 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_models import GPUS, H200
-from probing import probe, run_on_cpu
+from probing import run_on_cpu
+from products import LAYOUTS, by_nvrtc, gemm, kernel_of
 
-from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
 
-CATALOGUE = builtin()
-GEMM = CATALOGUE.operation("gemm")
-(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_tma",))
+KERNEL = kernel_of("wgmma_tma")
 FOLDER = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
 #: Of the producer's one thread, which waits most of the time.
 SPILLED_MOST = 96
 
 
 def problem(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "nn") -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": k}, dtype, layout)
+    return gemm(m, n, k, layout, dtype)
 
 
 def config(**changes: Any) -> Config:
@@ -64,14 +61,11 @@ COMPILED = {
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_it_compiles_with_its_sums_in_registers(name: str) -> None:
-    pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the extras cuda12 and cuda13")
-    from tuner.devices.cuda.nvrtc import compile_cubin, read_report
-
     (dtype, layout), changes = COMPILED[name]
     of, chosen = problem(4096, 4096, 4096, dtype, layout), config(**changes)
     assert complaints(of, chosen, also_slow=False) == []
-    cubin, log = compile_cubin(render(KERNEL, of, chosen).text, "sm_90a")
-    assert read_report(log, cubin).spill_bytes <= SPILLED_MOST
+    _, log, spilled = by_nvrtc(KERNEL, of, chosen)
+    assert spilled <= SPILLED_MOST
     assert not re.search(r"C7508|C751[0-8]", log), log  # registers not set aside; products one by one
 
 
@@ -123,10 +117,8 @@ def test_shares_of_k_add_up_where_they_were_left(m: int, n: int, swap: int, fold
     lines.append("#define EPILOGUE_RESULT(sum, row, column, n) sum")
     text = "\n".join([*lines, (FOLDER / "wgmma_shares.cuh").read_text(), SHARED])
     outputs = [("parts", (shares, 128, 16), "float32"), *((x, (m, n), "float16") for x in ("stored", "summed"))]
-    shared = probe("shares", lambda p: [("given", (shares, m, n), "float32")], lambda p: outputs, "m n")
     given = np.random.default_rng(5).integers(-64, 64, (shares, m, n)).astype("float32")
-    of, launch = shared.problem({"m": m, "n": n}), Launch((1,), (128,))
-    found = run_on_cpu(text, of, launch, {"given": given}, folder)
+    found = run_on_cpu(text, "shares", {"given": given}, outputs, folder, Launch((1,), (128,)), m=m, n=n)
     stored = found["stored"].reshape(n, m).T if swap else found["stored"]
     np.testing.assert_array_equal(stored.astype("float32"), given.sum(axis=0))
     np.testing.assert_array_equal(found["summed"].astype("float32"), given.sum(axis=0))
@@ -134,12 +126,6 @@ def test_shares_of_k_add_up_where_they_were_left(m: int, n: int, swap: int, fold
 
 # --- tiles ----------------------------------------------------------------------------------------------------
 
-CELLS = probe(
-    "cells",
-    lambda p: [("x", (1,), "int32")],
-    lambda p: [("y", (p.rows * p.columns, 2), "int32")],
-    "rows columns",
-)
 WALK = """
 extern "C" __global__ void cells(const int* x, int* y, int rows, int columns)
 {
@@ -159,8 +145,9 @@ def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
         f"{names}#define ORDER ORDER_{order}\n#define GROUP 4\n{(FOLDER / 'tile_order.cuh').read_text()}{WALK}"
     )
     for rows, columns in ((1, 1), (1, 7), (9, 1), (2, 3), (5, 5), (32, 16), (13, 64), (64, 17), (31, 33)):
-        of = CELLS.problem({"rows": rows, "columns": columns})
-        cells = run_on_cpu(text, of, Launch((1,), (32,)), {"x": np.zeros(1, np.int32)}, folder)["y"]
+        outputs, dims = [("y", (rows * columns, 2), "int32")], {"rows": rows, "columns": columns}
+        x = {"x": np.zeros(1, np.int32)}
+        cells = run_on_cpu(text, "cells", x, outputs, folder, Launch((1,), (32,)), **dims)["y"]
         assert {tuple(cell) for cell in cells} == {(r, c) for r in range(rows) for c in range(columns)}
         if order == "hilbert" and len(cells) > 1:
             steps = np.abs(np.diff(cells, axis=0)).max(axis=1)
@@ -170,7 +157,7 @@ def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
 # --- what is declared -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dims", [(8192, 8192, 8192), (1000, 1304, 776), (64, 8192, 8192), (8, 8, 8)])
 def test_shapes_with_whole_16_byte_rows_have_a_start(
@@ -195,7 +182,6 @@ def test_operands_with_other_rows_are_padded_and_no_others() -> None:
 
 
 def test_devices_without_its_instructions_have_the_plain_kernel() -> None:
-    (plain,) = CATALOGUE.of("gemm", "cuda", ("half_tiled",))
-    of = problem(1001, 777, 333)
+    plain, of = kernel_of("half_tiled"), problem(1001, 777, 333)
     assert all(len(Space.build(plain.parameters, plain.constraints, of, device)) for device in GPUS)
     assert not any(len(Space.build(KERNEL.parameters, KERNEL.constraints, of, device)) for device in GPUS[1:])
