@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tuner.devices.detect import DetectedDevice, find, find_each
+from tuner.devices.detect import DetectedDevice
 from tuner.errors import EnvironmentTrouble, InputError
 from tuner.extras import remedy
 
@@ -193,13 +193,6 @@ def _local(devices: Sequence[DetectedDevice], folder: Path | None) -> Iterator[A
         raise EnvironmentTrouble(f"the workers of this machine must start: {error}") from error
     with cluster:
         yield cluster.scheduler_address
-
-
-def local_devices(text: str) -> tuple[DetectedDevice, ...]:
-    """The devices of this machine that ``--device`` names; by default every GPU, or else the CPU."""
-    if "," not in text:
-        return find_each(text)
-    return tuple(find(spec) for spec in text.split(","))
 
 
 @contextlib.contextmanager

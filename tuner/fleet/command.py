@@ -31,13 +31,10 @@ MOST_WORKERS = 64
 
 def tls_options(command: F) -> F:
     """``--tls-ca``, ``--tls-cert`` and ``--tls-key``: certificates for Dask."""
-    for name, text in (
-        ("--tls-key", "Private key, PEM."),
-        ("--tls-cert", "Certificate of this process, PEM."),
-        ("--tls-ca", "Certificate of the authority, PEM."),
-    ):
-        file = click.Path(path_type=Path, exists=True, dir_okay=False)
-        command = click.option(name, type=file, help=text)(command)
+    file = click.Path(path_type=Path, exists=True, dir_okay=False)
+    names = {"key": "Private key", "cert": "Certificate of this process", "ca": "Certificate of the authority"}
+    for name, text in names.items():
+        command = click.option(f"--tls-{name}", type=file, help=f"{text}, PEM.")(command)
     return command
 
 
@@ -109,7 +106,8 @@ def run_fleet(
         EnvironmentTrouble: The cluster or the database cannot be used.
         LockedByAnother: Another coordinator works with the database.
     """
-    from tuner.fleet.clusters import check_installed, connected, local_devices
+    from tuner.devices.detect import find_each
+    from tuner.fleet.clusters import check_installed, connected
 
     check_installed()
     from tuner.fleet.runner import of_models, runner_of
@@ -125,7 +123,8 @@ def run_fleet(
     if plan.wanted:
         printer.warn("what is wanted is tuned on one machine; a cluster leaves it out")
     device, is_local = options["device"], options["cluster"] == "local"
-    devices = local_devices(device or plan.device) if is_local else ()
+    specs = (device or plan.device).split(",") if is_local else []
+    devices = [board for spec in specs for board in find_each(spec)]
     plan = plan if is_local else _on_devices(plan, tuple(filter(None, device.split(","))))
     tls = [options[name] for name in ("tls_ca", "tls_cert", "tls_key")]
     with (

@@ -159,7 +159,7 @@ class DevicePlugin(WorkerPlugin):
         self._lock: contextlib.ExitStack | None = None
         self._task: _Task | None = None
         self._idle_since_s = time.monotonic()
-        self._told_s = self._stopped_s = 0.0
+        self._sent_s = self._stopped_s = 0.0
         self._stopping = self._ending = ""
         self._code: Code = {}
         self._store: PatientStore | None = None
@@ -315,8 +315,8 @@ class DevicePlugin(WorkerPlugin):
             raise Interrupted(self._stopping)
         if progress != task.progress:
             task.progress, task.progressed_s = progress, now_s
-        if now_s - self._told_s > TELL_EVERY_S:
-            self._told_s = now_s
+        if now_s - self._sent_s > TELL_EVERY_S:
+            self._sent_s = now_s
             self._send(**progress)
 
     def _send(self, **progress: Any) -> None:

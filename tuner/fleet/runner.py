@@ -476,19 +476,14 @@ class ClusterRunner:
             with contextlib.suppress(queue.Empty, TunerError):
                 self._look()
                 self._take_result(*self._ended.get(timeout=0.1))
-        self._let_go()
-        results, self._results = self._results, []
-        return results
-
-    def _let_go(self) -> None:
-        """Lets go of all tasks, and ends the claims that are left."""
         with contextlib.suppress(Exception):
             self._client.unsubscribe_topic(device_plugin.PROGRESS)
         for member in self.members.values():
-            if member.future is not None:
-                with contextlib.suppress(Exception):
-                    member.future.release()
+            with contextlib.suppress(Exception):
+                member.future.release()
         self.ledger.close()
+        results, self._results = self._results, []
+        return results
 
     def snapshot(self, left_s: float, problems_left: int) -> dict[str, Any]:
         """What is going on, as a JSON object: workers, problems left, seconds left.
