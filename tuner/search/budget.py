@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 #: Number of slices whose gain counts as recent; the weight of older ones fades.
@@ -57,15 +57,12 @@ class Budget:
             problems: Names, in order of preference.
         """
         self._problems = {name: _Problem(place) for place, name in enumerate(problems)}
-        # Of thousands of problems most wait for a first slice, so a step looks only at the others.
-        self._waiting = dict.fromkeys(self._problems)
-        self._running: set[str] = set()
         self._slices = 0
 
     @property
-    def waiting(self) -> Iterator[str]:
+    def waiting(self) -> list[str]:
         """Problems without a slice, in order of preference."""
-        return iter(self._waiting)
+        return [name for name, problem in self._problems.items() if not problem.slices and not problem.stopped]
 
     @property
     def running(self) -> list[str]:
@@ -76,7 +73,8 @@ class Budget:
             waited = self._slices - problem.since
             return -(problem.gain + LEAST_GAIN * waited / len(self._problems)), problem.place
 
-        return sorted(self._running, key=worth)
+        running = (name for name, problem in self._problems.items() if problem.slices and not problem.stopped)
+        return sorted(running, key=worth)
 
     def why_stopped(self, problem: str) -> str:
         """Reason why a problem stopped; empty if it has not."""
@@ -109,18 +107,13 @@ class Budget:
         if gain >= LEAST_GAIN or (known.best is None and best is None):
             known.slices_without_gain, known.trials_at_gain = 0, trials
         first, known.best = known.best is None, min(filter(None, (best, known.best)), default=None)
-        self._running.add(problem)
-        self._waiting.pop(problem, None)
         without, tried = known.slices_without_gain, trials - known.trials_at_gain
         if not stopped and without >= SLICES_WITHOUT_GAIN and tried >= TRIALS_WITHOUT_GAIN:
             least = f"{LEAST_GAIN:.1%}"
             stopped = f"converged: {without} slices in a row, of {tried} trials, gained less than {least} each"
-        if stopped:
-            self.stop(problem, stopped)
+        known.stopped = stopped or known.stopped
         return None if first else gain
 
     def stop(self, problem: str, why: str = "finished") -> None:
         """Takes a problem out."""
         self._problems[problem].stopped = why
-        self._waiting.pop(problem, None)
-        self._running.discard(problem)

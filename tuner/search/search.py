@@ -147,10 +147,3 @@ class Search:
         """
         result = Observation(candidate.kernel, candidate.config, outcome, time_s, tuple(others))
         self._learn(self._in_flight.pop(candidate.number), result)
-
-    def leaderboard(self) -> dict[tuple[str, Config], float]:
-        """Estimated seconds of each measured config: the model's view, which removes noise."""
-        return {
-            (kernel, self._spaces[kernel][row]): time_s
-            for (kernel, row), time_s in self._strategy.leaderboard().items()
-        }

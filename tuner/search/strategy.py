@@ -153,14 +153,6 @@ class Strategy:
     def learn(self, kernel: str, index: int, outcome: Outcome, values: tuple[float, ...]) -> None:
         """Learns a result after the history did; `values`: objectives; none if failed, the time if PRUNED."""
 
-    def leaderboard(self) -> dict[Place, float]:
-        """Estimated seconds of each measured config, by kernel and position: by default as observed."""
-        return {
-            (name, row): math.exp(value)
-            for name, observations in self._history.kernels.items()
-            for row, value in observations.log_times.items()
-        }
-
     def _queued(self) -> Place | None:
         """The next config of the queue that may still be requested."""
         for kernel, index in self._queue:

@@ -146,15 +146,6 @@ class TileStrategy(Strategy):
                 return near[1:]
         return kernel, index
 
-    def leaderboard(self) -> dict[Place, float]:
-        """See `Strategy`; if a kernel has a model, noise is removed."""
-        times_s = super().leaderboard()
-        for name, model in self._models.items():
-            if model.ready:
-                model.update()
-                times_s |= {(name, row): math.exp(value) for row, value in model.leaderboard().items()}
-        return times_s
-
     def _last_steps(self, fastest: str, centre: int, promising: Place | None) -> Place | None:
         """Tries the nearest untried neighbour of the fastest config; then uses up a budget; then ends."""
         observations = self._history.kernels[fastest]
@@ -240,16 +231,9 @@ class ParetoStrategy(Strategy):
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the points that no other point beats in one objective while equalling it in the rest."""
-    on_front: list[int] = []
-    # Points that beat another come before it in this order, so comparing with the points kept so far is enough.
-    for at in sorted(range(len(values)), key=lambda place: tuple(values[place])):
-        if not any(_beats(values[other], values[at]) for other in on_front):
-            on_front.append(at)
-    return sorted(on_front)
-
-
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+    points = np.array(values)
+    beaten = ((points <= point).all(axis=1) & (points < point).any(axis=1) for point in points)
+    return [at for at, by in enumerate(beaten) if not by.any()]
 
 
 def front_value(values: Sequence[Sequence[float]]) -> float:

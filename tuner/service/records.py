@@ -28,7 +28,7 @@ from tuner.service.tokens import READ
 from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
 from tuner.store.listing import Selection
-from tuner.study.crowns import champions_page, history_of
+from tuner.study.crowns import champions_page, history_json, reign
 
 #: Refused lines whose reasons are told.
 REASONS = 100
@@ -102,7 +102,7 @@ def history(service: Serves, query: AsQuery) -> Json:
     """Oldest first, the present one last, each with what it was compared with."""
     view, question = service.cache.view(query.snapshot), query.read()
     device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
-    return history_of(view.store, question.problem, device, question.regime)
+    return history_json(reign(view.store, question.problem, device.name, question.regime))
 
 
 @reading.get("/records", summary="Records, the latest first")

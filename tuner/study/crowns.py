@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tuner.declare.hardware import DeviceInfo
 from tuner.devices.device_lock import user_name
 from tuner.errors import InputError, NothingFound
 from tuner.results.record import Champion, ProblemKey, rank_in_time
@@ -309,13 +308,6 @@ def history_json(reigning: Reign) -> dict[str, Any]:
         "history": [champion_json(reigning, one) for one in reigning.history],
         "log": log,
     }
-
-
-def history_of(
-    store: Store, problem: ProblemKey, device: DeviceInfo, regime: str, published: Iterable[Champion] = ()
-) -> dict[str, Any]:
-    """`history_json` of one problem on a device; see `reign`."""
-    return history_json(reign(store, problem, device.name, regime, published))
 
 
 def champions_page(store: Store, wanted: Selection, after: int, limit: int) -> dict[str, Any]:

@@ -44,18 +44,14 @@ def measure_baseline(
         InputError: The device does not report what an objective needs.
         DeviceTrouble: The device failed.
     """
-    library = request.library
-    if library is None:
-        with budget.spent("baseline"):
-            library = session.worker.baseline()
-    if library is None:
-        return None
-    check_energy(request.objectives, session.device, library)
-    budget.progress.baseline_s = library.time_s
-    if request.library is None:
-        (under_load,) = under(machine.load(), [library])
-        session.store.add(session.of_baseline(under_load))
-        _measure_best_blas(session, request, budget)
+    with budget.spent("baseline"):
+        library = request.library or session.worker.baseline()
+    if library is not None:
+        check_energy(request.objectives, session.device, library)
+        budget.progress.baseline_s = library.time_s
+        if request.library is None:
+            session.store.add([session.of_baseline(one) for one in under(machine.load(), [library])])
+            _measure_best_blas(session, request, budget)
     return library
 
 

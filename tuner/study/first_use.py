@@ -36,6 +36,7 @@ from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TrialPolicy
+from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
 from tuner.study.starting import Predictions, declared_starts, near_champions
@@ -203,20 +204,16 @@ class MissingTime:
 
 
 class _Missing(TrialPolicy):
-    """Times what is missing at one problem, until a deadline."""
+    """Times what is missing at one problem; what is far slower than the best known is stopped early."""
 
-    def __init__(self, missing: Sequence[MissingTime], deadline_s: float) -> None:
+    def __init__(self, missing: Sequence[MissingTime]) -> None:
         waiting = [Candidate(one.kernel.name, one.config, number) for number, one in enumerate(missing)]
         super().__init__([one.kernel for one in missing], waiting)
-        self._missing, self._deadline_s = missing, deadline_s
-
-    def ended(self) -> str:
-        """The deadline has passed."""
-        return "time was up" if time.monotonic() > self._deadline_s else ""
+        self._best_s = [one.best_s for one in missing]
 
     def to_beat_s(self, candidate: Candidate) -> float | None:
-        """What is far slower than the best known is stopped early."""
-        best_s = self._missing[candidate.number].best_s
+        """See `TrialPolicy`."""
+        best_s = self._best_s[candidate.number]
         return None if best_s is None else best_s * PRUNED_BEYOND
 
 
@@ -247,13 +244,13 @@ def remeasure(
     for one in missing:
         by_problem.setdefault(one.problem, []).append(one)
     for problem in sorted(by_problem, key=lambda problem: problem.memory_bytes):
-        policy = _Missing(by_problem[problem], math.inf if deadline_s is None else deadline_s)
-        if policy.ended():
+        left_s = None if deadline_s is None else deadline_s - time.monotonic()
+        if left_s is not None and left_s <= 0:
             return
         report(f"{problem}: {len(by_problem[problem])} configs")
         try:
             with Session(crew, store, problem, regime, study) as session:
-                loop = Loop(session, policy)
+                loop = Loop(session, _Missing(by_problem[problem]), TimeBudget(left_s, finals_s=0.0))
                 loop.prepare()
                 loop.run()
         except InputError as error:

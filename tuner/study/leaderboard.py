@@ -39,7 +39,6 @@ class Leaderboard:
         progress: Counts the trials.
         times_s: (kernel, config) -> median in seconds.
         stopped_s: (kernel, config) -> fastest sample of a config that was stopped early, in seconds.
-        best_s: The shortest of the times; None if there is none yet.
         with_objectives: With several objectives: (kernel, config) -> its measurement, if it has all of them.
     """
 
@@ -57,11 +56,15 @@ class Leaderboard:
         self.progress = progress or Progress()
         self.times_s: dict[Named, float] = {}
         self.stopped_s: dict[Named, float] = {}
-        self.best_s: float | None = None
         self.with_objectives: dict[Named, Measurement] = {}
         self._cores = max(cores, 1)
         #: Kernel -> times of its configs, as if each used all cores: idle ones do not count against a kernel.
         self._whole_s: dict[str, list[float]] = {}
+
+    @property
+    def best_s(self) -> float | None:
+        """The shortest of the times; None if there is none yet."""
+        return self.progress.best_s
 
     def add_trial(self, kernel: Kernel, config: Config, measurement: Measurement) -> None:
         """Counts a trial, and ranks it if it was measured."""
@@ -77,8 +80,7 @@ class Leaderboard:
             return
         self.times_s[place] = time_s
         if self.best_s is None or time_s < self.best_s:
-            self.best_s = self.progress.best_s = time_s
-            self.progress.best = f"{kernel.name} {config}"
+            self.progress.best_s, self.progress.best = time_s, f"{kernel.name} {config}"
         if len(self.objectives) > 1 and values_of(measurement, self.objectives) is not None:
             self.with_objectives[place] = measurement
 

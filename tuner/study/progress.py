@@ -403,9 +403,7 @@ class ProgressView:
             self._redraw = self._shown.enter_context(live).update
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._shown.close()
 
     def __call__(self, progress: Progress) -> None:

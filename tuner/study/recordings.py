@@ -61,61 +61,53 @@ class Row(NamedTuple):
     measured_at: str = ""
 
 
-class RecordedKernel:
-    """One kernel's recorded configs.
-
-    Attributes:
-        space: The configs, all of them legal.
-        measurements: Measurements in the order of the space.
-        mean_s: Mean of the samples of each config, in seconds; infinite if it failed.
-    """
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        """Gathers the rows of one kernel; of a config the last one counts.
-
-        Raises:
-            InputError: They differ in their parameters.
-        """
-        configs = {row.config: row.measurement for row in rows}
-        names = list(rows[0].config)
-        other = next((config for config in configs if list(config) != names), None)
-        if other is not None:
-            raise InputError(
-                f"all configs of a kernel have the same parameters, got {', '.join(names)} and "
-                f"{', '.join(other)}; split the recording"
-            )
-        parameters = [choice(name, *dict.fromkeys(config[name] for config in configs)) for name in names]
-        self.space, self.measurements = Space.of(parameters, configs), tuple(configs.values())
-        self.mean_s = np.array(
-            [np.mean(one.samples_s) if one.outcome is Outcome.MEASURED else np.inf for one in self.measurements]
-        )
-
-
 class Recording:
     """A recorded space.
 
     Attributes:
         name: Name of the file without its suffixes.
         device: Name of the recorded device.
-        kernels: Kernels by name.
-        spaces: The space of each kernel.
+        spaces: Kernel -> its configs, all of them legal.
+        measurements: Kernel -> measurements in the order of its space.
+        mean_s: Kernel -> mean of the samples of each config, in seconds; infinite if it failed.
         optimum_s: Mean time of the fastest config, in seconds; infinite if none has a time.
     """
 
     def __init__(self, name: str, device: str, rows: Iterable[Row]) -> None:
-        """Gathers the rows by kernel."""
-        by_kernel: dict[str, list[Row]] = {}
+        """Gathers the rows by kernel; of a config the last one counts.
+
+        Raises:
+            InputError: Configs of a kernel differ in their parameters.
+        """
+        by_kernel: dict[str, dict[Config, Measurement]] = {}
         for row in rows:
-            by_kernel.setdefault(row.kernel, []).append(row)
+            by_kernel.setdefault(row.kernel, {})[row.config] = row.measurement
         self.name, self.device = name, device
-        self.kernels = {kernel: RecordedKernel(some) for kernel, some in by_kernel.items()}
-        self.spaces = {kernel: recorded.space for kernel, recorded in self.kernels.items()}
-        self.optimum_s = float(min((one.mean_s.min() for one in self.kernels.values()), default=np.inf))
+        self.spaces = {kernel: _space_of(list(configs)) for kernel, configs in by_kernel.items()}
+        self.measurements = {kernel: tuple(configs.values()) for kernel, configs in by_kernel.items()}
+        self.mean_s = {
+            kernel: np.array(
+                [np.mean(one.samples_s) if one.outcome is Outcome.MEASURED else np.inf for one in all_]
+            )
+            for kernel, all_ in self.measurements.items()
+        }
+        self.optimum_s = float(min((mean_s.min() for mean_s in self.mean_s.values()), default=np.inf))
 
     def measurement(self, kernel: str, config: Config) -> Measurement:
         """Returns the recorded measurement of a config."""
-        recorded = self.kernels[kernel]
-        return recorded.measurements[recorded.space.index_of(config)]
+        return self.measurements[kernel][self.spaces[kernel].index_of(config)]
+
+
+def _space_of(configs: Sequence[Config]) -> Space:
+    names = list(configs[0])
+    other = next((config for config in configs if list(config) != names), None)
+    if other is not None:
+        raise InputError(
+            f"all configs of a kernel have the same parameters, got {', '.join(names)} and {', '.join(other)}; "
+            f"split the recording"
+        )
+    parameters = [choice(name, *dict.fromkeys(config[name] for config in configs)) for name in names]
+    return Space.of(parameters, configs)
 
 
 def read_recording(path: Path) -> Recording:

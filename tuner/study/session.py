@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -102,9 +101,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._crew.rest()
 
     def named(self, problem: Problem) -> dict[str, Any]:

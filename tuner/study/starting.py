@@ -42,13 +42,9 @@ class Predictions:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        kernels: Sequence[Kernel],
-        device: DeviceInfo,
-        regime: str,
+        self, problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str,
         store: Reader | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Asks the model.
 
         Args:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from threadpoolctl import threadpool_limits
 
 from tuner.declare.kernel import Fallback, Kernel, render
 from tuner.declare.problem import IEEE
-from tuner.declare.space import Config, Space
+from tuner.declare.space import Config
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import NothingFound
 from tuner.lookup import answer
@@ -170,29 +170,46 @@ class SearchPolicy(TrialPolicy):
             self._dropped += reasons
 
 
-@dataclass
 class Study:
     """A study whose devices, spaces and search are open: `search` any number of times, then `finals` once.
 
     Attributes:
         request: Its request.
         session: Devices and compile workers.
-        loop: Times what the search suggests.
-        policy: The search, with its leaderboard.
         budget: Time and progress.
-        machine: Watches the machine's load.
-        interruption: Handles signals.
         library: The library's measurement before the search; None without a library.
+        policy: The search with all earlier knowledge, and a leaderboard with the trials that still count.
     """
 
-    request: StudyRequest
-    session: Session
-    loop: Loop
-    policy: SearchPolicy
-    budget: TimeBudget
-    machine: MachineWatch
-    interruption: Interruption
-    library: Measurement | None
+    def __init__(
+        self, request: StudyRequest, session: Session, budget: TimeBudget, machine: MachineWatch,
+        interruption: Interruption,
+    ) -> None:  # fmt: skip
+        """Makes the arrays, times the library, and reads what is known.
+
+        Args:
+            request: Its request.
+            session: Devices and compile workers.
+            budget: Time and progress.
+            machine: Watches the machine's load.
+            interruption: Handles signals.
+        """
+        self.session, self.budget, self._machine, self._interruption = session, budget, machine, interruption
+        spaces = legal_spaces(request.kernels, request.problem, session.device)
+        session.prepare()
+        self.request = request = replace(request, kernels=with_plain_answers(session, request.kernels))
+        self.library = measure_baseline(session, request, budget, machine)
+        cores = session.device.cores if session.shares_cores else 1
+        leaderboard = Leaderboard(request.objectives, budget.progress, cores)
+        known = resume(session, request, self.library, leaderboard)
+        options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
+        search = Search(spaces, options, with_predictions(known, request, session.device, session.store))
+        # Where all configs are asked for none is dropped, nor where slow ones may save energy.
+        drops = request.drop and request.sampler != "bruteforce" and len(request.objectives) == 1
+        self.policy = SearchPolicy(
+            request.kernels, search, leaderboard, session.shares_cores, request.trials, drops
+        )
+        self._loop = Loop(session, self.policy, budget)
 
     @property
     def progress(self) -> Progress:
@@ -218,8 +235,8 @@ class Study:
             Interrupted: SIGINT or SIGTERM came.
         """
         self.budget.tick("searching")
-        with self.interruption.ends(self.loop):
-            return self.loop.run(seconds)
+        with self._interruption.ends(self._loop):
+            return self._loop.run(seconds)
 
     def finals(self) -> Result:
         """Plays the finals.
@@ -231,16 +248,16 @@ class Study:
         self.policy.close()
         self.observe_load()
         self.budget.tick("finals")
-        finals = Finals(self.session, self.request.kernels, self.machine)
+        finals = Finals(self.session, self.request.kernels, self._machine)
         with self.budget.spent("finals"):
             champion = finals.play(self.leaderboard, self.budget.finals_s)
         self.budget.tick("done")
         front = self._front(champion)
-        return Result(champion, self.progress, self.loop.stop, finals.pairs, front)
+        return Result(champion, self.progress, self._loop.stop, finals.pairs, front)
 
     def observe_load(self) -> None:
         """Notes what is wrong with the machine; if nothing is now, the earlier observation stays."""
-        self.progress.busy = self.machine.complaints() or self.progress.busy
+        self.progress.busy = self._machine.complaints() or self.progress.busy
 
     def _front(self, champion: Champion | None) -> Front | None:
         """The Pareto front; None with one objective."""
@@ -312,14 +329,8 @@ def open_study(
             crew.open()
             session = stack.enter_context(session_of(request, store, crew))
             _ = session.pool  # compile workers start meanwhile
-            spaces = legal_spaces(request.kernels, request.problem, session.worker.info)
-            session.prepare()
-            request = replace(request, kernels=with_plain_answers(session, request.kernels))
-            library = measure_baseline(session, request, budget, machine)
-            policy = _searching(session, request, spaces, library, budget)
-            stack.callback(policy.close)
-            loop = Loop(session, policy, budget)
-        study = Study(request, session, loop, policy, budget, machine, interruption, library)
+            study = Study(request, session, budget, machine, interruption)
+            stack.callback(study.policy.close)
         study.observe_load()
         machine.restart()
         yield study
@@ -333,24 +344,6 @@ def session_of(request: StudyRequest, store: Store, crew: Crew) -> Session:
     )  # fmt: skip
     is_energy = "energy" in request.objectives
     return Session(crew, store, request.problem, request.regime, name, is_energy, request.error_limit)
-
-
-def _searching(
-    session: Session,
-    request: StudyRequest,
-    spaces: Mapping[str, Space],
-    library: Measurement | None,
-    budget: TimeBudget,
-) -> SearchPolicy:
-    """The search with all earlier knowledge, and a leaderboard with the trials that still count."""
-    info = session.worker.info
-    leaderboard = Leaderboard(request.objectives, budget.progress, info.cores if session.shares_cores else 1)
-    known = resume(session, request, library, leaderboard)
-    options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
-    search = Search(spaces, options, with_predictions(known, request, info, session.store))
-    # Where all configs are asked for none is dropped, nor where slow ones may save energy.
-    drops = request.drop and request.sampler != "bruteforce" and len(request.objectives) == 1
-    return SearchPolicy(request.kernels, search, leaderboard, session.shares_cores, request.trials, drops)
 
 
 def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:

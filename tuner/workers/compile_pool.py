@@ -6,7 +6,7 @@ import math
 import os
 import select
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +23,8 @@ from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answere
 WORKERS_PER_DEVICE = 32
 #: Cores left to the study and its search; each device's worker has one of its own.
 KEPT_CORES = 1
-#: A compilation may take this multiple of this quantile of the earlier ones...
-LIMIT_FACTOR, SLOW_END = 10.0, 0.95
-#: ...but always this long, in seconds.
-LIMIT_FLOOR_S = 60.0
+#: Seconds that a compilation may take.
+LIMIT_S = 120.0
 #: Largest memory of a compile worker in bytes; less if its share of the machine's memory is less.
 MEMORY_BYTES = 24 << 30
 #: Bytes that each worker may take, however many there are.
@@ -64,11 +62,9 @@ class CompilePool:
         self.take_up(problem)
         self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
         self._idle = [self._start() for _ in range(self.size)]
-        #: The job of each worker that compiles; None if nobody waits for it any more.
-        self._busy: dict[Worker, _Job | None] = {}
+        self._busy: dict[Worker, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._ready: dict[int, CompiledConfig | Measurement] = {}
-        self._took_s: deque[float] = deque(maxlen=200)
 
     def _start(self) -> Worker:
         share = max(memory_bytes()[0] // self.size, MEMORY_FLOOR_BYTES)
@@ -78,8 +74,8 @@ class CompilePool:
 
     @property
     def pending(self) -> int:
-        """Number of unfinished compilations that somebody waits for."""
-        return sum(job is not None for job in self._busy.values()) + len(self._waiting)
+        """Number of unfinished compilations."""
+        return len(self._busy) + len(self._waiting)
 
     @property
     def channels(self) -> list[Worker]:
@@ -121,48 +117,41 @@ class CompilePool:
                 "rendered": codec.to_json(job.rendered),
             }  # fmt: skip
             try:
-                worker.request(message, compile_limit_s(self._took_s))
+                worker.request(message, LIMIT_S)
                 self._busy[worker] = job
             except WorkerFailed as failure:
                 self._bury(worker, job, failure)
 
-    def _collect(self, worker: Worker, job: _Job | None) -> None:
+    def _collect(self, worker: Worker, job: _Job) -> None:
         try:
             answer = answered(worker.collect())
         except WorkerFailed as failure:
             self._bury(worker, job, failure)
             return
-        self._took_s.append(answer["compile_s"])
         if answer.get("spent"):
             worker.close()
         else:
             self._idle.append(worker)
-        if job is not None:
-            self._ready[job.ticket] = _result(job.rendered, answer)
+        self._ready[job.ticket] = _result(job.rendered, answer)
 
-    def _bury(self, worker: Worker, job: _Job | None, failure: WorkerFailed) -> None:
+    def _bury(self, worker: Worker, job: _Job, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
         worker.close()
         is_slow = failure.outcome is Outcome.TIMED_OUT
-        if job is not None and (is_slow or job.crashes):
+        if is_slow or job.crashes:
             outcome = Outcome.TIMED_OUT if is_slow else Outcome.COMPILE_FAILED
             self._ready[job.ticket] = Measurement(outcome, f"while compiling, {failure}")
-        elif job is not None:
+        else:
             job.crashes += 1
             self._waiting.append(job)
 
-    def abandon(self) -> None:
-        """Drops all results and what waits; workers in the middle of a compilation end it for nobody."""
-        self._waiting.clear()
-        self._ready.clear()
-        self._busy = dict.fromkeys(self._busy)
-
     def cancel(self) -> None:
         """Drops all results and what is unfinished; workers in the middle of a compilation are killed."""
-        for worker in [worker for worker, job in self._busy.items() if job is not None]:
-            del self._busy[worker]
+        for worker in self._busy:
             worker.close()
-        self.abandon()
+        self._busy.clear()
+        self._waiting.clear()
+        self._ready.clear()
 
     def results(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig | Measurement]:
         """Compiles several configs and waits for all of them: the machine code, or why there is none.
@@ -207,13 +196,6 @@ def workers_for(cores: int, devices: int) -> int:
     """
     kept = KEPT_CORES + devices
     return max(1, min(WORKERS_PER_DEVICE * devices, cores - kept if cores > 2 * kept else cores))
-
-
-def compile_limit_s(took_s: Iterable[float]) -> float:
-    """Returns the seconds that a compilation may take, from the seconds of earlier ones."""
-    took = sorted(took_s)
-    slow = took[int(SLOW_END * (len(took) - 1))] if took else 0.0
-    return max(LIMIT_FLOOR_S, LIMIT_FACTOR * slow)
 
 
 def ruled_out(compiled_config: CompiledConfig, device: DeviceInfo) -> Measurement | None:

@@ -73,7 +73,6 @@ class DeviceWorker:
         self._prepared: dict[str, Any] | None = None
         self._begun: tuple[CompiledConfig, float | None, float | None]
         self.restarts, self.stopped_s = 0, 0.0
-        self._rests = False
         self.channel = self._start()
 
     def open(self) -> None:
@@ -86,19 +85,15 @@ class DeviceWorker:
             EnvironmentTrouble: There is no room for its compiled kernels.
         """
         check_cache()
-        if self._rests and not self._answers():
+        try:
+            hello = self.channel.ask({"do": "hello"})
+        except WorkerFailed:
             self.channel.close()
             self.channel = self._start()
-        self._rests = False
-        hello = self.trusted({"do": "hello"})
+            hello = self.trusted({"do": "hello"})
         self.info = DeviceInfo.from_json(hello["info"])
         self.versions: Mapping[str, str] = hello["versions"]
         self.free_bytes: int = hello["free_bytes"]
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(WorkerFailed):
-            return self.channel.alive and bool(self.channel.ask({"do": "hello"}))
-        return False
 
     def _start(self) -> Worker:
         return Worker("device", self._found.opening, dict(self._found.environment))
@@ -146,7 +141,7 @@ class DeviceWorker:
 
     def rest(self) -> None:
         """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
-        self._prepared, self._rests = None, True
+        self._prepared = None
         if not self.channel.busy:
             with contextlib.suppress(WorkerFailed, DeviceTrouble):
                 self.channel.ask({"do": "rest"}, REST_LIMIT_S)
@@ -327,23 +322,20 @@ class DeviceWorker:
         measurements = self._interleaved(compiled_configs, budget_s, threads)
         if not isinstance(measurements, str):
             return measurements
-        lost: dict[int, str] = {}
-        for number, config in enumerate(compiled_configs):
-            alone = self._interleaved([config], budget_s / len(compiled_configs), ())
-            if isinstance(alone, str):
-                lost[number] = alone
-        sound = [config for number, config in enumerate(compiled_configs) if number not in lost]
+        share_s = budget_s / len(compiled_configs)
+        alone = [self._interleaved([config], share_s, ()) for config in compiled_configs]
+        played = list(zip(compiled_configs, alone, strict=True))
+        sound = [config for config, result in played if not isinstance(result, str)]
         measurements = self._interleaved(sound, budget_s, threads)
         if isinstance(measurements, str):
-            raise DeviceTrouble(
-                f"{self._found.info.name} cannot play the finals: {measurements}; run `tuner doctor`"
-            )
+            name = self._found.info.name
+            raise DeviceTrouble(f"{name} cannot play the finals: {measurements}; run `tuner doctor`")
         timed = iter(measurements)
         finalists = [
-            Measurement(Outcome.CRASHED, lost[number], compiled=config.compiled)
-            if number in lost
+            Measurement(Outcome.CRASHED, result, compiled=config.compiled)
+            if isinstance(result, str)
             else next(timed)
-            for number, config in enumerate(compiled_configs)
+            for config, result in played
         ]
         return [*finalists, *timed]
 
@@ -450,16 +442,9 @@ class Crew:
         return self._pool
 
     def rest(self) -> None:
-        """Ends the work on a problem: its arrays are dropped, and what was to be compiled is not.
-
-        On a GPU, compilations under way go on by themselves. On a CPU they would disturb what is timed next, so
-        their workers end.
-        """
+        """Ends the work on a problem: its arrays are dropped, and what was to be compiled is not."""
         if self._pool is not None:
-            if any(kind_of(worker.info.kind).is_host for worker in self.devices):
-                self._pool.cancel()
-            else:
-                self._pool.abandon()
+            self._pool.cancel()
         for worker in self.devices:
             worker.rest()
 

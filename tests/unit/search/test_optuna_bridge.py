@@ -39,11 +39,3 @@ def test_a_study_is_shown_with_all_that_it_has_by_now() -> None:
     assert shown.add("one", ("time",), trials(5)) == number
     shown.add("one", ("time",), trials(7))
     assert is_that(optuna.load_study(study_name="one", storage=shown.storage), 7)
-
-
-def test_several_objectives_are_shown_by_name() -> None:
-    shown = Shown()
-    both = Observation("k", SPACE[0], Outcome.MEASURED, 1.0, (50.0,))
-    shown.add("both", ("time", "energy"), [both])
-    stored = optuna.load_study(study_name="both", storage=shown.storage)
-    assert (stored.metric_names, stored.trials[0].values) == (["time", "energy"], [1.0, 50.0])

@@ -71,15 +71,3 @@ def test_a_survey_tells_its_configs(told: Any, here: Path) -> None:
     assert found["configs"] == 16
     assert (found["own_problems"], found["drawn"], found["timings_before"]) == (0, True, 0)
     assert list(here.iterdir()) == []
-
-
-def test_people_get_tables(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    device = write_device(here / "device.json")
-    (here / "plan.toml").write_text(PLAN.format(file=TOY))
-    for arguments, part in (
-        (("tune", str(TOY), "9", "--device", device), "a block takes 8192 numbers at the most"),
-        (("nightly", "plan.toml", "--device", device, "--until", "00:00"), "2 to tune; time asked for: 1:40"),
-        (("survey", "transpose", "--device", "cpu"), "A survey of transpose"),
-    ):
-        assert run([*arguments, "--dry-run"]) == 0
-        assert part in capsys.readouterr().out

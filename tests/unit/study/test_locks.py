@@ -41,15 +41,6 @@ def test_the_second_process_is_told_who_holds_it_until_a_kill(url: str) -> None:
         pass
 
 
-def test_other_devices_and_databases_are_free(url: str) -> None:
-    with (
-        database_lock(url, GPU, "a"),
-        database_lock(url, DeviceInfo("NVIDIA H200", "cuda", uuid="GPU-2"), "b"),
-        database_lock(url.replace("studies", "other"), GPU, "c"),
-    ):
-        pass
-
-
 def test_the_lock_lies_beside_the_database(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "studies.db")
     path = lock_file(f"sqlite:///{tmp_path}/studies.db", GPU)

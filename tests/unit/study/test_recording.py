@@ -52,7 +52,7 @@ def written(folder: Path, data: Any, name: str = "space.json") -> Path:
 @pytest.mark.parametrize("name", ["space.json", "space.json.gz"])
 def test_a_kernel_tuner_cache_is_read(tmp_path: Path, name: str) -> None:
     recording = read_recording(written(tmp_path, CACHE, name))
-    assert (recording.name, recording.device, list(recording.kernels)) == ("space", "NVIDIA H200", ["stencil"])
+    assert (recording.name, recording.device, list(recording.spaces)) == ("space", "NVIDIA H200", ["stencil"])
     space = recording.spaces["stencil"]
     assert [str(config) for config in space] == [key_to_text(key) for key in CACHE["cache"]]
     assert {each.name: (each.values, each.scale) for each in space.parameters} == {
@@ -61,7 +61,7 @@ def test_a_kernel_tuner_cache_is_read(tmp_path: Path, name: str) -> None:
     first = recording.measurement("stencil", Config({"block": 16, "mode": "a"}))
     assert first.samples_s == pytest.approx((0.002, 0.003))
     assert first.stages_s == pytest.approx({"compile": 0.1, "verify": 0.001, "time": 0.006})
-    outcomes = [each.outcome for each in recording.kernels["stencil"].measurements]
+    outcomes = [each.outcome for each in recording.measurements["stencil"]]
     assert outcomes == [
         Outcome.MEASURED, Outcome.COMPILE_FAILED, Outcome.LAUNCH_FAILED, Outcome.MEASURED,
         Outcome.LAUNCH_FAILED,

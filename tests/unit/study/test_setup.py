@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from fixtures.fake_device import BEST, BOARD, TOY
 
-from tuner.declare.catalogue import builtin, from_file
+from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
-from tuner.declare.space import Config
 from tuner.errors import DeclarationError, InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.store.published import champions as published
 from tuner.study.session import check_fits, study_name
 from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
 
@@ -88,14 +86,3 @@ def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults(tmp_
     assert starts[0] == ("blocks", near)
     assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
     assert {kernel for kernel, _ in starts} == {"blocks"}
-
-
-def test_published_champions_of_such_a_device_are_near_ones_too(tmp_path: Path) -> None:
-    (h200, *_) = [each.record for each in published("gemm") if each.record.device.name == "NVIDIA H200"]
-    kernels = builtin().of("gemm", "cuda", dtype=h200.problem.dtype)
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
-        assert near_champions(store, kernels, h200.problem, h200.device)[0] == (
-            h200.kernel, Config(h200.config),
-        )  # fmt: skip
-        other = replace(h200.device, name="another")
-        assert near_champions(store, kernels, h200.problem, other) == []

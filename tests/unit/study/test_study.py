@@ -154,8 +154,8 @@ def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: P
 def test_another_driver_or_board_is_measured_again(tmp_path: Path) -> None:
     for number, change in enumerate(({}, {"driver": "2.0"}, {"name": "Other board", "uuid": "FAKE-2"}), 1):
         device = write_device(tmp_path / "device.json", info=change)
-        assert study(tmp_path, device, trials=3).progress.trials == 3
-        assert len(stored(tmp_path)) == 3 * number
+        assert study(tmp_path, device, trials=1, finals_s=0.0).progress.trials == 1
+        assert len(stored(tmp_path)) == number
 
 
 def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 3.0)
-    monkeypatch.setattr(compile_pool, "LIMIT_FLOOR_S", 6.0)
+    monkeypatch.setattr(compile_pool, "LIMIT_S", 6.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
@@ -226,13 +226,11 @@ def test_a_device_that_stays_unwell_ends_the_study_and_finished_trials_stay(tmp_
 
 def test_an_empty_space_says_what_each_constraint_rejects(tmp_path: Path) -> None:
     device = write_device(tmp_path / "device.json", info={"max_threads_per_block": 16})
-    with pytest.raises(
-        NothingFound, match=r"no config is legal for toy 1000 float32 plain on Fake board"
-    ) as caught:
+    told = (
+        r"(?s)no config is legal for toy .*: 60 configs.*60 break: a block has no more threads than the device"
+    )
+    with pytest.raises(NothingFound, match=told):
         study(tmp_path, device)
-    told = str(caught.value)
-    assert "blocks: 60 configs" in told
-    assert "60 break: a block has no more threads than the device allows" in told
     assert stored(tmp_path, role=None) == []
 
 

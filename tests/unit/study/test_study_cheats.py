@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from fixtures.fake_device import BEST, BEST_S, database, rule, stored, study, wr
 from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.results.measurement import Outcome
-from tuner.results.record import Record, Role
+from tuner.results.record import VERIFICATION, Role
 from tuner.store import Store
+from tuner.study import session
 from tuner.study.requests import StudyRequest
 from tuner.study.study import run_study
 
@@ -119,42 +119,17 @@ def test_where_the_time_for_the_finals_is_up_the_next_run_goes_on(tmp_path: Path
     assert again.progress.outcomes["WRONG_RESULT"] == 1
 
 
-# --- what earlier versions judged -----------------------------------------------------------------------------
-
-
-def as_before(folder: Path) -> None:
-    """Puts what is stored into a new database as a version wrote it that did not look after inputs."""
-    with Store.open(database(folder), read_only=True) as store:
-        records = store.records()
-        champions = store.champions(operation="toy")
-    (folder / "studies.db").rename(folder / "newer.db")
-    with Store.open(database(folder)) as store:
-        store.add([unmarked(each) for each in records if each.role is Role.TRIAL])
-        for each in champions:
-            store.crown(replace(each, record=unmarked(each.record), baseline=None))
-
-
-def unmarked(record: Record) -> Record:
-    versions = {name: version for name, version in record.versions.items() if name != "verification"}
-    return replace(record, versions=versions)
-
-
-def test_what_older_rules_judged_is_judged_again(tmp_path: Path) -> None:
-    # BEST was found wrong, as it had another's inputs, and a config that computes nothing is the champion.
+def test_what_older_rules_judged_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By these BEST was wrong, as it had another's inputs, and a config that computes nothing is the champion.
     rules = [rule(BEST, fault="wrong_result"), rule(BOGUS, latency_s=BOGUS_S)]
-    bogus = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    with monkeypatch.context() as older:
+        older.setattr(session, "VERIFICATION", VERIFICATION - 1)
+        bogus = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
     assert bogus.champion is not None
     assert dict(bogus.champion.record.config) == BOGUS
-    as_before(tmp_path)
     device = bogus_device(tmp_path / "device.json", fault="writes_input")
     result = study(tmp_path, device)
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.verdict == "first"
     assert result.progress.outcomes["WRONG_RESULT"] == 1
-    # Nothing of that is done twice.
-    count = len(stored(tmp_path))
-    again = study(tmp_path, device)
-    assert len(stored(tmp_path)) == count
-    assert again.champion is not None
-    assert dict(again.champion.record.config) == BEST

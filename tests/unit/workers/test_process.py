@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,15 +81,6 @@ def test_a_worker_that_takes_too_long_is_killed_in_time(
         worker.ask({"do": "hello"}, limit_s=0.2)
     assert caught.value.outcome is Outcome.TIMED_OUT
     assert not child.is_running()
-
-
-def test_time_in_which_a_worker_is_stopped_is_given_back(start: Start, spec: str) -> None:
-    worker = start("compile", spec)
-    worker.ask({"do": "hello"})
-    os.kill(worker.pid, signal.SIGSTOP)
-    threading.Timer(1.5, os.kill, (worker.pid, signal.SIGCONT)).start()
-    assert worker.ask({"do": "hello"}, limit_s=0.5)["ready"]
-    assert worker.stopped_s > 0
 
 
 def test_a_clock_that_contradicts_the_wait_is_told(start: Start, spec: str) -> None:

@@ -216,7 +216,7 @@ def test_several_outputs_are_all_checked() -> None:
 def test_a_single_sum_that_is_near_zero_by_chance_may_round_like_others() -> None:
     problem = GEMM.problem({"m": 1, "n": 1, "k": 1031})
     least = 1.0
-    for seed in range(300):
+    for seed in (85, 99, 1, 2, 3):  # the first two have such a sum
         workload = Workload(DEVICE, problem, seed)
         a, b = workload.arrays["a"][0], workload.arrays["b"][:, 0]
         total = numpy.cumsum(a * b, dtype=numpy.float32)[-1]  # one chain
