@@ -11,7 +11,6 @@ import numpy
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config
 from tuner.devices.detect import find, is_on_host, is_spec
 from tuner.errors import InputError
 from tuner.lookup import Answer
@@ -21,6 +20,7 @@ from tuner.python.decisions import Decision, decide, decision_for
 from tuner.python.misses import checked
 from tuner.python.requests import ARGUMENTS, CallRequest, problem_of, request_for
 from tuner.results.record import ProblemKey
+from tuner.results.units import config_text
 
 #: Operation -> the function that computes it.
 FUNCTIONS = {"gemm": "matmul", "gemv": "gemv", "transpose": "transpose"}
@@ -79,26 +79,13 @@ class Explanation:
 
     def __str__(self) -> str:
         """A line for each thing that is known, under its name."""
-        kernel, runs = f"kernel {self.kernel} with {Config(self.config)}", self.use == "kernel"
-        speedup = f", {self.speedup:.3f} x {self.use}" if self.speedup else ""
-        loss = f"{self.expected_loss:.1%} expected, " if self.expected_loss < UNMEASURED else ""
-        record = f"{self.record_id or 'published'}, {self.measured_at}, of {self.record}"
-        lines = {
-            "call": f"{self.function}: {'; '.join(self.operands)}",
-            "problem": self.problem,
-            "device": self.device,
-            "runs": kernel if runs else self.use,
-            "why": self.why,
-            "fallback": self.fallback and f"{self.fallback}, for inputs that it does not take",
-            "not": "" if runs or not self.kernel else kernel + speedup,
-            "match": self.match,
-            "loss": self.match and loss + self.loss_said,
-            "record": self.record and record,
-            "stale": self.stale,
-            "memory": ", ".join(f"{name}: {text}" for name, text in self.memory.items()) if runs else "",
-            "copies": ("; ".join(self.copies) or "none") if runs and self.memory else "",
-        }
-        return "\n".join(f"{name:9}{text}" for name, text in lines.items() if text)
+        values: dict[str, object] = {
+            **self.to_json(), "operands": "; ".join(self.operands), "config": config_text(self.config),
+            "speedup": self.speedup and f"{self.speedup:.3f} x", "copies": "; ".join(self.copies),
+            "expected_loss": "" if self.expected_loss == UNMEASURED else f"{self.expected_loss:.1%}",
+            "memory": ", ".join(f"{name}: {text}" for name, text in self.memory.items()),
+        }  # fmt: skip
+        return "\n".join(f"{name.replace('_', ' '):14}{value}" for name, value in values.items() if value)
 
 
 def explain(

@@ -168,15 +168,15 @@ class ConfigRunner:
         return next(iter(results.values())) if len(results) == 1 else tuple(results.values())
 
     def _by_name(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        inputs, every = ([one.name for one in of] for of in (self.problem.inputs, self.problem.tensors))
         written = [tensor.name for tensor in self.problem.outputs]
-        inputs = [tensor.name for tensor in self.problem.inputs]
-        every = [tensor.name for tensor in self.problem.tensors]
         names = every if len(arrays) > len(inputs) else inputs
-        unknown = [name for name in named if name not in written]
-        if len(arrays) != len(names) or unknown:
-            got = f"the name {unknown[0]!r}" if unknown else f"{len(arrays)} arrays"
-            may = ", ".join((*written, *self.numbers))
-            raise InputError(f"{self.problem} takes {', '.join(inputs)}, and maybe {may} by name; got {got}")
+        if len(arrays) != len(names) or not named.keys() <= set(written):
+            may, got = ", ".join((*written, *self.numbers)), ", ".join(named) or "nothing"
+            raise InputError(
+                f"{self.problem} takes {', '.join(inputs)}, and maybe {may} by name; got {len(arrays)} arrays, "
+                f"and {got} by name"
+            )
         return dict(zip(names, arrays, strict=True)) | dict(named)
 
     def run_for(self, arrays: Sequence[Any], numbers: Mapping[str, float]) -> Runs:
@@ -275,20 +275,12 @@ def views_of(problem: Problem, arrays: Sequence[Any], kind: DeviceKind, dense: b
     for tensor, operand in operands.items():
         if wrong := _wrong(tensor, operand, dense):
             raise InputError(f"{tensor.name} {wrong}")
-    devices = sorted({operand.device for operand in operands.values()})
-    if len(devices) > 1:
-        places = ", ".join(f"{tensor.name} on {operand.device}" for tensor, operand in operands.items())
-        raise InputError(f"all arrays of a call lie on one device, got {places}; bring them together")
-    libraries = sorted({operand.family for operand in operands.values()})
-    if len(libraries) > 1:  # each of them has streams of its own
-        raise InputError(
-            f"all arrays of a call are of one library, got {' and '.join(libraries)}; convert some, e.g. "
-            "by cupy.from_dlpack"
-        )
-    if kind.is_host and devices != [kind.first]:
-        raise InputError(
-            f"the kernel is for the CPU, got arrays on {devices[0]}; pass arrays of the host's memory"
-        )
+    places = {tensor.name: f"{operand.family} on {operand.device}" for tensor, operand in operands.items()}
+    at = next(iter(operands.values())).device
+    if len(set(places.values())) > 1 or (kind.is_host and at != kind.first):
+        got = ", ".join(f"{name} of {place}" for name, place in places.items())
+        where = f"one device{', the CPU,' if kind.is_host else ''} and are of one library"
+        raise InputError(f"all arrays of a call lie on {where}, got {got}; bring them together")
     return views
 
 

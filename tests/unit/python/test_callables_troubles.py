@@ -1,4 +1,4 @@
-"""Callables in trouble and in company: wrong operands, threads, processes, broken databases."""
+"""Callables in trouble and in company: wrong operands, threads, processes, broken databases, rollbacks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from fixtures.operands import close, normal, stored
 import tuner
 from tuner.devices.cpu import numba
 from tuner.python import decisions, running
+from tuner.python.decisions import Rereading
+from tuner.store import Store
+from tuner.study import crowns
 
 pytestmark = pytest.mark.usefixtures("own_records")
 A, B, X = normal(3, 4), normal(5, 6), normal(7)
@@ -55,24 +59,18 @@ def test_many_threads_get_what_one_gets(ran: list[str]) -> None:
     for m, (x, y) in product((16, 17), ("nn", "tt")):
         crowned("gemm", {"m": m, "n": 12, "k": 20}, layout=x + y, config={"BLOCK": 16, "THREADS": 2})
         cases.append((stored(normal(m, 20), x), stored(normal(20, 12), y)))
-    wrong: list[object] = []
 
     def work(seed: int) -> None:
-        try:
-            for place in np.random.default_rng(seed).integers(0, len(cases), 100):
-                a, b = cases[place]
-                close(tuner.matmul(a, b), a @ b)
-                close(tuner.matmul(a, b, out=np.empty_like(a @ b)), a @ b)
-        except BaseException as error:
-            wrong.append(error)
+        for place in np.random.default_rng(seed).integers(0, len(cases), 100):
+            a, b = cases[place]
+            close(tuner.matmul(a, b), a @ b)
+            close(tuner.matmul(a, b, out=np.empty_like(a @ b)), a @ b)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    tuner.clear_caches()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(8) as threads:
+        running = list(map(threads.submit, [work] * 8, range(8)))
+        tuner.clear_caches()
+        for thread in running:
+            thread.result()
     assert set(ran) == {"blocked"}
 
 
@@ -140,3 +138,25 @@ def test_the_package_loads_callables_at_first_use_only() -> None:
     assert {"matmul", "gemv", "transpose", "explain", "clear_caches"} <= set(dir(tuner))
     with pytest.raises(AttributeError, match="no attribute 'mathmul'"):
         tuner.mathmul  # noqa: B018
+
+
+DIMS = {"m": 64, "n": 64, "k": 64}
+
+
+def test_what_was_prepared_is_forgotten_after_a_rollback_of_a_database_that_was_asked(
+    monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    forgotten = threading.Event()
+    looking = Rereading(every_s=0.05)
+    looking.forget = forgotten.set
+    monkeypatch.setenv("TUNER_DB", "sqlite:///studies.db")
+    crowned("gemm", DIMS, config={"TRANSPOSE_B": False}, time_s=2e-3)
+    looking.begin()
+    champion = crowned("gemm", DIMS, config={"TRANSPOSE_B": True}, time_s=1e-3)
+    looking.look()
+    assert not forgotten.is_set()
+    with Store.open("sqlite:///studies.db") as store:
+        crowns.rollback(store, crowns.reign(store, champion.record.problem), "slower", "me")
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert forgotten.wait(20)

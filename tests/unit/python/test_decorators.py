@@ -58,7 +58,7 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert ran.pop()["block_size_x"] == best
     told = add.explain(*add_arguments(500))
     assert (told.use, told.match, told.config) == ("kernel", "exact", {"block_size_x": best})
-    assert f"runs     kernel vector_add with block_size_x={best}" in str(told)
+    assert f"config        block_size_x={best}" in str(told)
     # In a process of its own, as it were, and at another shape.
     measured: list[object] = []
     plain = decorators.run_shown
@@ -104,15 +104,12 @@ def turn(a: Any, out: Any, rows: int, cols: int, BLOCK: int = 4) -> None:
 def test_sizes_that_are_equal_are_one_and_no_call_raises(here: Path) -> None:
     turned = tuner.kernel(BLOCK=[4, 8], on_miss="library")(turn)
     for shape in ((5, 5), (5, 7), (6, 6)):
-        a = numpy.arange(shape[0] * shape[1], dtype="float32").reshape(shape)
-        out = numpy.zeros(shape[::-1], "float32")
+        a, out = numpy.random.random(shape).astype("float32"), numpy.zeros(shape[::-1], "float32")
         turned(a, out, *shape)
         assert (out == a.T).all()
     assert turned.explain(out, out, 6, 6).problem == "turn 6 float32"
     told = tuner.kernel(BLOCK=[4], shapes={"a": "rows cols", "out": "cols rows"}, on_miss="library")(turn)
     assert told.explain(out, out, 6, 6).problem == "turn 6 x 6 float32"
-    with pytest.raises(InputError, match=r"shapes= names arrays .*, got 'b'"):
-        tuner.kernel(BLOCK=[4], shapes={"b": "rows cols"})(turn)
 
 
 @pytest.mark.parametrize("alpha", [(2.0, 2.0), (2.0, 3.0)])

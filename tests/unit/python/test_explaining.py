@@ -12,7 +12,6 @@ from fixtures.operands import stored
 
 import tuner
 from tuner.errors import InputError, TunerError, UnknownName
-from tuner.python import Explanation
 
 pytestmark = pytest.mark.usefixtures("own_records")
 SHAPE = {"m": 40, "n": 30, "k": 20}
@@ -22,17 +21,24 @@ def arrays(m: int = 40, n: int = 30, k: int = 20) -> tuple[Any, Any]:
     return np.ones((m, k), np.float32), np.ones((k, n), np.float32)
 
 
-def test_a_champion_is_told_with_its_record() -> None:
+def test_a_champion_is_told_with_its_record_and_nothing_is_run_or_compiled(ran: list[str]) -> None:
     champion = crowned("gemm", SHAPE, speedup=1.5)
-    told = tuner.explain(*arrays())
+    out = np.zeros((40, 30), np.float32)
+    told = tuner.explain(*arrays(), out=out)
     assert (told.use, told.kernel, told.match, told.expected_loss) == ("kernel", "blocked", "exact", 0.0)
     assert told.config == champion.record.config
     assert told.record_id == champion.record.id
     assert told.speedup == pytest.approx(1.5)
-    text = str(told)
-    for words in ("gemm 40 x 30 x 20 float32 nn", "runs     kernel blocked with BLOCK=", "1.500 x NumPy",
-                  champion.record.id, "copies   none"):  # fmt: skip
-        assert words in text
+    for words in (
+        "gemm 40 x 30 x 20 float32 nn",
+        "kernel        blocked",
+        "BLOCK=",
+        "1.500 x",
+        champion.record.id,
+    ):
+        assert words in str(told)
+    assert json.loads(json.dumps(told.to_json()))["function"] == "matmul"
+    assert (ran, out.any()) == ([], False)
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn"])
@@ -43,18 +49,12 @@ def test_every_way_of_asking_gives_the_same(layout: str) -> None:
     told = tuner.explain(a, b)
     assert told.problem == f"gemm 40 x 30 x 20 float32 {layout}"
     assert told.memory["a"] == ("a as it lies" if layout == "nn" else "the transpose of a as it lies")
-    ways = [
-        tuner.explain(tuner.matmul, a, b),
-        tuner.explain("matmul", a, b),
-        tuner.explain("gemm", **SHAPE, layout=layout, device="cpu"),
-        tuner.explain("matmul", **SHAPE, layout=layout, dtype="float32", device="cpu"),
-    ]
+    assert told == tuner.explain(tuner.matmul, a, b) == tuner.explain("matmul", a, b)
+    assert told == tuner.explain("gemm", **SHAPE, layout=layout, device="cpu")
     if layout == "nn":
-        ways.append(tuner.explain(shapes=[a.shape, b.shape], device="cpu"))
-    assert all(way == told for way in ways)
+        assert told == tuner.explain(shapes=[a.shape, b.shape], device="cpu")
     assert tuner.explain(a, np.ones(20, np.float32)).function == "gemv"
-    assert tuner.explain(a).function == "transpose"
-    assert tuner.explain([[1.0, 2.0]], [[1.0], [2.0]]).function == "matmul"
+    assert tuner.explain([[1.0, 2.0]]).function == "transpose"
 
 
 def test_the_library_is_told_with_the_reason() -> None:
@@ -66,7 +66,7 @@ def test_the_library_is_told_with_the_reason() -> None:
     told = tuner.explain(half, half)
     assert (told.use, told.problem) == ("NumPy", "")
     assert "no kernel computes gemm 4 x 4 x 4 float16 nn on cpu" in told.why
-    assert "runs     NumPy" in str(told)
+    assert "use           NumPy" in str(told)
 
 
 @pytest.mark.parametrize(("speedup", "use"), [(1.01, "NumPy"), (1.03, "kernel")])
@@ -101,16 +101,6 @@ def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_
     assert "was the best at gemm 40 x 30 x 20" in three.why
     far = tuner.explain(*arrays(m=400))
     assert (far.match, far.use, needed in far.why) == ("predicted", "NumPy", True)
-
-
-def test_it_is_plain_data_and_nothing_is_run_or_compiled(ran: list[str]) -> None:
-    crowned("gemm", SHAPE)
-    out = np.zeros((40, 30), np.float32)
-    told = tuner.explain(*arrays(), out=out)
-    assert isinstance(told, Explanation)
-    assert json.loads(json.dumps(told.to_json()))["function"] == "matmul"
-    assert not out.any()
-    assert ran == []
 
 
 @pytest.mark.parametrize(

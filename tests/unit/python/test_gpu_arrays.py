@@ -124,17 +124,15 @@ def test_vectors_transposes_and_arrays_that_begin_in_between(gpu: Log) -> None:
     champion_of("gemv", "t", m=7, n=5)
     champion_of("transpose", m=7, n=5)
     champion_of("gemm", "nn", m=4, n=4, k=4)
-    a, x = stored(normal(7, 5), "t"), on_gpu(normal(5))
+    a, x, dense = stored(normal(7, 5), "t"), on_gpu(normal(5)), on_gpu(normal(7, 5))
     close(tuner.gemv(CupyArray(a), CupyArray(x)), a @ x)
     close(tuner.matmul(CupyArray(x), CupyArray(a.T)), a @ x)
-    dense = on_gpu(normal(7, 5))
     close(tuner.transpose(CupyArray(dense)), dense.T)
     square, odd = CupyArray(on_gpu(normal(4, 4))), CupyArray(on_gpu(normal(4, 4), beyond=4))
     for left in (square, odd):
         close(tuner.matmul(left, square), left.host @ square.host)
     assert "address" in tuner.explain(odd, square).copies[0]
-    gemm, gemv = "gemm 4 x 4 x 4 float32 nn", "gemv 7 x 5 float32 t"
-    assert gpu.runs == [gemv, gemv, "transpose 7 x 5 float32", gemm, gemm]
+    assert [run.split()[0] for run in gpu.runs] == ["gemv", "gemv", "transpose", "gemm", "gemm"]
 
 
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])

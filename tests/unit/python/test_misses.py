@@ -7,13 +7,15 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fixtures.callable_records import crowned, declared
+from fixtures.fake_device import ROOT
 from fixtures.fake_gpu import CupyArray, Log, on_gpu
 from fixtures.operands import close, normal
 
@@ -24,6 +26,8 @@ from tuner.lookup.answers import Answer, Loss, Predicted
 from tuner.python import CallableWarning, arrays, decisions, misses
 from tuner.python.decisions import decide
 from tuner.python.misses import MeasuringProcess
+from tuner.results.record import ProblemKey
+from tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("own_records", "no_policy")
 DIMS = {"m": 12, "n": 7, "k": 5}
@@ -118,11 +122,9 @@ def test_a_policy_holds_for_its_block_and_thread_or_the_process_for_prepared_cal
 def test_the_environment_says_what_holds_and_mistakes_are_told() -> None:
     program = (
         "import numpy as n, tuner as t; a = n.ones((4, 4), 'f'); t.matmul(a, a);"
-        "dims = dict(m=8, n=8, k=8, device='NVIDIA H200'); print(t.explain(a, a, precision='ieee').use,"
-        "t.explain('gemm', **dims).problem, t.explain('gemm', **dims, precision='ieee').problem)"
+        "print(t.explain('gemm', m=8, n=8, k=8, device='NVIDIA H200').problem)"
     )
-    for name, said in (("library", "NumPy gemm 8 x 8 x 8 float32 nn emulated gemm 8 x 8 x 8 float32 nn\n"),
-                       ("best", "policy in TUNER_ON_MISS 'best'")):  # fmt: skip
+    for name, said in (("library", "gemm 8 x 8 x 8 float32 nn emulated\n"), ("best", "TUNER_ON_MISS 'best'")):
         done = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=False,
             env={**os.environ, "TUNER_ON_MISS": name, "TUNER_PRECISION": "emulated"},
@@ -192,3 +194,97 @@ def test_nothing_happens_while_a_graph_is_captured(
     capturing = False
     tuner.matmul(a, b)
     assert len(gpu.loaded) == len(before) + 1
+
+
+#: Answers a question as its n says, like the real one: a line for a line.
+PLAYED = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    n = asked["problem"]["shape"]["n"]
+    if n == 13:
+        os._exit(3)
+    print(json.dumps({"id": asked["id"], "outcome": "measured", "why": f"{n} {asked['db']}"}), flush=True)
+"""
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch, here: Path) -> Iterator[MeasuringProcess]:
+    (here / "played.py").write_text(PLAYED)
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "played.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here
+        )
+
+    monkeypatch.setattr(misses, "_started", started)
+    own = MeasuringProcess()
+    yield own
+    own.release()
+
+
+def ask(process: MeasuringProcess, n: int) -> Any:
+    key = ProblemKey("transpose", (("m", 1), ("n", n)), "float32", "")
+    return process.ask(key, "cpu", 1.0, lambda: None)
+
+
+def ended(pending: Any) -> tuple[str, str]:
+    return pending.result(timeout=60)
+
+
+def test_a_process_that_dies_or_cannot_be_started_fails_what_it_was_asked_and_is_replaced(
+    process: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> subprocess.Popen[str]:
+        raise OSError("no more processes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(misses, "_started", none)
+        why = "the process that measures cannot be started: no more processes"
+        assert ended(ask(process, 1)) == ("failed", why)
+    assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
+    assert ended(ask(process, 9))[0] == "measured"
+
+
+@pytest.mark.parametrize("how", ["environment", "file"])
+def test_the_database_is_that_which_answers_from_any_folder(
+    how: str, process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_DB", "sqlite:///mine.db" if how == "environment" else "")
+    if how == "file":
+        (here / "tuner.toml").write_text('db = "sqlite:///mine.db"\n')
+    asked = ask(process, 1)
+    assert ask(process, 1) is asked, "a question is asked once"
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert ended(asked)[1] == f"1 sqlite:///{here}/mine.db"
+
+
+PROGRAM = """
+import sys, numpy, tuner
+tuner.on_miss("measure", seconds=0.2, wait=sys.argv[1] == "wait")
+a = numpy.ones((64, 48), "float32")
+tuner.transpose(a)
+print(tuner.explain(a).match)
+"""
+
+
+def run(how: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, how], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_a_program_that_ends_does_not_wait_and_nothing_of_it_is_lost() -> None:
+    """Two processes ask at once: one measures, both find the result, and the first does not wait for it."""
+    left, waiting = run("go on"), run("wait")
+    out, error = left.communicate(timeout=60)
+    assert (left.returncode, error) == (0, "")
+    assert out.strip() != "exact"
+    out, error = waiting.communicate(timeout=120)
+    assert (waiting.returncode, out.strip(), error) == (0, "exact", "")
+    with Store.open(os.environ["TUNER_DB"], read_only=True) as store:
+        [champion] = store.champions(operation="transpose")
+        assert len({record.session for record in store.records()}) == 1
+    assert champion.record.problem.dims == {"m": 64, "n": 48}

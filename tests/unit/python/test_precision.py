@@ -1,8 +1,11 @@
-"""The precision of a product: as the call, its context or the environment says. No GPU: one is played."""
+"""The precision of a product, as the call, its context or the environment says; operands packed once."""
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,3 +72,107 @@ def test_a_call_that_asks_for_float64_emulated_is_refused_and_a_context_leaves_i
         assert tuner.matmul(a, b).dtype == np.float64
     with pytest.raises(UnknownName, match="unknown precision 'emulate'; did you mean emulated"):
         tuner.matmul(a, b, precision="emulate")
+
+
+SIZES = {"m": 256, "n": 128, "k": 256}
+RNG = np.random.default_rng(5)
+
+
+def on_board(*shape: int, dtype: str = "float32", device: int = 0) -> CupyArray:
+    return CupyArray(on_gpu(RNG.standard_normal(shape).astype(dtype)), device)
+
+
+CONFIG = {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}
+
+
+def champions(*rows: int, layout: str = "nn", versions: Any = None, **config: Any) -> None:
+    for m in rows or (256,):
+        crowned(
+            "gemm", {**SIZES, "m": m}, layout=layout, kernel="emulated", device=H200, precision="emulated",
+            config=CONFIG | config, versions=versions,
+        )  # fmt: skip
+
+
+def test_explain_names_the_plain_kernel_that_was_measured_behind() -> None:
+    told = "double_sums BM=64 BN=64 BK=32 WM=16 WN=32 STAGES=3 VECTOR=4 SWATH=8 SPLIT_K=1"
+    champions(versions={"fallback": told})
+    found = tuner.explain("gemm", **SIZES, layout="nn", device="NVIDIA H200", precision="emulated")
+    assert found.fallback == told
+
+
+def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
+    a, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
+    packed = tuner.pack(b)
+    assert packed.bytes == b.nbytes
+    np.testing.assert_array_equal(tuner.matmul(a, packed), a @ b)
+    out = np.empty((3, 5), np.float32)
+    assert tuner.matmul(a, packed, out=out) is out
+
+
+def test_its_memory_goes_with_it(gpu: Log) -> None:
+    champions()
+    packed = tuner.pack(on_board(256, 128))
+    tuner.matmul(on_board(256, 256), packed)
+    form = packed._form
+    assert form is not None
+    memory = weakref.ref(form.memory)
+    del packed, form
+    gc.collect()
+    assert memory() is None
+
+
+@pytest.mark.parametrize(
+    ("a", "given", "kind", "words"),
+    [
+        (on_board(9, 7), {}, ValueError, r"are equal, got \(9, 7\) and \(256, 128\)"),
+        (on_board(9, 256, dtype="float64"), {}, InputError, "is for float32, got float64"),
+        (on_board(9, 256), {"precision": "ieee"}, InputError, "is for precision 'emulated', got 'ieee'"),
+        (on_board(9, 256), {"activation": "relu"}, InputError, "an epilogue is for arrays, got a packed"),
+    ],
+)
+def test_what_does_not_fit_is_told(a: Any, given: Any, kind: type[Exception], words: str, gpu: Log) -> None:
+    champions()
+    packed = tuner.pack(on_board(256, 128))
+    with pytest.raises(kind, match=words):
+        tuner.matmul(a, packed, **given)
+
+
+@pytest.mark.parametrize(
+    ("b", "kind", "words"),
+    [
+        (on_board(8, 8, dtype="float64"), InputError, r"pack: b is a matrix of float32, got float64"),
+        (on_board(8), InputError, r"pack: b is a matrix of float32, got float32 of shape \(8,\)"),
+        ([[1.0]], TypeError, "pack: b is an array of NumPy, CuPy or PyTorch, got list"),
+    ],
+)
+def test_what_cannot_be_packed_is_told(b: Any, kind: type[Exception], words: str, gpu: Log) -> None:
+    with pytest.raises(kind, match=words):
+        tuner.pack(b)
+
+
+def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tuner.fallbacks() == 0
+    launching = pytest.importorskip("tuner.devices.cuda.launching", reason="counting needs CuPy")
+    monkeypatch.setattr(launching, "_COUNTERS", {0: np.array([3], np.uint32), 1: np.array([4], np.uint32)})
+    assert tuner.fallbacks() == 7
+
+
+@pytest.mark.parametrize("letter", ["n", "t"])
+def test_a_product_takes_what_was_packed_once_whatever_happens_to_the_array(letter: str, gpu: Log) -> None:
+    champions(256, 384, layout=f"n{letter}")
+    b = on_board(256, 128) if letter == "n" else on_board(128, 256).T
+    packed, before = tuner.pack(b), b.host.copy()
+    assert f"packed float32 of shape (256, 128) on cuda:0, {packed.bytes} bytes" in repr(packed)
+    assert packed.bytes > 2 * 4 * 256 * 128, "the packed form and a copy"
+    b.host[...] = 0
+    for rows in (256, 384, 256):
+        a = on_board(rows, 256)
+        np.testing.assert_allclose(tuner.matmul(a, packed).host, a.host @ before, rtol=1e-3, atol=1e-3)
+    assert (len(gpu.packed), gpu.took_packed) == (1, [True] * 3)
+
+
+def test_another_packed_form_leaves_the_copy_to_the_product(gpu: Log) -> None:
+    champions(256)
+    champions(4096, CHUNK=64)
+    tuner.matmul(on_board(4096, 256), tuner.pack(on_board(256, 128)))
+    assert gpu.took_packed == [False]
