@@ -98,20 +98,6 @@ def test_errors_grow_by_no_more_than_the_tolerance_says(activation: str, size: f
     assert slope * before / after <= ACTIVATIONS[activation] * 1.01
 
 
-@pytest.mark.parametrize(
-    ("text", "fused", "rest"),
-    [
-        ("alpha+beta+bias-col+relu", "alpha+beta+bias-col+relu", ""),
-        ("bias-col+gelu", "bias-col", "gelu"),
-        ("bias-row+relu", "", "bias-row+relu"),
-        ("bias-col+residual", "bias-col+residual", ""),
-        ("bias-col+relu+residual", "bias-col+relu", "residual"),
-    ],
-)
-def test_what_cublas_does_and_what_is_left(text: str, fused: str, rest: str) -> None:
-    assert tuple(each.text for each in Epilogue.read(text).in_cublas) == (fused, rest)
-
-
 @pytest.mark.parametrize("text", ["alpha+beta+bias-col+gelu+residual", "bias-row+silu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_numpys_way_is_within_the_tolerance(text: str, dtype: str) -> None:

@@ -24,7 +24,7 @@ def toy(n: int = 1000) -> Problem:
     return CATALOGUE.operation("toy").problem({"n": n})
 
 
-def test_a_cuda_kernel_is_rendered_with_macros_in_front_of_its_source() -> None:
+def test_a_kernel_is_rendered_with_its_config_in_front_of_its_source() -> None:
     rendered = render(BLOCKS, toy(), Config(BEST))
     assert rendered.text.splitlines()[:6] == [
         "#define REAL float", "#define BLOCK 256", "#define ITEMS 4", "#define ORDER_blocked 0",
@@ -32,6 +32,8 @@ def test_a_cuda_kernel_is_rendered_with_macros_in_front_of_its_source() -> None:
     ]  # fmt: skip
     assert rendered.text.endswith(BLOCKS.text)
     assert rendered.launch == Launch(grid=(1,), block=(256,))
+    in_numba = render(CHUNKS, toy(), Config({"CHUNK": 64, "FUSED": True}))
+    assert (in_numba.text[:25], in_numba.launch) == ("CHUNK = 64\nFUSED = True\n\n"[:25], None)
     larger = render(BLOCKS, toy(10**6), Config(BEST))
     assert (larger.text, larger.hash) == (rendered.text, rendered.hash)
     assert larger.launch == Launch(grid=(977,), block=(256,))
@@ -83,12 +85,6 @@ def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
 def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         replace(BLOCKS, **change)
-
-
-def test_a_cpu_kernel_is_rendered_with_assignments_and_has_no_launch() -> None:
-    rendered = render(CHUNKS, toy(), Config({"CHUNK": 64, "FUSED": True}))
-    assert rendered.text.startswith("CHUNK = 64\nFUSED = True\n")
-    assert rendered.launch is None
 
 
 def test_the_first_start_is_the_default_and_a_path_alone_a_source(tmp_path: Path) -> None:

@@ -80,12 +80,6 @@ def test_a_rule_keeps_what_the_device_can(rule: Constraint, asked: Any, expected
     assert kept(rule, **asked) == expected
 
 
-def test_a_sentence_says_the_rule() -> None:
-    assert "at least 2 warps" in KEPT[0][0].sentence
-    assert [rule.for_speed for rule, _, _ in KEPT[:7]] == [False] * 6 + [True]
-    assert KEPT[14][0].sentence == "stored lines of A are divisible by V, those of B by W"
-
-
 def test_accesses_are_aligned_and_at_most_16_bytes() -> None:
     for problem, length, most, widest in ((GEMM, 8, 4, 4), (GEMM, 6, 4, 2), (GEMM, 7, 4, 1), (DOUBLE, 8, 4, 2)):
         assert of_gemm.widest_vector(problem, length, most) == widest

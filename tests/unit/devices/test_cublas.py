@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -153,14 +153,3 @@ def test_nothing_that_computes_it_is_told(products: Any, monkeypatch: pytest.Mon
 def test_a_proposal_is_laid_out_as_cublaslt_has_it(products: Any) -> None:
     proposal = products.Proposal
     assert (ctypes.sizeof(proposal), proposal.algorithm.offset, proposal.state.offset) == (96, 0, 72)
-
-
-@pytest.mark.parametrize(("installed", "has_gpu"), [(False, True), (True, True), (True, False)])
-def test_pytorch_is_one_more_where_it_is_installed(
-    cublas: Any, monkeypatch: pytest.MonkeyPatch, installed: bool, has_gpu: bool
-) -> None:
-    torch: Any = ModuleType("torch") if installed else None
-    if installed:
-        torch.cuda = SimpleNamespace(is_available=lambda: has_gpu)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert (cublas.torch_product(problem()) is not None) == (installed and has_gpu)

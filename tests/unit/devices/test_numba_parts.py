@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.devices.cpu.numba import SourceParts, load_module, ready, small_problem
+from tuner.devices.cpu.numba import SourceParts, load_module, small_problem
 
 PACKED = {
     "WIDTH": 8, "MR": 6, "NR": 16, "MC": 48, "KC": 64, "NC": 256, "UNROLL": 1, "PREFETCH": 0, "THREADS": 2,
@@ -82,33 +81,6 @@ def test_a_part_has_what_it_refers_to_and_all_that_may_have_an_effect() -> None:
     assert part.splitlines() == [
         line for line in SOURCE.splitlines() if line and line not in ("def unused():", "    return UNUSED")
     ]
-
-
-HIDDEN = """
-from numba import njit
-OFFSET = 2
-def look_up():
-    return globals()["OFFSET"]
-def made(offset):
-    @njit(cache=True)
-    def inner(x, y, n):
-        for i in range(n):
-            y[i] = x[i] * x[i] + offset - 1
-    return inner
-toy = made(look_up())
-"""
-
-
-def test_a_source_that_hides_what_it_refers_to_is_compiled_as_a_whole() -> None:
-    from fixtures.fake_device import TOY
-
-    from tuner.declare.catalogue import from_file
-
-    problem = from_file(TOY).operation("toy").problem({"n": 8})
-    run = ready(Rendered(HIDDEN, "toy", "cpu"), problem)
-    x, y = numpy.arange(8, dtype=numpy.float32), numpy.zeros(8, numpy.float32)
-    run(x, y, 8)
-    assert (y == x * x + 1).all()
 
 
 @given(st.lists(st.integers(1, 1 << 20), min_size=3, max_size=3), st.integers(0, 6))

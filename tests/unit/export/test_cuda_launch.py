@@ -1,13 +1,12 @@
 """Exports of kernels whose run is more than a launch: padded arrays, a vector in pieces, own memory."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.exported import CATALOGUE, GXX, champion, imported, nvcc_warnings, run_on_host
+from fixtures.exported import CATALOGUE, GXX, champion, imported, run_on_host
 
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
@@ -60,15 +59,6 @@ def test_the_exported_main_finds_a_piece_left_out(tmp_path: Path) -> None:
     (path,) = export(*in_pieces(), "source", tmp_path)
     code, told = run_on_host(path, change=("first < size &&", "first + 256 < size &&"))
     assert (code, told.splitlines()[-1]) == (1, "FAILED"), told
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize(
-    "case", [padded(), in_pieces(), with_workspace()], ids=["padded", "pieces", "workspace"]
-)
-def test_nvcc_compiles_it_without_a_warning(case: tuple, tmp_path: Path) -> None:
-    (path,) = export(*case, "source", tmp_path)
-    assert nvcc_warnings(path) == []
 
 
 def test_the_binary_says_what_belongs_to_a_run(tmp_path: Path) -> None:

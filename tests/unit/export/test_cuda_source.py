@@ -23,35 +23,23 @@ def test_a_cuda_source_holds_the_config_and_the_kernel(tmp_path: Path) -> None:
     assert "int main(" in main
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("name", ["register_tiled", "own"])
-def test_nvcc_compiles_it_alone(name: str, tmp_path: Path) -> None:
-    given = own(tmp_path, "cuda") if name == "own" else gemm(name, "cuda", "tn")
-    (path,) = export(*given, "source", tmp_path)
-    assert nvcc_warnings(path) == []
-
-
 SHARES = {"SPLIT_K": 2, "STORE": "registers", "CLUSTER_M": 1, "WIDTH": 128}
-HALVES = {
-    "tensor maps": ("wgmma_tma", "bfloat16", "nt", {}),
-    "shares, own stores": ("wgmma_tma", "float16", "tn", SHARES),
-    "shares that an early launch adds up": (
-        "wgmma_tma",
-        "bfloat16",
-        "nn",
-        {**SHARES, "ADD": "after", "BLOCKS": 0},
-    ),
-    "ordinary cores": ("half_tiled", "bfloat16", "nn", {}),
+BY_NVCC = {
+    "register_tiled tn float32": {},
+    "wgmma_tma nt bfloat16": {},
+    "wgmma_tma tn float16": SHARES,
+    "wgmma_tma nn bfloat16": {**SHARES, "ADD": "after", "BLOCKS": 0},
+    "half_tiled nn bfloat16": {},
 }
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("name", HALVES)
-def test_nvcc_takes_products_of_16_bits_with_their_check(name: str, tmp_path: Path) -> None:
-    kernel_name, dtype, layout, changes = HALVES[name]
+@pytest.mark.parametrize("name", BY_NVCC)
+def test_nvcc_compiles_it_alone(name: str, tmp_path: Path) -> None:
+    kernel_name, layout, dtype = name.split()
     (kernel,) = CATALOGUE.of("gemm", "cuda", (kernel_name,), dtype=dtype)
     problem = CATALOGUE.operation("gemm").problem({"m": 304, "n": 512, "k": 128}, dtype, layout)
-    case = champion(kernel, problem, {**kernel.default_config(), **changes}), kernel, problem
+    case = champion(kernel, problem, {**kernel.default_config(), **BY_NVCC[name]}), kernel, problem
     assert nvcc_warnings(export(*case, "source", tmp_path)[0]) == []
 
 

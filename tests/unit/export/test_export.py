@@ -25,18 +25,6 @@ def test_each_format_says_where_it_comes_from(format: str, tmp_path: Path) -> No
     )
 
 
-def test_kernels_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    paths = [
-        path
-        for target in ("cuda", "cpu")
-        for format in ("python", "json")
-        for path in export(*gemm("naive", target), format, tmp_path)
-    ]
-    paths += export(*gemm("naive", "cuda"), "binary", tmp_path)
-    assert len(set(paths)) == len(list(tmp_path.iterdir())) == 6
-    assert all(path.stem.isidentifier() for path in paths if path.suffix == ".py")
-
-
 def test_a_change_of_the_source_and_a_faster_library_are_told(tmp_path: Path) -> None:
     crowned, kernel, problem = gemm("naive", "cuda")
     text = export(crowned, kernel, problem, "source", tmp_path)[0].read_text()

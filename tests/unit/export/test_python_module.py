@@ -1,6 +1,5 @@
 """Exported Python modules: they work without this package, and refuse as NumPy does."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -33,17 +32,6 @@ print("right")
         [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.stdout == "right\n", done.stderr
-
-
-@pytest.mark.parametrize(("name", "target"), [("naive", "cpu"), ("blocked", "cpu"), ("register_tiled", "cuda")])
-def test_a_module_imports_only_what_it_may(name: str, target: str, tmp_path: Path) -> None:
-    (path,) = export(*gemm(name, target), "python", tmp_path)
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {each.name for each in node.names} if isinstance(node, ast.Import) else {node.module}
-    tops = {each.split(".")[0] for each in found} - sys.stdlib_module_names
-    assert tops <= ({"numpy", "cupy"} if target == "cuda" else {"numpy", "numba"})
 
 
 def test_the_source_of_a_cpu_kernel_is_the_module(tmp_path: Path) -> None:
@@ -83,7 +71,9 @@ def test_a_cuda_module_launches_the_kernel_as_it_was_tuned(layout: str, tmp_path
     module = imported(export(crowned, kernel, problem, "python", tmp_path)[0])
     left, right = operands(256, 512, 128)
     a, b = cupy.array(left), cupy.array(right)
+    a.address = 4
     module.matmul(a, b)
+    assert cupy.launches[0][3][0] is not a, "no array is read at an odd address"
     c = module.matmul(cupy.array(np.asfortranarray(left)), b)
     asked = problem.operation.problem({"m": 256, "n": 512, "k": 128}, layout=layout)
     rule = kernel.launch(asked, kernel.default_config())
@@ -100,16 +90,6 @@ def test_a_cuda_module_launches_the_kernel_as_it_was_tuned(layout: str, tmp_path
         assert {type(scalar) for scalar in scalars} == {np.int32}
     assert c is cupy.launches[-1][3][2]
     assert (c.shape, c.dtype) == ((256, 512), np.float32)
-
-
-def test_a_cuda_module_reads_no_array_at_an_odd_address(tmp_path: Path, cupy: Any) -> None:
-    module = imported(export(*gemm("naive", "cuda"), "python", tmp_path)[0])
-    a, b = (cupy.array(each) for each in operands(4, 4, 4))
-    a.address = 4
-    module.matmul(a, b)
-    passed = cupy.launches[0][3]
-    assert passed[0] is not a
-    assert passed[1] is b
 
 
 def test_a_cuda_module_refuses_what_its_config_is_not_made_for(tmp_path: Path, cupy: Any) -> None:

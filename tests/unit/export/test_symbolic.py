@@ -30,19 +30,13 @@ SIZES = st.integers(1, 300)
 RULES: dict[str, Callable[[Any], Any]] = {
     "ceiling": lambda p: -(-p.m // 32) * ceil_div(p.n, 8),
     "floor and rest": lambda p: (p.m + 3) // 4 + p.n % 7 - p.m * 2,
-    "floor of a negative": lambda p: (p.m - p.n) // 5,
     "smaller": lambda p: min(p.m, p.n) + max(p.m, 64),
     "branch": lambda p: p.m * 2 if p.m > 64 and p.n % 2 == 0 else p.n,
     "floats": lambda p: 2.0 * p.m * p.n,
-    "power": lambda p: 2 ** (p.m % 3) + (p.n << 1),
-    "true division": lambda p: int(p.m / 2) + p.n,
     "loop": lambda p: sum(range(p.m % 5)) * p.n,
     "index": lambda p: [5, 6, 7][p.m % 3] + p.n,
-    "key": lambda p: {1: 10}.get(p.m, p.n),
     "conditions": lambda p: ((p.m % 4 == 0) & (p.n >= 2)) | (p.m != p.n) | False,
     "condition as a number": lambda p: p.m + (p.n > 50) * 3,
-    "text": lambda p: len(f"{p.m}") + p.n,
-    "ceiling of a ceiling": lambda p: ceil_div(ceil_div(p.m, 3), p.n),
     "differences": lambda p: p.m - (p.n - (p.m - p.n)) - -p.n,
 }
 
@@ -82,14 +76,10 @@ def test_they_are_written_as_people_write() -> None:
     assert in_python(((m < 3) | (n != 4)) & (m > n)) == "(m < 3 or n != 4) and n < m"
     assert in_python(m - (n - 1) - 2) == "m - (n - 1) - 2"
     assert trace.assumptions == []
-
-
-def test_what_always_holds_is_not_assumed() -> None:
-    dims, trace = traced(problem(100, 200))
-    assert dims.m >= 1
-    assert ceil_div(dims.m, 4) * dims.n >= 1
-    assert dims.m > 64
-    assert dims.m > 64
+    assert m >= 1
+    assert ceil_div(m, 4) * n >= 1
+    assert m > 64
+    assert m > 64
     assert [in_python(assumption.condition) for assumption in trace.assumptions] == ["64 < m"]
 
 
