@@ -27,7 +27,6 @@ ADD = OwnKernel(
     Reference("def right(a):\n    return a + 1\n", "right", ("a",)),
     rules=("BLOCK <= 2 * n",),
     launch={"grid": ("ceil_div(n, BLOCK)",), "block": ("BLOCK",), "shared_bytes": ("4 * BLOCK",)},
-    flops="n",
     terms="2",
 )
 DEVICE = DeviceInfo("board", "cuda", max_threads_per_block=1024, shared_bytes_per_block=200)
@@ -40,7 +39,7 @@ def test_it_says_what_a_file_by_hand_would(tmp_path: Path) -> None:
     assert [(each.name, each.shape, each.output) for each in problem.tensors] == [
         ("out", (100,), True), ("a", (100,), False),
     ]  # fmt: skip
-    assert (problem.work.flops, problem.work.bytes, problem.operation.terms(problem)) == (100, 800, 2)
+    assert (problem.work.flops, problem.work.bytes, problem.operation.terms(problem)) == (0, 800, 2)
     right = problem.operation.reference(numpy, problem, {"a": numpy.ones(100, "float32")})["out"]
     assert (right.dtype, right[0]) == (numpy.float64, 2)
     [kernel] = found.of("add")
@@ -80,21 +79,16 @@ def test_an_answer_holds_for_its_inputs_and_sizes_alone(tmp_path: Path) -> None:
 
 def test_sizes_that_are_tied_stay_equal_and_names_may_be_those_of_python(tmp_path: Path) -> None:
     sizes = Sizes({"shape": 8}, {"out": ("shape", "shape"), "a": ("shape", "shape")}, {"n": "shape"})
-    arguments = (
-        *ADD.arguments[1:],
-        KernelArgument("shape", "int64", None, 8),
-        KernelArgument("n", "int64", None, 8),
-    )
+    numbers = {"shape": ("int64", 8), "n": ("int64", 8), "lowest": ("float64", float("-inf"))}
+    arguments = [KernelArgument(name, dtype, None, value) for name, (dtype, value) in numbers.items()]
     own = replace(
-        ADD, arguments=(*arguments, KernelArgument("lowest", "float64", None, float("-inf"))), sizes=sizes,
-        rules=("BLOCK <= n * shape",), parameters={"BLOCK": (32, 64), "items": (1, 2)},
-        launch={"grid": ("n",), "block": ("BLOCK * items",)}, flops="n * shape",
+        ADD, arguments=(*ADD.arguments[1:], *arguments), sizes=sizes, rules=("BLOCK <= n * shape",),
+        parameters={"BLOCK": (32, 64), "items": (1, 2)}, launch={"grid": ("n",), "block": ("BLOCK * items",)},
     )  # fmt: skip
     found = catalogue.from_file(own.write(tmp_path))
     problem = found.operation("add").problem({"shape": 7})
     assert [tensor.shape for tensor in problem.tensors] == [(7, 7), (7, 7)]
     assert [scalar.value for scalar in problem.scalars] == [7, 7, float("-inf")]
-    assert problem.work.flops == 49
     [kernel] = found.of("add")
     legal = Space.build(kernel.parameters, kernel.constraints, problem, DEVICE)
     assert [tuple(config.values()) for config in legal] == [(32, 1), (32, 2)]

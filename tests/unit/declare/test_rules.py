@@ -78,13 +78,3 @@ KEPT: tuple[tuple[Constraint, dict[str, Any], list[bool]], ...] = (
 @pytest.mark.parametrize(("rule", "asked", "expected"), KEPT, ids=lambda given: getattr(given, "sentence", ""))
 def test_a_rule_keeps_what_the_device_can(rule: Constraint, asked: Any, expected: list[bool]) -> None:
     assert kept(rule, **asked) == expected
-
-
-def test_accesses_are_aligned_and_at_most_16_bytes() -> None:
-    for problem, length, most, widest in ((GEMM, 8, 4, 4), (GEMM, 6, 4, 2), (GEMM, 7, 4, 1), (DOUBLE, 8, 4, 2)):
-        assert of_gemm.widest_vector(problem, length, most) == widest
-        assert of_gemm.widest_vector(problem, np.array([length]), np.array([most])).tolist() == [widest]
-        assert rules.smaller(length, most) == min(length, most)
-        assert rules.larger(np.array([length]), most).tolist() == [max(length, most)]
-    config = SimpleNamespace(ACCESS_BYTES=np.array([4, 8, 16]))
-    assert rules.access_elements(DOUBLE, config).tolist() == [1, 1, 2]

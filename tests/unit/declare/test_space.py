@@ -97,13 +97,6 @@ def test_a_sampled_space_takes_in_legal_configs_that_it_meets() -> None:
     assert {f"P{at}": 0 for at in range(5)} | {"P5": 1} not in space
 
 
-def test_more_combinations_than_64_bits_count_still_have_positions() -> None:
-    parameters = [choice(f"P{at:02}", *range(100)) for at in range(12)]
-    space = Space.build(parameters, (), None, None, limit=500, seed=3)
-    assert space.raw_size == 100**12
-    assert [space.index_of(space[at]) for at in range(0, len(space), 37)] == list(range(0, len(space), 37))
-
-
 def test_a_sample_is_the_same_in_every_version() -> None:
     """Predictions near by, and studies that go on, rest on it."""
     rules = (

@@ -60,19 +60,6 @@ def arrays(of: Any) -> dict[str, Any]:
     return {each.name: SimpleNamespace(data=SimpleNamespace(ptr=PLACES[each.name])) for each in of.tensors}
 
 
-def test_operations_declare_functions_that_array_libraries_do_not_call(cublas: Any) -> None:
-    catalogue = builtin()
-    for name, dtype, has in (
-        ("gemm", "float32", False), ("gemv", "float32", True), ("gemv", "float64", True),
-        ("transpose", "float32", True), ("transpose", "int32", False),
-    ):  # fmt: skip
-        operation = catalogue.operation(name)
-        of = operation.problem(dict.fromkeys(operation.dims, 2), dtype)
-        bound = operation.baselines["cuda"].bind(of)
-        assert (bound is not None) == has
-        assert operation.baselines["cpu"].bind(of) is None
-
-
 @pytest.mark.parametrize("layout", GEMM.layouts)
 def test_a_row_major_product_is_the_column_major_one_of_the_transposes(
     products: Any, monkeypatch: pytest.MonkeyPatch, layout: str

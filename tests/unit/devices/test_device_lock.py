@@ -60,23 +60,16 @@ def test_other_devices_are_free() -> None:
         assert lock_files(nameless)[0].name == "tile-tuner-cuda-NVIDIA-H200.lock"
 
 
-def caches(folder: Path, core: int, **sharers: str) -> None:
-    """Describes the caches of a core as Linux does: level -> who shares it."""
-    for number, (level, cores) in enumerate(sharers.items()):
-        index = folder / f"cpu{core}" / "cache" / f"index{number}"
-        index.mkdir(parents=True)
-        (index / "level").write_text(level.removeprefix("level"))
-        (index / "shared_cpu_list").write_text(f"{cores}\n")
-
-
 def test_cores_behind_other_caches_have_other_locks(tmp_path: Path) -> None:
     for core in range(8):
-        last = "0-3" if core < 4 else "4,5,6-7"
-        caches(tmp_path, core, level1=str(core), level3=last, level2=str(core))
-    assert cache_groups({1, 2}, tmp_path) == [0]
-    assert cache_groups({6}, tmp_path) == [4]
-    assert cache_groups({3, 4}, tmp_path) == [0, 4]
-    assert cache_groups({99}, tmp_path) == [0]
+        levels = {"1": str(core), "3": "0-3" if core < 4 else "4,5,6-7", "2": str(core)}
+        for number, (level, cores) in enumerate(levels.items()):
+            index = tmp_path / f"cpu{core}" / "cache" / f"index{number}"
+            index.mkdir(parents=True)
+            (index / "level").write_text(level)
+            (index / "shared_cpu_list").write_text(f"{cores}\n")
+    groups = [cache_groups(cores, tmp_path) for cores in ({1, 2}, {6}, {3, 4}, {99})]
+    assert groups == [[0], [4], [0, 4], [0]]
 
 
 def test_every_user_may_take_the_lock_whatever_the_umask() -> None:

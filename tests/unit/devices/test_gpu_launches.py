@@ -130,7 +130,9 @@ def arrays() -> list[Any]:
     return [SimpleNamespace(data=SimpleNamespace(ptr=address)) for address in (A, B, C)]
 
 
-def test_a_launch_takes_addresses_and_then_the_scalars_typed(board: Board) -> None:
+def test_a_launch_takes_addresses_and_then_the_scalars_typed(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded(PLAIN).run_at(11, A, B, C)
     ((_, grid, block, given, shared, stream),) = board.launched
     assert (grid, block, shared, stream) == ((7, 2, 1), (32, 1, 1), 1024, 11)
@@ -138,6 +140,11 @@ def test_a_launch_takes_addresses_and_then_the_scalars_typed(board: Board) -> No
     other = loaded(PLAIN).with_scalars([np.int32(8), np.int32(9), np.int32(7)])
     other.run_at(11, A, B, C)
     assert board.launched[1][3] == (A, B, C, 8, 9, 7)
+    refused: list[int] = []
+    monkeypatch.setattr(launching, "driver", SimpleNamespace(check_status=refused.append))
+    board.status = 701
+    loaded(PLAIN).run_at(1, A, B, C)
+    assert refused == [701], "CuPy raises the error of its own launches"
 
 
 @pytest.mark.parametrize(
@@ -222,20 +229,6 @@ def test_pieces_pass_through_the_constant_memory_of_a_module_for_each_stream(boa
     assert others[0][4] == 3
 
 
-def test_leave_is_asked_for_where_static_shared_memory_may_bring_a_launch_above_48_kb(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    driver = SimpleNamespace(
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-        funcSetAttribute=lambda function, attribute, size: sizes.append(size),
-    )
-    monkeypatch.setattr(launching, "driver", driver)
-    for size in (0, 40 << 10, 45 << 10, 100 << 10):
-        launching.function_of(board.module(), "gemm", size)
-    assert sizes == [45 << 10, 100 << 10]
-
-
 # --- Launches that may start while the one before them ends ---------------------------------------------------
 
 
@@ -252,18 +245,6 @@ def test_what_is_early_follows_a_step_of_the_same_run(
     rendered = replace(rendered, launch=launch.packing_alone(packing) if alone else launch)
     launching.PreparedRun(rendered, board.module(), problem, (), {"packed": 512})(2, 256)
     assert (len(board.launched), sum(board.early)) == (1 if alone else 3, early)
-
-
-def test_a_refusal_is_the_error_that_cupys_launches_raise(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(status: int) -> None:
-        raise RuntimeError(f"refused with {status}")
-
-    monkeypatch.setattr(launching, "driver", SimpleNamespace(check_status=refuse))
-    board.status = 701
-    with pytest.raises(RuntimeError, match="refused with 701"):
-        loaded(PLAIN).run_at(1, A, B, C)
 
 
 # --- The native call ------------------------------------------------------------------------------------------
@@ -356,9 +337,6 @@ def test_a_map_describes_the_tensor_from_its_contiguous_dim_on_and_is_encoded_wi
     assert launched[5][0][:8] == (1 << 21).to_bytes(8, "little")
     cube = template(TensorMap("x", "x", (2, 8, 8)), Tensor("x", (5, 6, 8), "float64"))
     assert (cube.pitches_bytes, cube.promotion) == ((64, 384), 2), "a miss brings one line of 128 bytes"
-
-
-def test_rows_that_begin_amid_16_bytes_are_refused() -> None:
     with pytest.raises(LaunchFailed, match="begin at multiples of 16 bytes"):
         template(MAP, Tensor("a", (200, 71), "bfloat16"))
 
