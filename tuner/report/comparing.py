@@ -161,23 +161,21 @@ def compare_sides(one: str, other: str, *, operation: str = "", db: str = "") ->
     """
     selection = Selection(operation)
     known = functools.cache(lambda: _read(database_url(db), selection))
-    names, best, libraries = [], [], []
+    names, sides = [], []
     for text in (one, other):
         kind, value = read_side(text, known)
-        own = _read(value, selection) if kind == "db" else known()
-        own = [record for record in own if is_of(record, kind, value)]
+        records = _read(value, selection) if kind == "db" else known()
         names.append(f"{kind} {value}")
-        best.append(_best(own))
-        libraries.append(_libraries(own))
-    common = [key for key in best[0] if key in best[1]]
+        sides.append(_speakers(record for record in records if is_of(record, kind, value)))
+    common = [key for key in sides[0] if key in sides[1]]
     if not common:
         raise NothingFound(
-            f"{names[0]} has {len(best[0])} problems and {names[1]} has {len(best[1])}, none in common; "
+            f"{names[0]} has {len(sides[0])} problems and {names[1]} has {len(sides[1])}, none in common; "
             "`tuner records stats` shows what there is"
         )
-    rows = [_row(key, best[0][key], best[1][key], [own.get(key) for own in libraries]) for key in common]
+    rows = [_row(key, *sides[0][key], *sides[1][key]) for key in common]
     rows.sort(key=lambda row: -abs(math.log(row["ratio"])))
-    only = [sorted(", ".join(key) for key in own if key not in common) for own in best]
+    only = [sorted(", ".join(key) for key in own if key not in common) for own in sides]
     return Compared(names[0], names[1], rows, *only)
 
 
@@ -191,37 +189,35 @@ def _read(url: str, selection: Selection) -> list[Record]:
         ]
 
 
-def _best(records: Iterable[Record]) -> dict[_Key, Record]:
-    """What speaks for a side: the fastest of the latest finals, or the best trial."""
+def _speakers(records: Iterable[Record]) -> dict[_Key, tuple[Record, float | None]]:
+    """For each problem the fastest of the latest finals, or the best trial; and the library's last time."""
     by_key: dict[_Key, list[Record]] = {}
-    for record in records:
-        if record.role in (Role.FINAL, Role.TRIAL):
-            by_key.setdefault((str(record.problem), record.regime), []).append(record)
-    best = {}
+    for record in sorted(records, key=lambda record: record.measured_at):
+        by_key.setdefault((str(record.problem), record.regime), []).append(record)
+    speakers = {}
     for key, own in by_key.items():
-        last = max(own, key=lambda record: (record.role is Role.FINAL, record.measured_at))
-        finals = [record for record in own if (record.role, record.session) == (Role.FINAL, last.session)]
-        best[key] = min(finals or own, key=lambda record: record.measurement.time_s or math.inf)
-    return best
+        libraries = [record.measurement.time_s for record in own if record.role is Role.BASELINE]
+        finals = [record for record in own if record.role is Role.FINAL]
+        rivals = [record for record in finals if record.session == finals[-1].session]
+        rivals = rivals or [record for record in own if record.role is Role.TRIAL]
+        if rivals:
+            best = min(rivals, key=lambda record: record.measurement.time_s or math.inf)
+            speakers[key] = best, libraries[-1] if libraries else None
+    return speakers
 
 
-def _libraries(records: Iterable[Record]) -> dict[_Key, Record]:
-    """The library's last time."""
-    own = sorted((r for r in records if r.role is Role.BASELINE), key=lambda record: record.measured_at)
-    return {(str(record.problem), record.regime): record for record in own}
-
-
-def _row(key: _Key, one: Record, other: Record, libraries: Sequence[Record | None]) -> dict[str, Any]:
+def _row(
+    key: _Key, one: Record, library_s: float | None, other: Record, other_library_s: float | None
+) -> dict[str, Any]:
     ours, theirs = other.measurement.samples_s, one.measurement.samples_s
     in_turn = bool(one.session) and one.session == other.session and len(ours) == len(theirs)
     comparison = (compare_in_turn if in_turn else compare_apart)(ours, theirs)
-    times = [library.measurement.time_s if library else None for library in libraries]
     configs = [f"{record.kernel} {config_text(record.config)}".strip() for record in (one, other)]
     return {
         "problem": key[0], "regime": key[1], "ratio": comparison.ratio, "low": comparison.low,
         "high": comparison.high, "verdict": comparison.verdict, "one_s": one.measurement.time_s,
         "other_s": other.measurement.time_s,
-        "library_ratio": times[0] / times[1] if times[0] and times[1] else None,
+        "library_ratio": library_s / other_library_s if library_s and other_library_s else None,
         "one": configs[0], "other": configs[1], "same_config": configs[0] == configs[1],
         "timed_in_turn": in_turn,
     }  # fmt: skip
