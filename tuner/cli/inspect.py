@@ -77,10 +77,7 @@ def config(as_json: bool) -> None:
         return
     for file in files:
         click.echo(f"{file['path']}: {'read' if file['found'] else 'not there'}")
-    if rows:
-        table("", keys, [(command or "all", *rest) for command, *rest in rows])
-    else:
-        click.echo("nothing is set: every option has the default that --help shows")
+    table("Defaults that are set", keys, [(command or "all", *rest) for command, *rest in rows])
 
 
 def _check_known(known: Mapping[tuple[str, str], settings.Setting]) -> None:

@@ -15,13 +15,12 @@ from typing import Any
 import click
 
 from tuner.cli import options as cli
-from tuner.cli.formatting import config_text, duration, pairs, print_json, show, table
+from tuner.cli.formatting import config_text, duration, fields, print_json, show, table
 from tuner.declare.folders import in_checkout
 from tuner.errors import InputError, NothingFound
 from tuner.results.record import checked_id
 from tuner.store import Store, health, listing, retracting
 from tuner.store.exchange import Counts, export, merge, take
-from tuner.store.health import Health
 from tuner.store.listing import Selection
 from tuner.store.published import tuned_folder
 from tuner.store.publishing import publish as write
@@ -211,7 +210,10 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(state), "sound": state.sound, "rescued": asdict(saved) if saved else None})
     else:
-        pairs(state.where, _health_rows(state))
+        complaints = "; ".join(state.complaints)
+        fields(
+            state.where, {"sound": "yes" if state.sound else "NO", **asdict(state), "complaints": complaints}
+        )
     if saved:
         click.echo(
             f"rescued into {rescue}: {saved.from_tables} from the tables, {saved.from_copy} more from the "
@@ -222,15 +224,6 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
         click.echo("run `tuner records check --rescue NEW.db` to save what is readable", err=True)
     if not state.sound:
         raise click.exceptions.Exit(3)
-
-
-def _health_rows(state: Health) -> list[tuple[str, object]]:
-    counts = {name: count for name, count in asdict(state).items() if name not in ("where", "complaints")}
-    return [
-        ("sound", "yes" if state.sound else "NO"),
-        *(("structure", complaint) for complaint in state.complaints),
-        *((name.replace("_", " "), count) for name, count in counts.items() if count is not None),
-    ]
 
 
 @records.command("list")
@@ -270,10 +263,7 @@ def show_(text: str, db: str, as_json: bool) -> None:
     if as_json:
         print_json(keys)
         return
-    keys["device"] = {name: value for name, value in keys["device"].items() if value}
-    keys |= {name: value for name, value in keys.pop("measurement").items() if value not in (None, {})}
-    values = {name: config_text(value) if isinstance(value, dict) else value for name, value in keys.items()}
-    pairs(str(record.problem), [(name, value) for name, value in values.items() if value])
+    fields(str(record.problem), keys | keys.pop("measurement"))
 
 
 @records.command()

@@ -58,7 +58,7 @@ def test_a_folder_goes_before_the_user_and_a_command_before_all(
 def test_without_files_nothing_is_set(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys)["values"] == []
     assert run(["config"]) == 0
-    assert "not there\nnothing is set" in capsys.readouterr().out
+    assert "tuner.toml: not there" in capsys.readouterr().out
     assert default_database() == "sqlite:///studies.db"
 
 

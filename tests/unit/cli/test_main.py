@@ -89,8 +89,6 @@ def test_doctor_tells_who_uses_a_device(
     load = checks[f"{busy.spec} load"]
     assert (load["state"], load["said"]) == ("note", "2 other processes on the GPU")
     assert f"process {os.getpid()} of user " in checks[f"{device} load"]["said"]
-    checks = {each["what"]: each for each in json.loads(told("doctor", "--json")[1])}
-    assert (checks[f"{device} load"]["state"], checks[f"{device} load"]["remedy"]) == ("ok", "")
 
 
 def test_people_get_tables(told: Told, device: str, here: Path) -> None:
@@ -127,14 +125,10 @@ def test_help_names_every_command(told: Told) -> None:
 
 
 def test_python_m_tuner_is_the_command() -> None:
-    command = [sys.executable, "-m", "tuner"]
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"tuner, version {tuner.__version__}\n"
     done = subprocess.run(
-        [*command, "best", "gemm", "0", "1", "1"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tuner", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith("tuner: a dim is a whole number of 1 or more, got m=0")
+    assert done.stdout == f"tuner, version {tuner.__version__}\n"
 
 
 @pytest.mark.parametrize(
