@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 #: Name the folder, and the seconds that the job has run before.
@@ -21,12 +22,8 @@ EVERY_S = 0.3
 BEGUN_S = time.monotonic()
 
 
-class _LastProgress:
-    """The last note of this process."""
-
-    stage = ""
-    at_s = 0.0
-    done, of = 0, 1
+#: The last note of this process.
+_LAST = SimpleNamespace(stage="", at_s=0.0, done=0, of=1)
 
 
 def ended(code: int) -> None:
@@ -37,7 +34,7 @@ def ended(code: int) -> None:
 
 def count(done: int, of: int) -> None:
     """Sets how many problems of a plan are done, for the next note of progress."""
-    _LastProgress.done, _LastProgress.of = done, of
+    _LAST.done, _LAST.of = done, of
 
 
 def tell(stage: str, note: Callable[[], Mapping[str, Any]]) -> None:
@@ -48,16 +45,16 @@ def tell(stage: str, note: Callable[[], Mapping[str, Any]]) -> None:
         note: Makes the note.
     """
     now_s = time.monotonic()
-    new = stage != _LastProgress.stage or now_s - _LastProgress.at_s >= EVERY_S
+    new = stage != _LAST.stage or now_s - _LAST.at_s >= EVERY_S
     if new and os.environ.get(VARIABLE):
-        _LastProgress.at_s, _LastProgress.stage = now_s, stage
+        _LAST.at_s, _LAST.stage = now_s, stage
         write("progress", note())
 
 
 def counts() -> dict[str, Any]:
     """Problems that are done, of how many, and seconds that the job has run, earlier processes included."""
     spent_s = float(os.environ.get(SPENT) or 0.0) + time.monotonic() - BEGUN_S
-    return {"spent_s": round(spent_s, 1), "done": _LastProgress.done, "of": _LastProgress.of}
+    return {"spent_s": round(spent_s, 1), "done": _LAST.done, "of": _LAST.of}
 
 
 def write(name: str, what: Mapping[str, Any]) -> None:

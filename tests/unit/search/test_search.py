@@ -106,21 +106,6 @@ def test_a_sampled_space_may_grow_while_knowledge_from_elsewhere_is_used() -> No
     assert len(space) > size
 
 
-def test_what_was_not_measured_elsewhere_is_predicted_and_what_failed_there_is_shunned() -> None:
-    some = [SPACE[int(row)] for row in np.random.default_rng(0).choice(len(SPACE), 300, replace=False)]
-    elsewhere = [
-        Observation("k", config, Outcome.MEASURED, time_of(config))
-        if config.MODE != "b"
-        else Observation("k", config, Outcome.CRASHED, None)
-        for config in some
-    ]
-    search = Search({"k": SPACE}, SearchOptions(seed=1, budget=30), Known(elsewhere=elsewhere))
-    failed_there = {each.config for each in elsewhere if each.outcome.failed}
-    found = run(search, 30)
-    assert len([config for config in found if config in failed_there]) <= 3
-    assert min(time_of(config) for config in found) < np.quantile([time_of(config) for config in SPACE], 0.01)
-
-
 @pytest.mark.parametrize(("foretold", "most"), [(True, 1), (False, 6)])
 def test_a_kernel_that_is_foretold_to_be_far_behind_is_hardly_tried(foretold: bool, most: int) -> None:
     times = {"fast": 1.0, "slow": 3.0}

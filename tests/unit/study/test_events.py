@@ -44,12 +44,3 @@ def test_a_run_that_ends_in_an_error_says_so_and_is_appended(
     assert (events[-1]["event"], events[-1]["kind"]) == ("error", "InputError")
     assert run([*TUNE, device, "--log", "run.jsonl/none"]) == 2
     assert "--log takes a file that can be written, got run.jsonl/none" in capsys.readouterr().err
-
-
-def test_a_night_is_logged_too(here: Path) -> None:
-    device = write_device(here / "device.json")
-    (here / "plan.toml").write_text(f'[[problems]]\nfile = "{TOY}"\nshape = [9]\ntrials = 5\nseconds = 9\n')
-    assert run(["nightly", "plan.toml", "--device", device, "--log", "night.jsonl", "--quiet"]) == 0
-    events = [json.loads(line) for line in (here / "night.jsonl").read_text().splitlines()]
-    assert {"begin", "stage", "best", "problem"} <= {each["event"] for each in events}
-    assert next(each for each in events if each["event"] == "problem")["state"] == "tuned"

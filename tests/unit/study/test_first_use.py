@@ -124,12 +124,3 @@ def test_a_fault_costs_its_config_alone(tmp_path: Path, monkeypatch: pytest.Monk
     assert dict(champion.record.config) == BEST
     outcomes = [each.measurement.outcome for each in records if dict(each.config) == OTHER]
     assert outcomes == [Outcome(FAULTS[fault][0])]
-
-
-def test_slow_problems_are_tried_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = [{"where": {}, "latency_s": 0.02}]
-    spec = write_device(tmp_path / "device.json", rules=rules)
-    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(BEST, OTHER, SLOW))
-    champion, records = first_use(tmp_path, spec, seconds=0.05)
-    assert champion is not None
-    assert sum(each.role is Role.TRIAL for each in records) == 1

@@ -49,12 +49,6 @@ def test_the_lock_lies_beside_the_database(tmp_path: Path) -> None:
     assert re.fullmatch(r"studies\.db\.cuda-nvidia-h200-[0-9a-f]{8}\.lock", path.name)
 
 
-def test_a_server_or_memory_has_its_lock_among_temporary_files() -> None:
-    paths = {lock_file(url, GPU) for url in ("postgresql://me:secret@host/tuner", "sqlite:///:memory:")}
-    assert len(paths) == 2
-    assert all(path.name.startswith("tile-tuner-") and "secret" not in path.name for path in paths)
-
-
 def test_a_folder_that_cannot_take_the_lock(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentTrouble, match="a lock file must be written beside the database"):

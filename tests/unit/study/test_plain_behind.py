@@ -59,18 +59,13 @@ def test_the_champion_stands_behind_if_it_keeps_the_promise() -> None:
     assert session.compiled == [render(WARP_TILED, session.problem, config)]
 
 
-def test_a_champion_that_breaks_the_promise_does_not() -> None:
-    crown()
-    assert behind(Session(Outcome.INACCURATE)).startswith("double_sums ")
-
-
-def test_a_champion_of_more_than_a_launch_does_not() -> None:
-    crown(PITCH=4)
-    session = Session(Outcome.MEASURED)
-    assert behind(session).startswith("double_sums ")
-    assert session.compiled == []
-
-
-def test_without_a_champion_the_declared_one_does() -> None:
-    assert behind(Session(Outcome.MEASURED)).startswith("double_sums ")
-    assert with_plain_answers(Session(Outcome.MEASURED), (WARP_TILED,)) == (WARP_TILED,)
+@pytest.mark.parametrize(
+    ("crowns", "outcome"),
+    [({}, Outcome.INACCURATE), ({"PITCH": 4}, Outcome.MEASURED), (None, Outcome.MEASURED)],
+    ids=["breaks the promise", "more than a launch", "no champion"],
+)
+def test_else_the_declared_one_does(crowns: dict[str, int] | None, outcome: Outcome) -> None:
+    if crowns is not None:
+        crown(**crowns)
+    assert behind(Session(outcome)).startswith("double_sums ")
+    assert with_plain_answers(Session(outcome), (WARP_TILED,)) == (WARP_TILED,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,11 @@ def toy(n: int = 1000, operation: Operation = TOYS) -> Problem:
 
 
 def test_a_study_is_named_by_problem_device_regime_and_sources() -> None:
-    names = {
-        study_name(ProblemKey.of(toy(n)), device, regime, kernels)
-        for n in (1000, 2000)
-        for device in (DEVICE, replace(DEVICE, name="Other"))
-        for regime in ("cold", "hot")
-        for kernels in ([BLOCKS], [BLOCKS, CHUNKS])
-    }
-    assert len(names) == 16
-    first = study_name(ProblemKey.of(toy()), DEVICE, "cold", [BLOCKS, CHUNKS])
-    assert first == study_name(ProblemKey.of(toy()), DEVICE, "cold", [CHUNKS, BLOCKS])
+    keys, other = (KEY, replace(KEY, shape=(("n", 2000),))), replace(DEVICE, name="Other")
+    kinds = itertools.product(keys, (DEVICE, other), ("cold", "hot"), ([BLOCKS], [BLOCKS, CHUNKS]))
+    assert len({study_name(*kind) for kind in kinds}) == 16
+    first = study_name(KEY, DEVICE, "cold", [BLOCKS, CHUNKS])
+    assert first == study_name(KEY, DEVICE, "cold", [CHUNKS, BLOCKS])
     assert first.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from tuner.errors import DeviceTrouble, NothingFound
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.progress import Progress, Result
+from tuner.study.progress import Progress
 from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 
@@ -58,40 +56,26 @@ def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Pat
     assert result.stopped == "space covered"
     with Store.open(database(tmp_path), read_only=True) as store:
         assert store.champions(operation="toy") == [result.champion]
-    _check_trials(tmp_path, result)
-    _check_provenance(tmp_path, result)
+    everything = stored(tmp_path, role=None)
+    trials, finals, libraries = (
+        [record for record in everything if record.role is role]
+        for role in (Role.TRIAL, Role.FINAL, Role.BASELINE)
+    )
+    assert len(trials) == len(set(configs(trials))) == LEGAL
+    assert all(record.measurement.compiled and record.measurement.samples_s for record in trials)
+    assert result.progress.outcomes == Counter(record.measurement.outcome.value for record in trials)
+    assert result.champion.trials == result.progress.totals
+    assert result.champion.record.id in {record.id for record in finals}
+    assert len(libraries) == 2, "once before the search, once in the finals"
+    (kernel,) = catalogue.from_file(TOY).of("toy", "cuda")
+    assert {record.source_hash for record in (*trials, *finals)} == {kernel.source_hash}
+    assert (
+        len({(record.session, record.study, record.device.uuid, record.origin) for record in everything}) == 1
+    )
+    assert everything[0].versions.items() >= {"tuner": tuner.__version__, "compiler": "fake 1"}.items()
     assert [stage for number, stage in enumerate(reports) if stage not in reports[:number]] == [
         "opening", "searching", "finals", "done",
     ]  # fmt: skip
-
-
-def _check_trials(folder: Path, result: Result) -> None:
-    """The whole space was tried, each config once, and all counts agree."""
-    trials = stored(folder)
-    assert len(trials) == len(set(configs(trials))) == LEGAL
-    assert result.progress.outcomes == Counter(record.measurement.outcome.value for record in trials)
-    assert result.champion is not None
-    assert result.champion.trials == result.progress.totals
-    assert (result.progress.totals["total"], result.progress.totals["failed"]) == (LEGAL, 0)
-    assert result.progress.best_s == min(record.measurement.time_s or 9 for record in trials)
-    assert all(record.measurement.compiled and record.measurement.samples_s for record in trials)
-
-
-def _check_provenance(folder: Path, result: Result) -> None:
-    everything = stored(folder, role=None)
-    roles = Counter(record.role for record in everything)
-    # The library was timed once before the search, once in the finals.
-    assert (roles[Role.TRIAL], roles[Role.FINAL] >= 1, roles[Role.BASELINE]) == (LEGAL, True, 2)
-    assert len({(record.session, record.study) for record in everything}) == 1
-    for record in everything:
-        assert (record.device.uuid, record.origin) == ("FAKE-1", str(TOY))
-        assert (record.versions["tuner"], record.versions["compiler"]) == (tuner.__version__, "fake 1")
-        assert record.work == {"flops": 2000.0, "bytes": 8000.0}
-    assert result.champion is not None
-    assert result.champion.record.id in {record.id for record in everything if record.role is Role.FINAL}
-    (kernel,) = catalogue.from_file(TOY).of("toy", "cuda")
-    hashes = {record.source_hash for record in everything if record.role is not Role.BASELINE}
-    assert hashes == {kernel.source_hash}
 
 
 def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_path: Path, device: str) -> None:
@@ -232,11 +216,3 @@ def test_an_empty_space_says_what_each_constraint_rejects(tmp_path: Path) -> Non
     with pytest.raises(NothingFound, match=told):
         study(tmp_path, device)
     assert stored(tmp_path, role=None) == []
-
-
-def test_a_study_runs_in_a_thread_and_leaves_signals_alone(tmp_path: Path, device: str) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with ThreadPoolExecutor(1) as threads:
-        result = threads.submit(study, tmp_path, device, trials=5).result()
-    assert result.champion is not None
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from fixtures.fake_device import BEST, BOARD, FAULTS, TOY, fault_configs, request, write_device
-from fixtures.own_workers import own_workers
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
@@ -84,26 +82,6 @@ def test_every_ticket_comes_back_once_whatever_happens(
         assert isinstance(code, CompiledConfig)
         assert code.code == code.rendered.text.encode()
         assert code.compile_s >= 0
-
-
-def test_a_worker_killed_from_outside_costs_nothing(make: Make, tmp_path: Path) -> None:
-    pool = make(1)
-    pool.compile_all({1: rendered(BEST, tmp_path)})
-    pool.submit(2, rendered(fault_configs()["compile_hang"], tmp_path))
-    (worker,) = pool.channels
-    pool.submit(3, rendered(BEST, tmp_path))
-    pool.cancel()
-    assert pool.pending == 0
-    assert pool.channels == []
-    # The hanging one is gone; a fresh worker is killed while idle, and its job is tried again.
-    assert set(pool.compile_all({4: rendered(BEST, tmp_path)})) == {4}
-    pool.submit(5, rendered(BEST, tmp_path))
-    drained(pool, 1)
-    (idle,) = (psutil.Process(pid) for pid in own_workers())
-    idle.kill()
-    idle.wait()
-    assert set(pool.compile_all({6: rendered(BEST, tmp_path)})) == {6}
-    assert worker.pid != idle.pid
 
 
 # --- what the compiler's report rules out ------------------------------------------------------------

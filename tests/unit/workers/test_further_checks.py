@@ -53,13 +53,9 @@ def test_ones_primes_the_tile_and_its_neighbours_and_thin_ones(dtype: str) -> No
     assert {(LONG, 1), (1, LONG), (LONG, 3), (3, LONG)} <= set(found)
 
 
-def test_where_the_config_breaks_a_rule_it_need_not_be_right() -> None:
+def test_where_the_config_breaks_a_rule_that_is_not_for_speed_alone_it_need_not_be_right() -> None:
     even = Constraint("rows are in pairs", lambda p, d, c: p.m % 2 == 0)
-    assert shapes(48, even)
-    assert all(m % 2 == 0 for m, _ in shapes(48, even))
-
-
-def test_a_rule_for_speed_alone_may_be_broken() -> None:
+    assert {m % 2 for m, _ in shapes(48, even)} == {0}
     large = Constraint("worth its while", lambda p, d, c: p.m > 10_000, for_speed=True)
     assert shapes(48, large) == shapes(48)
     assert shapes(48, replace(large, for_speed=False)) == []

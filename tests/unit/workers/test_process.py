@@ -83,19 +83,6 @@ def test_a_worker_that_takes_too_long_is_killed_in_time(
     assert not child.is_running()
 
 
-def test_a_clock_that_contradicts_the_wait_is_told(start: Start, spec: str) -> None:
-    worker = start("compile", spec)
-    worker.ask({"do": "hello"})
-    answer = worker.ask({"do": "hello"})  # which does not wait for its start
-    assert worker.clock_trouble(answer) == ""
-    assert worker.clock_trouble({}) == ""
-    assert worker.clock_trouble({"clock_s": 3600.0}).startswith(
-        "its clock says 3.6e+03 s, and the study waited "
-    )
-    assert "its clock says -1 s" in worker.clock_trouble({"clock_s": -1.0})
-    assert "its clock says nan s" in worker.clock_trouble({"clock_s": float("nan")})
-
-
 def test_what_a_dying_worker_wrote_is_part_of_the_reason(start: Start, spec: str) -> None:
     worker = start("compile", spec)
     with pytest.raises(WorkerFailed, match=r"(?s)the worker died with exit code 1: .*KeyError: 'do'"):

@@ -18,8 +18,7 @@ from tuner.declare import catalogue
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.problem import Operation, Problem, Tensor, Work
 from tuner.devices.protocol import GUARD_BYTES
-from tuner.errors import DeclarationError
-from tuner.workers.inputs import ROOM, Inputs, bits
+from tuner.workers.inputs import Inputs, bits
 from tuner.workers.workload import Workload
 
 DEVICE = FakeDevice({"info": BOARD})
@@ -283,8 +282,3 @@ def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
     assert own.arrays["x"].tolist() == list(range(100))
     own.arrays["x"][7] = 0
     assert changed(own) == ["x"]
-
-
-def test_too_few_numbers_are_told() -> None:
-    with pytest.raises(DeclarationError, match=rf"draws= of operation 'toy' gives {100 + ROOM} numbers for x"):
-        inputs(lambda p, tensor, generator, count: numpy.zeros(3))
