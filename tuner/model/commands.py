@@ -31,7 +31,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import Cases, spread_of
 from tuner.model.fit import refit
 from tuner.model.predict import Model, Predictor
-from tuner.model.stored import models, name_of, path_of, regime_of, to_bytes
+from tuner.model.stored import model_of, name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
 from tuner.store import Store, watched
 
@@ -69,9 +69,9 @@ class KnownModel:
         catalogue, where = builtin_now(), device_in_full(device, db)
         declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
         dtype = dtype or declared.dtypes[0]
-        for model in models(operation, regime, store=kept_open(db), dtype=dtype):
-            if model.device.name == where.name and any(of == dtype for of, _ in model.traits):
-                return cls(model, declared, {one.name: one for one in catalogue.of(operation, where.kind)})
+        model = model_of(operation, regime, kept_open(db), where.name, dtype)
+        if model is not None and any(of == dtype for of, _ in model.traits):
+            return cls(model, declared, {one.name: one for one in catalogue.of(operation, where.kind)})
         raise NothingFound(
             f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
             f"`tuner model fit {operation} --dtype {dtype}`"

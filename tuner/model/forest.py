@@ -1,4 +1,4 @@
-"""Regression trees as arrays, evaluated for many rows at once with NumPy alone.
+"""Regression trees as arrays, and networks, evaluated for many rows at once with NumPy alone.
 
 A tree has at most 32 leaves, numbered from left to right, and a row has a bit for each: those that can still
 be reached. A node whose question is answered with "above" takes the bits of its left side away; the lowest bit
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tuner.errors import TunerError
 from tuner.extras import remedy
+from tuner.results import distance
 from tuner.results.distance import Floats
 
 Bits = NDArray[np.uint32]
@@ -51,11 +52,6 @@ class Forest:
     starts: Numbers
     leaves: Floats
 
-    @property
-    def features(self) -> int:
-        """Features of a row."""
-        return len(self.starts) - 1
-
     @cached_property
     def _table(self) -> Bits:
         """Bits left in each tree, a row for each feature and number of its thresholds that are below a value.
@@ -82,8 +78,8 @@ class Forest:
         """Where each tree's leaves begin."""
         return np.arange(len(self.leaves), dtype=np.intp) * MOST_LEAVES
 
-    def places(self, first: int, values: Floats) -> Places:
-        """Where rows' values lie among the thresholds of some features: the rows of the table to look up.
+    def bits(self, first: int, values: Floats) -> Bits:
+        """Leaves that rows may still reach by some features.
 
         Args:
             first: Number of the first of the features.
@@ -91,36 +87,16 @@ class Forest:
                 earlier versions know fewer.
 
         Returns:
-            Shape (features that are asked for, rows); also right for the first trees alone.
-        """
-        of_features = zip(self._of_features[first:], values, strict=False)
-        rows = [known.searchsorted(row) + begin for (known, begin), row in of_features if len(known)]
-        return np.array(rows, dtype=np.intp).reshape(len(rows), values.shape[1])
-
-    def bits_at(self, places: Places) -> Bits:
-        """Leaves that rows may still reach by the features of `places`, shape (rows, trees)."""
-        left = np.full((places.shape[1], len(self.leaves)), ALL, np.uint32)
-        taken = np.empty((min(AT_ONCE, len(left)), len(self.leaves)), np.uint32)
-        take = self._table.take
-        for begin in range(0, len(left), AT_ONCE):
-            some = left[begin : begin + AT_ONCE]
-            room = taken[: len(some)]
-            for row in places[:, begin : begin + AT_ONCE]:
-                take(row, axis=0, out=room, mode="clip")  # clipping, which never happens, spares a buffer
-                some &= room
-        return left
-
-    def bits(self, first: int, values: Floats) -> Bits:
-        """Leaves that rows may still reach by some features.
-
-        Args:
-            first: Number of the first of the features.
-            values: Shape (features, rows).
-
-        Returns:
             Shape (rows, trees); to be joined with ``&``.
         """
-        return self.bits_at(self.places(first, values))
+        left = np.full((values.shape[1], len(self.leaves)), ALL, np.uint32)
+        of_features = list(zip(self._of_features[first:], values, strict=False))
+        places = [known.searchsorted(row) + begin for (known, begin), row in of_features if len(known)]
+        for begin in range(0, len(left), AT_ONCE):
+            some = left[begin : begin + AT_ONCE]
+            for rows in places:
+                some &= self._table[rows[begin : begin + AT_ONCE]]
+        return left
 
     def sums(self, bits: Bits) -> Floats:
         """Sums of the trees' values, shape (rows,).
@@ -132,10 +108,6 @@ class Forest:
         leaf = np.bitwise_count(~bits & (bits - np.uint32(1)))
         values: Floats = self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1)
         return values
-
-    def first(self, trees: int) -> Forest:
-        """The first trees alone: of boosted ones, a coarse prediction."""
-        return Forest(self.nodes[self.nodes[:, 0] < trees], self.thresholds, self.starts, self.leaves[:trees])
 
     def predict(self, rows: Floats) -> Floats:
         """Values of rows of all features, shape (rows, features)."""
@@ -233,3 +205,85 @@ def forest_of(trees: Sequence[Mapping[str, Any]], features: int, share: float = 
     return Forest(
         np.array(nodes, np.int32).reshape(-1, 5), np.concatenate(thresholds).astype(float), starts, leaves
     )
+
+
+# --- networks of a published model ------------------------------
+
+#: A feature that is so many standard deviations from the mean, or further, looks the same.
+FURTHEST = 4.0
+#: Multiply-adds of a product from which on OpenBLAS shares it among threads, which wait for each other and keep
+#: cores of the program busy that asks.
+SHARED = 1 << 18
+
+
+@dataclass(frozen=True)
+class Network:
+    """Networks of the same size, whose mean counts. No model is fitted with them any more.
+
+    Rows of features become inputs: each feature by its deviation from the mean, and by its rank.
+
+    Attributes:
+        kinds: Values of the first feature, which is a number of a kind: 0 to this, each an input of its own.
+        centre: Means of the features, shape (features,).
+        spread: Their standard deviations, shape (features,); infinite for a feature that never changed.
+        knots: Quantiles of each feature, ascending, shape (features, knots); the last is repeated where fewer
+            differ.
+        heights: What knots stand for, shape (features, knots).
+        share: Weight of what they say, beside trees.
+        weight: Of how a config stood near by, beside the time that they predict.
+        sizes: Of the layers, from inputs to the one output.
+        weights: Of the layers' matrices, one layer after the other, shape (networks, weights), in steps.
+        steps: Of each output's weights, one layer after the other, shape (networks, outputs).
+        offsets: Of each output, in the same order.
+    """
+
+    kinds: int
+    centre: Floats
+    spread: Floats
+    knots: Floats
+    heights: Floats
+    share: float
+    weight: float
+    sizes: distance.Numbers
+    weights: distance.Numbers
+    steps: Floats
+    offsets: Floats
+
+    @cached_property
+    def _layers(self) -> list[tuple[Any, Any]]:
+        """Of each layer the matrices of all networks, (networks, inputs, outputs), and the offsets."""
+        shapes, ends = list(itertools.pairwise(self.sizes.tolist())), np.cumsum(self.sizes[1:])[:-1]
+        matrices = np.split(self.weights, np.cumsum([a * b for a, b in shapes])[:-1], axis=1)
+        steps, offsets = (np.split(of[:, None], ends, axis=2) for of in (self.steps, self.offsets))
+        return [
+            ((matrix.reshape(-1, *shape) * step).astype(np.float32), offset.astype(np.float32))
+            for matrix, shape, step, offset in zip(matrices, shapes, steps, offsets, strict=True)
+        ]
+
+    def _inputs(self, rows: Floats) -> Any:
+        """Inputs of rows of features, shape (rows, inputs)."""
+        count = len(self.centre)
+        inputs = np.empty((len(rows), self.kinds + 2 * count), np.float32)
+        inputs[:, : self.kinds] = rows[:, :1] == np.arange(self.kinds)
+        deviations, ranks = np.split(inputs[:, self.kinds :], 2, axis=1)
+        # A model of an earlier version knows fewer features.
+        np.clip((rows[:, :count] - self.centre) / self.spread, -FURTHEST, FURTHEST, out=deviations)
+        for at in range(count):
+            ranks[:, at] = np.interp(rows[:, at], self.knots[at], self.heights[at])
+        return inputs
+
+    def predict(self, rows: Floats) -> Floats:
+        """Values of rows of all features, shape (rows,)."""
+        block = max(SHARED // int((self.sizes[:-1] * self.sizes[1:]).max()), 1)
+        padded = np.pad(self._inputs(rows), ((0, -len(rows) % block), (0, 0)))
+        values = padded.reshape(-1, 1, block, padded.shape[1])
+        for matrix, offsets in self._layers[:-1]:
+            values = values @ matrix + offsets
+            values /= 1 + np.exp(-values)  # SiLU
+        matrix, offsets = self._layers[-1]
+        outputs: Floats = (values @ matrix + offsets)[..., 0].mean(axis=1, dtype=float).ravel()
+        return outputs[: len(rows)]
+
+    def joined(self, of_trees: Floats, rows: Floats) -> Floats:
+        """What trees and networks say together of rows."""
+        return (1 - self.share) * of_trees + self.share * self.predict(rows)

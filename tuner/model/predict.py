@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +17,11 @@ from tuner.errors import InputError
 from tuner.lookup.legality import Choices
 from tuner.model import physics
 from tuner.model.calibrate import Calibration, Forecast, doubted
-from tuner.model.forest import Bits, Forest
-from tuner.model.network import Network
+from tuner.model.forest import Bits, Forest, Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.table import Evidence, ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
-#: Trees that tell which configs are worth the others, and so many configs that are.
-SCREEN_TREES, SCREENED = 60, 160
 #: Configs that a first use times.
 FIRST = 8
 #: Pairs of changes to a config that are looked at; of more, so many are drawn.
@@ -82,11 +78,6 @@ class Model:
         """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
         named = problem.operation.name, problem.precision, problem.epilogue
         return named == (self.operation, IEEE, "") and (problem.dtype, problem.layout) in self.traits
-
-    @cached_property
-    def screen(self) -> Forest:
-        """The trees that tell which configs are worth the others."""
-        return self.forest.first(SCREEN_TREES)
 
 
 @dataclass(frozen=True)
@@ -145,26 +136,17 @@ class ModelAt:
         self._mixed, estimate = physics.config_features(problem, device, lot.traits, model.limits)
         self._reference = (estimate + self._roofline) / 2
         first = len(lot.features)
-        self._places = model.forest.places(first + len(self._shared), self._mixed)
-        self._left = model.forest.bits(first, self._shared[:, None])
+        self._bits = lot.bits & model.forest.bits(first, self._shared[:, None])
+        self._bits &= model.forest.bits(first + len(self._shared), self._mixed)
 
-    def coarse(self) -> Floats:
-        """Logs of seconds of the configs by the first trees."""
-        screen = self._model.screen
-        bits = screen.bits_at(self._places) & self._left[:, :SCREEN_TREES] & self.lot.bits[:, :SCREEN_TREES]
-        log_s: Floats = screen.sums(bits) + self._reference
-        return log_s
-
-    def log_s(self, places: Numbers | slice = slice(None)) -> Floats:
-        """Logs of predicted seconds of the configs, or of those at some places among them."""
-        model = self._model
-        bits = model.forest.bits_at(self._places[:, places]) & self._left & self.lot.bits[places]
-        log_s = model.forest.sums(bits)
+    def log_s(self) -> Floats:
+        """Logs of predicted seconds of the configs."""
+        model, lot = self._model, self.lot
+        log_s = model.forest.sums(self._bits)
         if model.network is not None:
-            own = self.lot.features[:, places]
-            shared = np.broadcast_to(self._shared[:, None], (len(self._shared), own.shape[1]))
-            log_s = model.network.joined(log_s, np.vstack([own, shared, self._mixed[:, places]]).T)
-        return log_s + self._reference[places]
+            shared = np.broadcast_to(self._shared[:, None], (len(self._shared), len(lot.configs)))
+            log_s = model.network.joined(log_s, np.vstack([lot.features, shared, self._mixed]).T)
+        return log_s + self._reference
 
     def library_log_s(self) -> float:
         """Log of predicted seconds of the library; infinite where there is none."""
@@ -314,20 +296,13 @@ class Predictor:
             space = Space.at(kernel.parameters, kernel.constraints, problem, self._device, config)
             around = (space[at] for at in space.beside(0, PAIRS).tolist())
             here = [config, *(other for other in around if (name, other) not in timed)]
-            origins = np.full(len(here), self._most_like(numbers, config))
-            lot = self._made([(name, one) for one in here], origins, problem)
+            lot = self._made([(name, one) for one in here], np.full(len(here), numbers[0]), problem)
             log_s = ModelAt(self.model, problem, self._device, lot).log_s()
             for other, behind in zip(here[1:], (log_s[1:] - log_s[0]).tolist(), strict=True):
                 log_time = math.log(time_s) + behind
                 expected[name, other] = min(expected.get((name, other), math.inf), log_time)
         best = sorted(expected, key=expected.__getitem__)[:count]
         return [PredictedTime(*named, math.exp(expected[named])) for named in best]
-
-    def _most_like(self, numbers: Numbers, config: Config) -> int:
-        """Of configs of the shortlist the one that has most of another's values."""
-        every = [self.model.configs[at][1] for at in numbers.tolist()]
-        shared = [sum(other[name] == value for name, value in config.items()) for other in every]
-        return int(numbers[int(np.argmax(shared))])
 
     def _shortlist(self, problem: Problem) -> Lot:
         """All configs of the shortlist."""
@@ -398,13 +373,10 @@ class Predictor:
 
     def _fastest(self, known: _Known, count: int) -> list[tuple[int, float]]:
         """Place among the known and log of seconds of the most promising configs, the best first."""
-        model, most = self.model, max(SCREENED, count)
-        coarse = known.at.coarse() + model.evidence.weight * known.behind
-        screened = np.argpartition(coarse, most)[:most] if most < len(coarse) else np.arange(len(coarse))
-        log_s = known.at.log_s(screened)
+        model, log_s = self.model, known.at.log_s()
         weight = model.network.weight if model.network else model.evidence.weight
-        best = np.argsort(log_s + weight * known.behind[screened], kind="stable")[:count]
-        return [(int(screened[at]), float(log_s[at])) for at in best]
+        best = np.argsort(log_s + weight * known.behind, kind="stable")[:count]
+        return [(int(at), float(log_s[at])) for at in best]
 
     def _candidate(self, known: _Known, at: int, log_s: float) -> PredictedTime:
         """A config, with its parameters in its kernel's order, and what is predicted for it."""

@@ -27,8 +27,8 @@ from tuner.lookup.answers import (
 from tuner.lookup.legality import Choices
 from tuner.lookup.snapshot import TunedProblem
 from tuner.model.physics import limits
-from tuner.model.predict import Model, Prediction, Predictor, predictor_for
-from tuner.model.stored import models
+from tuner.model.predict import Model, Predictor, predictor_for
+from tuner.model.stored import model_of, models
 from tuner.model.table import Evidence
 from tuner.results.distance import distances, log_dims
 from tuner.results.record import latest_hash
@@ -54,19 +54,26 @@ def from_model(
     """
     if not model.knows(problem):
         return None
-    prediction = predictor_for(model, kernels, question.device).answer(problem)
+    prediction, trust = predictor_for(model, kernels, question.device).answer(problem), model.calibration
     if prediction.best is None:
         return None
     library_s = prediction.library_s if math.isfinite(prediction.library_s) else None
     predicted = Predicted(prediction.best.time_s, library_s, None if alike else prediction.time_interval_s)
-    lead, least = math.exp(prediction.gain), LEAD if alike else math.exp(model.calibration.margin)
-    counts, (stale, why) = model.provenance, staleness_of(model, question.device, kernels)
+    lead, least = math.exp(prediction.gain), LEAD if alike else math.exp(trust.margin)
+    counts, (low, high) = model.provenance, prediction.loss_interval
     rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
     doubt = f"{lead:.2f} x as fast with what was timed near by, and {least:.2f} x is needed"
+    loss = Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
+    if not alike:
+        said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
+        if trust.drawn:
+            said += f", and scaled to what {trust.drawn} problems drawn after the fit lost against studies"
+        said += f"; the nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
+        loss = Loss(prediction.expected_loss, len(trust.losses), said, prediction.loss_interval)
     return _answer(
         question, problem, alike, (rests, "" if library_s is None or lead > least else doubt),
-        default=prediction.best[:2], predicted=predicted, loss=_loss(model, prediction, alike), stale=stale,
-        stale_reason=why,
+        default=prediction.best[:2], predicted=predicted, loss=loss,
+        stale_reason=stale_reason(model, question.device, kernels),
     )  # fmt: skip
 
 
@@ -98,42 +105,31 @@ def _answer(
         rests += f"; {library} is the safer choice: the kernel is {predicted.speedup:.2f} x as fast, {doubt}"
     return Answer(
         None, SIMILAR_DEVICE if alike else PREDICTED, question=question, library=library if doubt else "",
-        reasons=(*([alike] if alike else []), rests), predicted=predicted, **more,
+        reasons=(*([alike] if alike else []), rests), predicted=predicted,
+        stale=bool(more["stale_reason"]), **more,
     )  # fmt: skip
 
 
-def _loss(model: Model, prediction: Prediction, alike: str) -> Loss:
-    if alike:
-        return Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
-    trust, (low, high) = model.calibration, prediction.loss_interval
-    said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
-    if trust.drawn:
-        said += f", and scaled to what {trust.drawn} problems drawn after the fit lost against studies"
-    said += f"; the nearest ones count more; four of five lose {low:.1%} to {high:.1%}"
-    return Loss(prediction.expected_loss, len(trust.losses), said, prediction.loss_interval)
-
-
-def staleness_of(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> tuple[bool, str]:
-    """Whether kernels, or the driver of the device, have changed since the survey; and what."""
+def stale_reason(model: Model, device: DeviceInfo, kernels: Sequence[Kernel]) -> str:
+    """What has changed since the survey, of kernels or the driver of the device; empty if nothing has."""
     sources = model.provenance.get("sources", {})
     changed = sorted(  # a hash takes milliseconds, so those that were not surveyed are not asked for theirs
         kernel.name for kernel in kernels
         if kernel.name in sources and latest_hash(sources[kernel.name]) != kernel.source_hash
     )  # fmt: skip
     if changed:
-        return True, f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
+        return f"kernels have changed since the survey: {', '.join(changed)}; survey and fit again"
     then, here = model.device.driver, device.driver
     if model.device.name == device.name and then and here and then != here:
-        return True, f"the driver was {then} in the survey and is {here}; survey and fit again"
-    return False, ""
+        return f"the driver was {then} in the survey and is {here}; survey and fit again"
+    return ""
 
 
 def search(
     problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str, store: Reader | None
 ) -> Predictor | None:
     """The predictor of the device's model, by the kernels whose sources are those of its survey."""
-    every = models(problem.operation.name, regime, store=store, dtype=problem.dtype)
-    model = next((model for model in every if model.device.name == device.name), None)
+    model = model_of(problem.operation.name, regime, store, device.name, problem.dtype)
     if model is None or not model.knows(problem):
         return None
     sources = model.provenance.get("sources", {})
@@ -160,23 +156,20 @@ class TunedNear:
             kernels: The kernels that may answer, as they are now.
         """
         self._tuned, self._sources = tuned, {kernel.name: kernel.source_hash for kernel in kernels}
-        self._columns = list(dict.fromkeys(column for problem in tuned for column in problem.times))
-        number = {column: at for at, column in enumerate(self._columns)}
-        self._choices = Choices(self._columns, kernels)
-        self._kinds = list(dict.fromkeys(problem.problem.layout for problem in tuned))
-        best_s = np.array([problem.best_s for problem in tuned])
-        self._rates = limits([problem.problem for problem in tuned], best_s)
-        self._places = np.array([log_dims(problem.problem.shape) for problem in tuned])
-        library_s = np.array([problem.library_s for problem in tuned])
-        self._has_library = library_s > 0
-        behind = [
-            np.log([time.time_s / problem.best_s for time in problem.times.values()]) for problem in tuned
-        ]
+        columns = list(dict.fromkeys(column for one in tuned for column in one.times))
+        self._count, self._choices = len(columns), Choices(columns, kernels)
+        self._kinds = list(dict.fromkeys(one.problem.layout for one in tuned))
+        self._library_s, best_s = np.array([(one.library_s, one.best_s) for one in tuned]).T
+        self._rates = limits([one.problem for one in tuned], best_s)
+        self._places = np.array([log_dims(one.problem.shape) for one in tuned])
+        number = {column: at for at, column in enumerate(columns)}
+        behind = [time.time_s / one.best_s for one in tuned for time in one.times.values()]
         self._evidence = Evidence(
-            self._places, np.array([self._kinds.index(problem.problem.layout) for problem in tuned], np.int32),
-            np.log(library_s / best_s), np.cumsum([0, *map(len, behind)]).astype(np.int32),
-            np.array([number[column] for problem in tuned for column in problem.times], np.int32),
-            np.maximum(np.concatenate(behind), 0.0),
+            self._places, np.array([self._kinds.index(one.problem.layout) for one in tuned], np.int32),
+            np.log(self._library_s / best_s),
+            np.cumsum([0, *(len(one.times) for one in tuned)]).astype(np.int32),
+            np.array([number[column] for one in tuned for column in one.times], np.int32),
+            np.maximum(np.log(behind), 0.0),
         )  # fmt: skip
         self._standing = replace(self._evidence, library=np.zeros(len(tuned)))
 
@@ -201,7 +194,7 @@ class TunedNear:
         time = near.times[named]
         kernel_s = time.time_s * self._rates.roofline_s(problem) / self._rates.roofline_s(near.problem)
         predicted = Predicted(kernel_s, kernel_s * math.exp(gain) if math.isfinite(gain) else None, None)
-        close = (np.abs(self._places - here) <= math.log2(NEAR)).all(axis=1) & self._has_library
+        close = (np.abs(self._places - here) <= math.log2(NEAR)).all(axis=1) & (self._library_s > 0)
         behind = time.time_s / near.best_s - 1
         slower = f"{behind:.1%} slower than the best" if behind >= NOTICEABLE else "the best"
         rests = (
@@ -211,23 +204,23 @@ class TunedNear:
         doubt = f"{LEAD:.2f} x is needed at {LEAST_NEAR} problems with all dims within {NEAR:g} x"
         if predicted.speedup > LEAD and close.sum() >= LEAST_NEAR:
             doubt = ""
-        stale = time.source_hash != self._sources[named[0]]
+        changed = time.source_hash != self._sources[named[0]]
         return _answer(
-            question, problem, alike, (rests, doubt), default=named, predicted=predicted, stale=stale,
+            question, problem, alike, (rests, doubt), default=named, predicted=predicted,
             loss=Loss(UNMEASURED, 0, "not measured: it would take a survey of the operation on this device"),
-            stale_reason=f"kernel {named[0]!r} has changed since; tune again" if stale else "",
+            stale_reason=f"kernel {named[0]!r} has changed since; tune again" if changed else "",
         )  # fmt: skip
 
     def _best(self, problem: Problem, device: DeviceInfo) -> tuple[int, float] | None:
         """Number of the legal config that is expected to lose least, and log(library / config) near by."""
         kind = self._kinds.index(problem.layout) if problem.layout in self._kinds else -1
-        behind, gains = self._evidence.around(problem, kind, len(self._columns))
+        behind, gains = self._evidence.around(problem, kind, self._count)
         legal = self._choices.legal(problem, device)
         legal = legal[np.isfinite(behind[legal])]
         if not len(legal):
             return None
         # A config that was good at some of the near problems should not be bad at others.
-        behind -= self._standing.around(problem, kind, len(self._columns))[1]
+        behind -= self._standing.around(problem, kind, self._count)[1]
         at = int(legal[np.argmin(behind[legal])])
         return at, float(gains[at])
 

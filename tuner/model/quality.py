@@ -83,7 +83,7 @@ def lookup_quality(
     writable_file(output)
     if not measure:
         raise InputError("answers are timed on the device, which takes it for minutes; say so by --measure")
-    catalogue, detected, at_first_use = builtin_now(), find(on["device"]), on["on_miss"] == "measure"
+    catalogue, detected = builtin_now(), find(on["device"])
     operation, known = catalogue.operation(on["operation"]), kept_open(on["db"])
     regime = on["regime"] or kind_of(detected.target).survey.regime
     ranges = Ranges.on(detected.target, dtype=on["dtype"])
@@ -98,11 +98,11 @@ def lookup_quality(
             problem = draw(operation, ranges, number, seed)
             kernels = catalogue.of(operation.name, detected.target, dtype=problem.dtype)
             request = StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
-            case = measured(
-                request, crew, answer_at_first_use(problem, crew, catalogue, regime, known) if at_first_use
-                else answer(known, parse_key(problem), parse_device(on["device"]), regime),
-            )  # fmt: skip
-            page["cases"].append(case)
+            if on["on_miss"] == "measure":
+                answered = answer_at_first_use(request, crew, catalogue, known)
+            else:
+                answered = answer(known, parse_key(problem), parse_device(on["device"]), regime)
+            page["cases"].append(case := measured(request, crew, answered))
             page["summary"] = summary(page["cases"])
             click.echo(f"{number + 1} of {count}: {' | '.join(row(case))}", err=True)
             if output is not None:
@@ -111,16 +111,13 @@ def lookup_quality(
     print_json(page) if as_json else click.echo(markdown(page))
 
 
-def answer_at_first_use(
-    problem: Problem, crew: Crew, catalogue: Catalogue, regime: str = "cold", known: Store | None = None
-) -> Answer:
+def answer_at_first_use(request: StudyRequest, crew: Crew, catalogue: Catalogue, known: Store | None) -> Answer:
     """What a lookup answers once a problem was measured as at its first use; the records are thrown away.
 
     Args:
-        problem: The problem.
+        request: The problem, and how time is taken.
         crew: Workers of the device, which no other process uses; open or not.
         catalogue: Kernels.
-        regime: How time is taken.
         known: Has the model and the champions to begin with, beside published ones.
 
     Raises:
@@ -128,13 +125,13 @@ def answer_at_first_use(
         InputError: The problem does not fit into memory.
         DeviceTrouble: The device stays unwell.
     """
-    kernels = catalogue.serving(problem, crew.found[0].target)
-    request = StudyRequest(problem, kernels, crew.found, regime, SECONDS)
-    begun_s = time.monotonic()
+    problem, begun_s = request.problem, time.monotonic()
+    first = replace(request, kernels=catalogue.serving(problem, crew.found[0].target), seconds=SECONDS)
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/first.db") as store:
         crew.open()
-        measure_first_use(request, store, crew, known)
-        found = answer(store, ProblemKey.of(problem), crew.devices[0].info, regime, catalogue=catalogue)
+        measure_first_use(first, store, crew, known)
+        info = crew.devices[0].info
+        found = answer(store, ProblemKey.of(problem), info, request.regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
     return replace(found, reasons=(*found.reasons, took))
 

@@ -25,8 +25,7 @@ from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.model.calibrate import Calibration
-from tuner.model.forest import Forest
-from tuner.model.network import Network
+from tuner.model.forest import Forest, Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.predict import Model
 from tuner.model.table import Evidence, ParameterOrder
@@ -176,6 +175,12 @@ def models(
                     named[device] = _of_text(text)
         by_device |= named
     return list(by_device.values())
+
+
+def model_of(operation: str, regime: str, store: Reader | None, device: str, dtype: str) -> Model | None:
+    """The model of a device; see `models`."""
+    every = models(operation, regime, store=store, dtype=dtype)
+    return next((model for model in every if model.device.name == device), None)
 
 
 def _stored(store: Reader | None, name: str, regime: str) -> dict[str, tuple[str, bytes]]:

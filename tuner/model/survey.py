@@ -207,13 +207,10 @@ class Survey:
         have = len(self._planned)
         wanted = (0 if have else self._ahead) if self._is_host else int(have < self._ahead)
         for number, problem in islice(self._left, wanted):
-            self._compile(self._design.turn(number, problem, self._fresh))
+            # Configs that may be new: one at least, however many wait for compile workers.
+            fresh = max(BACKLOG * self._compilers.size - self._compilers.pending, 1)
+            self._compile(self._design.turn(number, problem, fresh))
         return len(self._planned) > have
-
-    @property
-    def _fresh(self) -> int:
-        """Configs of a turn that may be new: one at least, however many wait for compile workers."""
-        return max(BACKLOG * self._compilers.size - self._compilers.pending, 1)
 
     def _compile(self, turn: Turn) -> None:
         """Has compiled what a turn needs: a source once for all problems that share it."""
@@ -248,17 +245,18 @@ class Survey:
             codes = {number: self._codes[rendered.hash] for number, rendered in turn.rendered.items()}
             if None not in codes.values():
                 self._planned.remove(turn)
-                self._begin_turn(turn, codes)
+                self._timer.begin(turn, dict(self._ready(turn, codes)))
 
-    def _begin_turn(self, turn: Turn, codes: Mapping[int, CompiledConfig | Measurement | None]) -> None:
-        ready: dict[int, CompiledConfig] = {}
+    def _ready(
+        self, turn: Turn, codes: Mapping[int, CompiledConfig | Measurement | None]
+    ) -> Iterator[tuple[int, CompiledConfig]]:
+        """The configs of a turn that can be timed; of others it has the reason."""
         for number, code in codes.items():
             if isinstance(code, Measurement):
                 turn.timings.append(Timing(0, number, code.outcome, reason=code.reason))
             elif code is not None and self._crashes[number] < MOST_CRASHES:
-                ready[number] = replace(code, rendered=turn.rendered[number])
                 self._registers[number] = code.compiled.registers
-        self._timer.begin(turn, ready)
+                yield number, replace(code, rendered=turn.rendered[number])
 
     def _timed(self) -> Turn:
         """Waits for the end of a turn, and on a GPU plans others meanwhile; a CPU's cores are what is timed."""

@@ -24,7 +24,7 @@ from tuner.errors import InputError
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
 from tuner.model.predict import predictor_for
-from tuner.model.stored import models
+from tuner.model.stored import model_of
 from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
@@ -289,20 +289,13 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
 
 
 def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
-    """What the device's model takes for the fastest; nothing where there is none.
-
-    The first survey of a dtype asks the model of another one about the same shapes.
-    """
-    operation, dtype = request.operation, request.ranges.dtype
-    every = models(operation.name, request.regime, store=store, dtype=dtype)
-    model = next((model for model in every if model.device.name == device.name), None)
+    """What the device's model takes for the fastest; nothing where there is none that knows such problems."""
+    model = model_of(request.operation.name, request.regime, store, device.name, request.ranges.dtype)
 
     def proposed(problem: Problem, count: int) -> list[Named]:
-        if model is None:
+        if model is None or not model.knows(problem):
             return []
-        known, _ = next(iter(model.traits))
-        like = problem if model.knows(problem) else operation.problem(problem.dims, known, problem.layout)
         predictor = predictor_for(model, request.kernels, device)
-        return [one[:2] for one in predictor.candidates(like, count)] if model.knows(like) else []
+        return [one[:2] for one in predictor.candidates(problem, count)]
 
     return proposed

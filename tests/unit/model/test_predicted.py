@@ -143,7 +143,7 @@ def test_a_damaged_model_is_refused_by_its_name(tmp_path: Path) -> None:
 
 def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = GEMM.problem(LARGE.dims)
-    monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed()])
+    monkeypatch.setattr(provider, "model_of", lambda *_: surveyed())
     found = Predictions(problem, (BLOCKS,), BOARD, "cold")
     times = {each.config: each.time_s or 0.0 for each in found.elsewhere}
     assert 1 <= len(found.starts) <= 8
@@ -154,7 +154,7 @@ def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "models", lambda *_, **__: [surveyed(sources={"blocks": "old"})])
+    monkeypatch.setattr(provider, "model_of", lambda *_: surveyed(sources={"blocks": "old"}))
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere, found.further()) == ([], [], [])
     assert found.beside({("blocks", BLOCKS.default_config()): 1e-6}) == []
@@ -167,7 +167,7 @@ def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(
     model, kernels = two_kernels(
         provenance={"timings": 5, "problems": 50, "regime": "cold", "sources": sources}
     )
-    monkeypatch.setattr(provider, "models", lambda *_, **__: [model])
+    monkeypatch.setattr(provider, "model_of", lambda *_: model)
     odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
     found = Predictions(odd, tuple(kernels.values()), BOARD, "cold")
     plain = {**WIDE, "LOAD": "plain"}

@@ -94,7 +94,8 @@ def test_an_answer_after_a_first_use_begins_with_what_the_database_knows(
         asked: list[object] = []
         no_model = SimpleNamespace(starts=[], beside=lambda timed: [])
         monkeypatch.setattr(first_use, "Predictions", lambda *told: asked.append(told[-1]) or no_model)
-        found = answer_at_first_use(PROBLEM, crew, DECLARED, known=store)
+        request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), crew.found)
+        found = answer_at_first_use(request, crew, DECLARED, store)
         assert asked == [store], "its model is asked"
     assert (found.match, dict(found.config)) == ("exact", dict(near.record.config))
     assert found.reasons[-1].startswith("measured at first use, which took ")

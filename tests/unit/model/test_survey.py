@@ -239,12 +239,12 @@ def test_a_survey_ends_with_a_model_that_answers(
         best = Predictor(known[0], {kernel.name: kernel}).answer(survey.problems[0]).best
     assert best is not None
     assert dict(best.config) == BEST
-    # The next study starts from it, and so does the first survey of another dtype.
+    # The next study starts from it, and so does a survey without timings of its own.
     with Store.open(database(tmp_path)) as store:
         info = known[0].device
         assert Predictions(survey.problems[0], survey.kernels, info, "cold", store).starts[0][1] == best.config
     with Store.open(f"sqlite:///{tmp_path}/of-a-model.db") as store:
         watched.add_model(store, "toy", info.name, "cold", to_bytes(known[0]))
-        made = design(replace(survey, ranges=Ranges(dtype="float64")), store, info)
-        turn = made.turn(0, survey.operation.problem({"n": 1000}, "float64", "plain"), 1)
+        made = design(survey, store, info)
+        turn = made.turn(0, survey.problems[0], 1)
         assert made.pool.configs[turn.configs[0]] == ("blocks", best.config)
