@@ -1,6 +1,5 @@
 """Answers for problems and devices that nobody tuned: from what is near, and never an illegal config."""
 
-import json
 import os
 import subprocess
 import sys
@@ -58,25 +57,12 @@ def test_tuned_problems_answer_near_them(store: Store) -> None:
     tuned_shapes(store)
     near = answer(store, gemm(60, 64, 70), BOARD)
     assert (near.match, near.kernel, near.config, near.record) == ("predicted", "tiled", SMALL, None)
-    assert near.predicted is not None
+    assert (near.expected_loss, near.loss.interval, near.to_json()["time_s"]) == (1.0, None, None)
     far = answer(store, gemm(4100, 4096, 4096), BOARD)
     assert (far.match, far.config, far.use) == ("predicted", LARGE, "kernel")
     assert far.predicted is not None
     assert far.predicted.speedup == pytest.approx(2.0, rel=0.01)
     assert far.predicted.kernel_s == pytest.approx(2e-3 * 4100 / 4096, rel=0.01)
-
-
-def test_nothing_is_said_of_what_such_answers_lose(store: Store) -> None:
-    tuned_shapes(store)
-    told = json.loads(json.dumps(answer(store, gemm(4100, 4096, 4096), BOARD).to_json(), allow_nan=False))
-    assert told["shape"] == {"m": 4100, "n": 4096, "k": 4096}
-    assert (told["record"], told["time_s"], told["record_id"]) == (None, None, "")
-    assert (told["expected_loss"], told["expected_loss_interval"]) == (1.0, None)
-    assert told["loss_said"].startswith("not measured: it would take a survey")
-    assert told["reasons"][0] == (
-        "no survey was made, but 5 problems were tuned: tiled was the best at gemm 4096 x 4096 x 4096 "
-        "float32 nn on NVIDIA H200"
-    )
 
 
 def test_the_library_answers_unless_three_near_problems_show_a_clear_lead(store: Store) -> None:
@@ -131,15 +117,11 @@ def test_another_regime_answers_before_a_default_does(store: Store) -> None:
     crown(store, best, library(problem, 2e-3, regime="hot"), 2.0)
     told = answer(store, problem, BOARD)
     assert (told.match, told.record, told.use, told.stale) == ("exact", best, "kernel", False)
-    assert (told.expected_loss, told.loss.cases) == (1.0, 0)
+    assert told.expected_loss == 1.0
     assert "timed hot for this very problem, and not cold" in told.loss.said
     assert told.reasons[0] == "nothing was timed cold on such a device; this was timed hot"
-    shown = told.to_json()
-    assert (shown["regime"], shown["record"]["regime"]) == ("cold", "hot")
     near = answer(store, gemm(64, 64, 80), BOARD, "cold-graph")
     assert (near.match, near.config) == ("predicted", best.config)
-    assert near.question is not None
-    assert near.question.regime == "cold-graph"
     crown(store, record(problem, 1e-3, regime="cold", role=Role.FINAL), None)
     assert answer(store, problem, BOARD).expected_loss == 0.0
     slower = gemm(96, 96, 96)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.results.record import ProblemKey
 from tuner.results.verdict import Act, Crown, rules_of
@@ -47,21 +45,3 @@ def test_who_answers(log: list[Crown], answers: str) -> None:
 def test_a_later_doubt_takes_a_confirmation_back() -> None:
     log = [entry(Act.CONFIRM, "a"), entry(Act.CONFIRM, "b"), entry(Act.DOUBT, "a", day=6)]
     assert rules_of(log, HISTORY).confirmed == {"b"}
-
-
-@given(
-    st.lists(
-        st.builds(
-            lambda act, champion, hour: entry(act, champion, 1 + hour / 24),
-            st.sampled_from(Act), st.sampled_from("abcd"), st.integers(0, 200),
-        ),
-        max_size=12,
-    ),
-    st.randoms(),
-)  # fmt: skip
-def test_databases_merged_in_any_order_agree(log: list[Crown], chance: object) -> None:
-    mixed = list(log)
-    chance.shuffle(mixed)
-    allowed = rules_of(log, HISTORY).allowed(HISTORY)
-    assert rules_of(mixed, HISTORY).allowed(HISTORY) == allowed
-    assert allowed <= {"a", "b", "c", "d"}

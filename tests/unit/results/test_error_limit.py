@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, rule, stored, study, write_device
+from fixtures.fake_device import BEST, BEST_S, TOY, rule, stored, study, write_device
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,21 +129,3 @@ def test_a_study_crowns_the_fastest_within_the_limit(tmp_path: Path, board: str)
     limit = Answer(result.champion).to_json()["error_limit"]
     assert (limit["factor"], limit["says_nothing"]) == (1.5, "")
     assert limit["ratio"] == pytest.approx(1.0, abs=0.1)
-
-
-def test_a_study_that_goes_on_under_another_limit_judges_what_it_knows(tmp_path: Path, board: str) -> None:
-    free = study(tmp_path, board)
-    assert free.champion is not None
-    assert dict(free.champion.record.config) == BEST
-    # Which is tried first hangs on the compilers: beside BEST it is stopped, ahead of it measured to the end.
-    stopped = [EXACT] if trial(tmp_path, EXACT).outcome is Outcome.PRUNED else []
-    limited = study(tmp_path, board, error_limit=1.5)
-    # What was stopped beside the champion of before, and may win now, is measured again; the rest is known.
-    assert limited.progress.trials == LEGAL
-    assert [dict(each.config) for each in stored(tmp_path)[LEGAL:]] == stopped
-    # The champion of before is refused in the finals, and its crown is free.
-    assert trial(tmp_path, BEST, Role.FINAL).outcome is Outcome.INACCURATE
-    assert limited.champion is not None
-    assert (dict(limited.champion.record.config), limited.champion.verdict) == (EXACT, "first")
-    assert limited.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
-    assert "the limit is 1.5 times" in limited.progress.reasons["INACCURATE"]

@@ -2,9 +2,7 @@
 
 import pytest
 
-from tuner.cli.formatting import answer_rows
 from tuner.results.units import beside, duration, energy, speed
-from tuner.service.pages import FILTERS
 
 #: Work of gemm 4 x 8192 x 8192 in float32, which memory limits.
 FLOPS, BYTES, TIME_S = 2 * 4 * 8192**2, 4 * (8192**2 + 2 * 4 * 8192), 6.72e-5
@@ -23,16 +21,6 @@ def test_a_speed_is_told_in_the_unit_that_limits_it(
     flops: float, moved: float, time_s: float, shown: str
 ) -> None:
     assert speed(flops, moved, time_s) == shown
-
-
-def test_pages_and_commands_tell_the_same_speed() -> None:
-    answer = {
-        "kernel": "a", "config": {}, "device": {"name": "a device"}, "time_s": TIME_S, "noise": 0.0,
-        "regime": "cold", "tflops": FLOPS / TIME_S / 1e12, "gbps": BYTES / TIME_S / 1e9, "baseline": None,
-        "error": None, "trials": {"total": 1, "measured": 1, "failed": 0}, "provisional_reasons": [],
-        "busy": [], "measured_at": "2026-01-01T00:00:00+00:00", "record_id": "",
-    }  # fmt: skip
-    assert dict(answer_rows(answer))["speed"] == FILTERS["speed"](answer) == "3998 GB/s"
 
 
 def test_times_and_energies_have_a_unit_that_suits() -> None:

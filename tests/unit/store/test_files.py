@@ -1,7 +1,9 @@
 """Files of records: written, merged in any order, and told of when they are broken."""
 
+import contextlib
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,37 +12,20 @@ from fixtures.records import BOARD, CPU, champion, full_record, record, square
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.declare.catalogue import builtin
 from tuner.errors import InputError
 from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Record
 from tuner.store import Store, lines
 from tuner.store.exchange import Counts, export, take
 from tuner.store.listing import Selection
-from tuner.study.recordings import records_of
-
-
-@pytest.fixture(scope="module")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("blank") / "studies.db"
-    Store.open(f"sqlite:///{path}").close()
-    return path.read_bytes()
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, blank: bytes) -> Callable[[], Store]:
+def fresh(tmp_path: Path) -> Iterator[Callable[[], Store]]:
     """Makes empty databases."""
-    made: list[Store] = []
-
-    def another() -> Store:
-        path = tmp_path / f"{len(made)}.db"
-        path.write_bytes(blank)
-        made.append(Store.open(f"sqlite:///{path}"))
-        return made[-1]
-
-    yield another
-    for each in made:
-        each.close()
+    numbers = itertools.count()
+    with contextlib.ExitStack() as opened:
+        yield lambda: opened.enter_context(Store.open(f"sqlite:///{tmp_path}/{next(numbers)}.db"))
 
 
 def exported(store: Store, path: Path) -> list[str]:
@@ -138,7 +123,7 @@ EVENTS = [
     order=st.randoms(use_true_random=False),
 )
 def test_merging_in_any_order_any_number_of_times_ends_the_same(
-    nodes: list[list[Record | Champion]], order: object, tmp_path_factory: pytest.TempPathFactory, blank: bytes
+    nodes: list[list[Record | Champion]], order: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("merged")
     files = []
@@ -150,7 +135,6 @@ def test_merging_in_any_order_any_number_of_times_ends_the_same(
     order.shuffle(shuffled)
     answers = []
     for name, sequence in (("one", files), ("two", shuffled)):
-        (folder / f"{name}.db").write_bytes(blank)
         with Store.open(f"sqlite:///{folder}/{name}.db") as store:
             for path in sequence:
                 take(store, path)
@@ -216,42 +200,3 @@ def test_a_file_of_another_kind(fresh: Callable[[], Store], tmp_path: Path) -> N
         take(fresh(), tmp_path / "none.jsonl")
     with pytest.raises(InputError, match=r"must exist, got .*Is a directory"):
         take(fresh(), tmp_path)
-
-
-# ---- Kernel Tuner
-
-CACHE = {
-    "device_name": "NVIDIA A100", "kernel_name": "stencil", "problem_size": [4096, 512],
-    "tune_params_keys": ["block", "mode"], "tune_params": {"block": [16, 32], "mode": ["a"]},
-    "cache": {
-        "16,a": {
-            "block": 16, "mode": "a", "time": 2.5, "times": [2.0, 3.0],
-            "timestamp": "2023-12-22 09:54:05+00:00",
-        },
-        "32,a": {"block": 32, "mode": "a", "time": "CompilationFailedConfig", "timestamp": "yesterday"},
-    },
-}  # fmt: skip
-
-
-def test_a_kernel_tuner_cache_becomes_records_of_a_users_kernel(
-    fresh: Callable[[], Store], tmp_path: Path
-) -> None:
-    path = tmp_path / "cache.json"
-    path.write_text(json.dumps(CACHE))
-    first, second = found = list(records_of(path))
-    assert first.problem.dims == {"x": 4096, "y": 512}
-    named = first.device.name, first.device.kind, first.kernel, first.regime
-    assert named == ("NVIDIA A100", "cuda", "stencil", "hot")
-    assert (dict(first.config), first.measurement.samples_s) == ({"block": 16, "mode": "a"}, (0.002, 0.003))
-    assert first.measured_at == "2023-12-22T09:54:05.000000+00:00"
-    assert (second.measurement.outcome, second.measured_at[:4]) == (Outcome.COMPILE_FAILED, "1970")
-    store = fresh()
-    assert store.add(found) == 2
-    assert store.add(records_of(path)) == 0, "read again it brings nothing new"
-    tiled, problem = (
-        builtin().of("gemm", "cuda", ("tiled",))[0],
-        builtin().operation("gemm").problem(square(64).dims),
-    )
-    given = next(records_of(path, device="NVIDIA H200", regime="cold", declared=(tiled, problem)))
-    assert (given.problem, given.device.name, given.regime) == (square(64), "NVIDIA H200", "cold")
-    assert (given.kernel, given.source_hash, given.work["flops"]) == ("tiled", tiled.source_hash, 2 * 64**3)

@@ -1,6 +1,5 @@
 """Results that come with the project: written for review, merged with what is there, read by themselves."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -47,13 +46,10 @@ def test_what_is_published_is_read_back_as_published(store: Store, tmp_path: Pat
     assert path == tmp_path / "nvidia-h200" / "gemm.json"
     (found,) = champions("gemm", tmp_path)
     record_, baseline = found.record, found.baseline
-    for name in ("tflops", "gbps"):
-        assert getattr(record_, name) == pytest.approx(getattr(best, name), rel=1e-5)
+    assert record_.tflops == pytest.approx(best.tflops, rel=1e-5)
     for name in ("time_s", "noise"):
         assert getattr(record_.measurement, name) == pytest.approx(getattr(best.measurement, name), rel=1e-5)
-    text = json.loads(path.read_text())["entries"][0]
-    assert (text["time_s"], text["noise"]) == (record_.measurement.time_s, record_.measurement.noise)
-    assert (text["samples"]["count"], len(record_.measurement.samples_s)) == (60, 7)
+    assert len(record_.measurement.samples_s) == 7, "quantiles of 60"
     assert (record_.measurement.error, record_.measurement.compiled) == (
         best.measurement.error, best.measurement.compiled,
     )  # fmt: skip

@@ -60,9 +60,6 @@ def test_reading_makes_nothing(url: str, path: Path) -> None:
     with pytest.raises(NothingFound, match=r"no database at .*run `tuner tune`"):
         Store.open(url, read_only=True)
     assert not path.exists()
-
-
-def test_a_database_without_our_tables_holds_nothing(url: str, path: Path) -> None:
     sqlite3.connect(path).execute("CREATE TABLE studies (id)").connection.close()
     with pytest.raises(NothingFound, match="holds no records yet"):
         Store.open(url, read_only=True)
