@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., object])
-#: Workers that the page of a job names.
-MOST_WORKERS = 64
 
 
 def tls_options(command: F) -> F:
@@ -183,17 +181,13 @@ def job_of_fleet(night: Mapping[str, Any]) -> dict[str, Any]:
         night: As for `workers_table`.
     """
     workers = night["workers"]
-    timed = [worker for worker in workers if worker["best_s"]]
-    best: dict[str, Any] = min(timed, key=lambda worker: float(worker["best_s"]), default={})
     at_work = sum(worker["state"] == "works" for worker in workers)
+    best_s = min(filter(None, (worker["best_s"] for worker in workers)), default=None)
     progress = Progress(
         f"{at_work} of {len(workers)} workers at work", sum(worker["trials"] for worker in workers),
-        best_s=best.get("best_s"), best=best.get("best", ""), baseline_s=best.get("baseline_s"),
-        left_s=night["left_s"], elapsed_s=night["elapsed_s"],
+        best_s=best_s, left_s=night["left_s"], elapsed_s=night["elapsed_s"],
     )  # fmt: skip
-    names = ("trials_per_minute", "slices", "problems_left")
-    fleet = {name: night[name] for name in names} | {"workers": workers[:MOST_WORKERS]}
-    return job_note("", progress) | {"fleet": fleet}
+    return job_note("", progress) | {"fleet": dict(night)}
 
 
 def workers_table(snapshot: dict[str, Any]) -> Table:

@@ -292,10 +292,8 @@ class DevicePlugin(WorkerPlugin):
     def _report(self, progress: Progress) -> None:
         """Takes how far the study is. Seconds that grow while nothing is done do not count."""
         done_s = sum(progress.spent_s.get(stage, 0.0) for stage in WORKED)
-        self.tell(
-            stage=progress.stage, trials=progress.trials, done_s=round(done_s, 2), best_s=progress.best_s,
-            best=progress.best, baseline_s=progress.baseline_s,
-        )  # fmt: skip
+        reached = {"trials": progress.trials, "done_s": round(done_s, 2), "best_s": progress.best_s}
+        self.tell(stage=progress.stage, **reached)
 
     def _waits(self) -> None:
         """The database is away: the study goes on, or waits, and does not hang."""

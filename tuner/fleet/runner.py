@@ -169,13 +169,12 @@ class Member:
         Args:
             minutes: Since the night began.
         """
-        info, progress = self.place.info if self.place else None, self.progress
+        info = self.place.info if self.place else None
         return {
             "name": self.name, "device": info.name if info else "",
             "board": info.uuid if info else "", "state": self.state.value, "why": self.why, "doing": self.doing,
             "slices": self.slices, "trials": self.trials, "trials_per_minute": self.trials / minutes,
-            "best_s": progress.get("best_s"), "best": progress.get("best", ""),
-            "baseline_s": progress.get("baseline_s"),
+            "best_s": self.progress.get("best_s"),
         }  # fmt: skip
 
     @property
