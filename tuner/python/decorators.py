@@ -28,7 +28,7 @@ from tuner.python.decisions import keep
 from tuner.python.explaining import Explanation, explain_kernel
 from tuner.python.misses import LIBRARY, MEASURE, POLICIES, checked, chosen
 from tuner.python.own_kernel import NUMBERS, KernelCode
-from tuner.python.running import ConfigRunner, Runs, device_of, seen, views_of
+from tuner.python.running import ConfigRunner, Runs, device_of, view_of, views_of
 from tuner.python.tuned import Tuned
 from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown
 from tuner.results.record import ProblemKey
@@ -150,7 +150,7 @@ class TunedFunction:
         key = self._key(values)
         if key is None:  # arrays of a library that shares its memory
             values = [
-                seen(name, value) if is_array(value) else value
+                view_of(name, value) if is_array(value) else value
                 for name, value in zip(self._code.takes, values, strict=True)
             ]
             key = self._key(values)

@@ -174,18 +174,18 @@ def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, de
 
 def _explained(request: CallRequest, decision: Decision | None) -> Explanation:
     answer, kernel = (decision.answer, decision.kernel) if decision else (None, None)
-    family = next(iter(request.operands.values())).family
     tensors: list[str] = []
     if decision is not None:  # of an epilogue's inputs a request may place none
         inputs = [tensor.name for tensor in decision.problem.inputs]
         tensors = [*inputs[: len(request.tensors) - 1], *(tensor.name for tensor in decision.problem.outputs)]
+    # The arrays' own library, or the one below it that was measured.
+    library = decision.library if decision else next(iter(request.operands.values())).family
     return Explanation(
         function=request.function,
         operands=tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items()),
         problem=str(request.problem or ""),
         device=decision.device.name if decision else request.device,
-        # The arrays' own library, or the one below it that was measured.
-        use="kernel" if kernel else decision.library if decision else family,
+        use="kernel" if kernel else library,
         why=decision.why if decision else request.why,
         fallback=kernel.falls_back_to(answer.config) if kernel and answer else "",
         memory={name: str(tensor) for name, tensor in zip(tensors, request.tensors, strict=False)},

@@ -168,8 +168,8 @@ class MeasuringProcess:
         pending: Future[tuple[str, str]] = Future()
         known = self._asked.setdefault((problem, device), pending)
         if known is pending:
-            told = json.dumps(question) + "\n", pending, changed
-            threading.Thread(target=self._serve, args=told, daemon=True).start()
+            arguments = json.dumps(question) + "\n", pending, changed
+            threading.Thread(target=self._serve, args=arguments, daemon=True).start()
         return known
 
     def forget(self) -> None:

@@ -230,7 +230,7 @@ def device_of(values: object, target: str) -> str:
     return kind_of(target).first
 
 
-def seen(name: str, array: Any) -> Any:
+def view_of(name: str, array: Any) -> Any:
     """An array of NumPy, of CuPy or of PyTorch on a GPU, on the memory of any array.
 
     Args:
@@ -270,7 +270,7 @@ def views_of(problem: Problem, arrays: Sequence[Any], kind: DeviceKind, dense: b
         InputError: One has another shape, dtype, order or place than the kernel takes.
     """
     tensors = problem.tensors
-    views = [seen(tensor.name, array) for tensor, array in zip(tensors, arrays, strict=True)]
+    views = [view_of(tensor.name, array) for tensor, array in zip(tensors, arrays, strict=True)]
     operands = {tensor: families.operand_of(view) for tensor, view in zip(tensors, views, strict=True)}
     for tensor, operand in operands.items():
         if wrong := _wrong(tensor, operand, dense):
@@ -309,7 +309,7 @@ def made(tensor: Tensor, like: Any, name: str) -> Any:
     family = None if like is None else family_of(like)
     if family is not None and family.name == "PyTorch":
         return like.new_empty(tensor.shape, dtype=getattr(sys.modules["torch"], tensor.dtype))
-    operand = None if like is None else families.operand_of(seen(name, like))
+    operand = None if like is None else families.operand_of(view_of(name, like))
     if operand is None or operand.family == "NumPy":
         return numpy.empty(tensor.shape, tensor.dtype)
     cupy = sys.modules["cupy"]

@@ -110,7 +110,7 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tens
     """The product, by a kernel where there are some for the device."""
     precision = precision if a.dtype == torch.float32 else ""
     for collector in _COLLECTORS:
-        layout = "".join("n" if each.is_contiguous() else "t" for each in (a, b))
+        layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
         epilogue = "" if bias is None else "bias-col"
         collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision, epilogue))
@@ -129,13 +129,13 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
     device = a.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        tensors = [each.to(dtype) if each.is_floating_point() else each for each in tensors]
-    if not all(_is_plain(each, tensors[0]) for each in tensors) or 0 in (*a.shape, *b.shape):
+        tensors = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+    if not all(_is_plain(tensor, tensors[0]) for tensor in tensors) or 0 in (*a.shape, *b.shape):
         return NotImplemented
     left, right, *finish = tensors
     rows = left.reshape(-1, left.shape[-1])
     needs_operator = torch.compiler.is_compiling() or (
-        torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     )
     # The operator is what autograd and compilers know; without them it is only in the way.
     compute: Callable[..., Tensor] = product if needs_operator else _computed
@@ -241,19 +241,18 @@ def prepare(
         The products, the one with the most work first.
     """
     policy = on_miss("library") if plan else on_miss("measure", seconds=seconds, wait=True)
-    parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    buffers = {name: each.clone() for name, each in module.named_buffers()}
-    with use(precision), policy, _collected() as products, torch.set_grad_enabled(module.training):
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with use(precision), policy, _collected() as collected, torch.set_grad_enabled(module.training):
         result = torch.func.functional_call(module, buffers, inputs)
-        outputs = [each for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, Tensor)]
-        outputs = [each for each in outputs if each.requires_grad]
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = [leaf for leaf in leaves if leaf.requires_grad]
         if outputs and parameters:
-            like = [torch.ones_like(each) for each in outputs]
-            torch.autograd.grad(outputs, list(parameters.values()), like, allow_unused=True)
-    found = sorted(products, key=lambda each: (-each.m * each.n * each.k, each))
+            torch.autograd.grad(outputs, parameters, list(map(torch.ones_like, outputs)), allow_unused=True)
+    products = sorted(collected, key=lambda of: (-of.m * of.n * of.k, of))
     if plan:
-        Path(plan).write_text("\n".join(map(_entry, found)), encoding="utf-8")
-    return found
+        Path(plan).write_text("\n".join(map(_entry, products)), encoding="utf-8")
+    return products
 
 
 def _entry(of: Product) -> str:

@@ -60,18 +60,16 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert (told.use, told.match, told.config) == ("kernel", "exact", {"block_size_x": best})
     assert f"config        block_size_x={best}" in str(told)
     # In a process of its own, as it were, and at another shape.
-    measured: list[object] = []
+    studies: list[object] = []
     plain = decorators.run_shown
-    monkeypatch.setattr(
-        decorators, "run_shown", lambda study, shown: measured.append(study) or plain(study, shown)
-    )
+    monkeypatch.setattr(decorators, "run_shown", lambda *given: studies.append(given) or plain(*given))
     again = adder(here, seconds=60)
     again(*add_arguments(500))
-    assert (ran.pop()["block_size_x"], measured) == (best, [])
+    assert (ran.pop()["block_size_x"], studies) == (best, [])
     with tuner.on_miss("measure"):
         again(*add_arguments(700))
     again(*add_arguments(700))
-    assert len(measured) == 1
+    assert len(studies) == 1
     assert ran.pop() == ran.pop()
 
 

@@ -73,10 +73,7 @@ def test_the_library_is_told_with_the_reason() -> None:
 def test_a_lead_must_be_more_than_noise(speedup: float, use: str) -> None:
     crowned("gemm", SHAPE, speedup=speedup)
     told = tuner.explain(*arrays())
-    assert told.use == use
-    assert ("too small to count on" in told.why) == (use == "NumPy")
-    nothing = tuner.explain("transpose", m=12345, n=54321, dtype="float64", device="cpu")
-    assert (nothing.use, nothing.match) == ("NumPy", "default")
+    assert (told.use, "too small to count on" in told.why) == (use, use == "NumPy")
 
 
 @pytest.mark.parametrize(("speedup", "use"), [(0.9, "NumPy"), (1.3, "kernel")])

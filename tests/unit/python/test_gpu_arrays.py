@@ -39,9 +39,8 @@ def close(got: Any, wanted: Any) -> None:
 def test_a_library_call_is_the_one_that_the_operation_declares(layout: str, gpu: Log) -> None:
     champion_of("gemv", layout, speedup=0.9, m=7, n=5)
     champion_of("transpose", speedup=0.9, m=7, n=5)
-    a, x = stored(normal(7, 5), layout), on_gpu(normal(5))
+    a, x, dense = stored(normal(7, 5), layout), on_gpu(normal(5)), on_gpu(normal(7, 5))
     close(tuner.gemv(CupyArray(a), CupyArray(x)), a @ x)
-    dense = on_gpu(normal(7, 5))
     close(tuner.transpose(CupyArray(dense)), dense.T)
     assert (gpu.runs, gpu.library) == ([], ["cuBLAS gemv", "cuBLAS geam"])
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from typing import Any
 
 import numpy as np
@@ -107,18 +105,6 @@ def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
     np.testing.assert_array_equal(tuner.matmul(a, packed), a @ b)
     out = np.empty((3, 5), np.float32)
     assert tuner.matmul(a, packed, out=out) is out
-
-
-def test_its_memory_goes_with_it(gpu: Log) -> None:
-    champions()
-    packed = tuner.pack(on_board(256, 128))
-    tuner.matmul(on_board(256, 256), packed)
-    form = packed._form
-    assert form is not None
-    memory = weakref.ref(form.memory)
-    del packed, form
-    gc.collect()
-    assert memory() is None
 
 
 @pytest.mark.parametrize(

@@ -86,31 +86,6 @@ def test_what_agreed_with_one_reference_is_checked_again_by_another(device: str)
     assert {each.id for each in tune_add(device).trials} == {each.id for each in first.trials}
 
 
-SQUARES = """
-__global__ void vector_add(float *c, const float *a, int n, int m) {
-    int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < n * m) c[i] = a[i] * a[i];
-}
-"""
-
-
-def test_another_kernel_may_have_the_name_of_an_earlier_one(device: str) -> None:
-    """Its sizes and parameters are others, so that nothing is to be learnt from the first."""
-    tune_add(device)
-    a = numpy.ones(1200, "float32")
-    options = {"grid": "ceil_div(n * m, BLOCK)", "block": "BLOCK", "reference": numpy.square}
-    call = (SQUARES, "vector_add", [a, a, 30, 40], {"BLOCK": [32, 64]})
-    shapes = {"a": "n*m", "c": "n*m"}
-    found = tuner.tune(*call, shapes=shapes, device=device, trials=5, progress=False, **options)  # type: ignore[arg-type]
-    assert found.config["BLOCK"] in (32, 64)
-    function = tuner.cuda_kernel(
-        SQUARES, "vector_add", {"BLOCK": [32, 64]}, shapes=shapes, device=device, **options
-    )  # type: ignore[arg-type]
-    assert function.explain(a, a, 30, 40).match == "exact"
-    b = numpy.ones(600, "float32")
-    assert function.explain(b, b, 30, 20).match != "exact"
-
-
 def test_it_works_in_a_thread_and_reports_to_a_function(device: str) -> None:
     found, stages = list[Tuned](), list[str]()
     tell = lambda now: stages.append(now.stage)
