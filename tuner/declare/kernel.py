@@ -421,9 +421,8 @@ def render(kernel: Kernel, problem: Problem, config: Config) -> Rendered:
         (``BORDER_check``, ``BORDER_pad``, and ``BORDER`` as one of them).
     """
     constants = problem.operation.constants(problem, kernel.target)
-    finishing = kernel.finishing_text if problem.epilogue else None
-    language = source_language(kernel.target)
-    text = language.rendered(kernel.text, constants, kernel.parameters, config, finishing)
+    finishing = kernel.finishing_text if problem.epilogue else ""
+    text = source_language(kernel.target).rendered(kernel, constants, config, finishing)
     fallback = kernel.scope.fallback
     if fallback is not None:
         other = render(fallback.kernel, problem, Config(fallback.config(config)))

@@ -6,13 +6,13 @@ It is found there, and named nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.space import Config, Parameter
+from tuner.declare.space import Config
 from tuner.errors import DeclarationError
 
 
@@ -41,22 +41,14 @@ class SourceLanguage:
         """
         raise NotImplementedError
 
-    def rendered(
-        self,
-        text: str,
-        constants: Mapping[str, Any],
-        parameters: Sequence[Parameter],
-        config: Config,
-        finishing: str | None = None,
-    ) -> str:
+    def rendered(self, kernel: Any, constants: Mapping[str, Any], config: Config, finishing: str) -> str:
         """One self-contained source.
 
         Args:
-            text: The kernel's source with its includes.
+            kernel: `tuner.declare.kernel.Kernel`.
             constants: Of the operation.
-            parameters: Of the kernel.
             config: Values of the parameters.
-            finishing: What is called on a result; None for a problem without an epilogue.
+            finishing: What is called on a result; empty for a problem without an epilogue.
         """
         raise NotImplementedError
 

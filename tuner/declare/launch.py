@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tuner.declare.problem import Problem, Tensor
+from tuner.declare.problem import Tensor
 from tuner.errors import DeclarationError
 
 #: For any element type, as part of a C++ source.
@@ -329,13 +329,6 @@ class Launch:
             for step in self.steps
         ]
         return replace(self, steps=tuple(steps))
-
-    def names(self, problem: Problem) -> list[str]:
-        """What steps' arguments name, in the order of what a run is given: a null pointer, maps come last."""
-        regions = [name for name, _ in self.workspace.regions] if self.workspace else []
-        arguments = [*(tensor.name for tensor in problem.tensors), *(scalar.name for scalar in problem.scalars)]
-        maps = [tensor_map.name for tensor_map in self.maps]
-        return [*arguments, *regions, self.counter or "counter", "", *maps]
 
 
 def hash_of_launch(constants: Mapping[str, Any], launch: Launch | None) -> str:

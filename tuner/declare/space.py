@@ -365,16 +365,14 @@ class Space(Sequence[Config]):
         located = self.locate(rows)
         return located[located >= 0]
 
-    def nearest(self, configs: Iterable[Mapping[str, Value]]) -> list[Config]:
-        """For each config the legal one that differs in the fewest parameters, and least in those; once each.
+    def nearest(self, configs: Iterable[Mapping[str, Value]]) -> list[int]:
+        """For each config the position of the legal one that differs least; no positions if nothing is legal.
+
+        It differs in the fewest parameters, and least in those.
 
         Args:
             configs: Points of the parameters, legal or not.
         """
-        return [self[index] for index in dict.fromkeys(self.nearest_indices(configs))]
-
-    def nearest_indices(self, configs: Iterable[Mapping[str, Value]]) -> list[int]:
-        """The positions of what `nearest` gives, one for each config; none if nothing is legal."""
         if not len(self):
             return []
         every = self.codes.astype(np.int16)

@@ -77,7 +77,7 @@ def declared_config(
     known, default = first_configs(kernel, pins, problem, device), kernel.default_config()
     if not known:
         space = pinned_space(kernel, pins, problem, device)
-        known = space.nearest([{**default, **pins}]) if default is not None else list(space[:1])
+        known = [space[at] for at in space.nearest([{**default, **pins}])] if default is not None else space[:1]
     return known[0] if known else None
 
 

@@ -163,7 +163,7 @@ def test_the_nearest_legal_config_differs_in_the_fewest_parameters() -> None:
     parameters = (powers_of_two("A", 1, 64), choice("B", "x", "y"), choice("C", 1, 2, 3))
     legal = Space.build(parameters, [Constraint("A is small", lambda p, d, c: c.A <= 8)], None, None)
     far, near = Config({"A": 64, "B": "y", "C": 2}), Config({"A": 8, "B": "y", "C": 2})
-    assert legal.nearest([far, far, legal[3]]) == [near, legal[3]]
+    assert [legal[index] for index in legal.nearest([far, legal[3]])] == [near, legal[3]]
     nothing = Space.build(parameters, [Constraint("no", lambda p, d, c: c.A < 0)], None, None)
     assert nothing.nearest([far]) == []
     assert [None if each is None else each.tolist() for each in legal.positions] == [

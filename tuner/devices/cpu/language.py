@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
-from tuner.declare.space import Config, Parameter
+from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.space import Config
 from tuner.devices.protocol import Arrays, Compiler, Language, Run
 from tuner.extras import load
 
@@ -58,18 +58,10 @@ class NumbaLanguage(Language):
         except (SyntaxError, ValueError):
             return text
 
-    def rendered(
-        self,
-        text: str,
-        constants: Mapping[str, Any],
-        parameters: Sequence[Parameter],
-        config: Config,
-        finishing: str | None = None,
-    ) -> str:
+    def rendered(self, kernel: Kernel, constants: Mapping[str, Any], config: Config, finishing: str) -> str:
         """Assignments, then the source, and what finishes the result behind it."""
         lines = [f"{name} = {value!r}" for name, value in {**constants, **config}.items()]
-        behind = [] if finishing is None else ["", "", finishing]
-        return "\n".join([*lines, "", text, *behind])
+        return "\n".join([*lines, "", kernel.text, *(["", "", finishing] if finishing else [])])
 
     def compiler(self) -> Compiler:
         """Numba's, whose machine code lies beside the rendered modules."""

@@ -329,19 +329,6 @@ def fused_terms(problem: Problem, fused: Epilogue) -> tuple[int, float, float]:
     return EPILOGUES[fused.activation, bool(fused.bias)], values.get("alpha", 1.0), beta
 
 
-def _described(problem: Problem, epilogue: int, biased: bool) -> ctypes.c_void_p:
-    """cuBLASLt's description of a product."""
-    description = _made("cublasLtMatmulDescCreate", COMPUTE_32F, FLOAT32)
-    attributes = {TRANS_A: OPERATION[problem.layout[1]], TRANS_B: OPERATION[problem.layout[0]]}
-    if epilogue != DEFAULT_EPILOGUE:
-        attributes[EPILOGUE] = epilogue
-    if biased:
-        attributes[BIAS_TYPE] = DATA_TYPES[problem.dtype]
-    for attribute, value in attributes.items():
-        _set(description, "Desc", attribute, ctypes.c_int32(value))
-    return description
-
-
 def proposed(problem: Problem, fused: Epilogue, device: int) -> list[Product]:
     """Products by the algorithms that cuBLASLt proposes; none if it proposes none.
 
@@ -353,7 +340,12 @@ def proposed(problem: Problem, fused: Epilogue, device: int) -> list[Product]:
     lt, kind = library("libcublasLt"), DATA_TYPES[problem.dtype]
     context, workspace = _context(device)
     epilogue, *factors = fused_terms(problem, fused)
-    description = _described(problem, epilogue, bool(fused.bias))
+    description = _made("cublasLtMatmulDescCreate", COMPUTE_32F, FLOAT32)
+    attributes = {TRANS_A: OPERATION[problem.layout[1]], TRANS_B: OPERATION[problem.layout[0]]}
+    attributes |= {EPILOGUE: epilogue} if epilogue != DEFAULT_EPILOGUE else {}
+    attributes |= {BIAS_TYPE: kind} if fused.bias else {}
+    for attribute, value in attributes.items():
+        _set(description, "Desc", attribute, ctypes.c_int32(value))
     of_b, of_a, of_c = (
         _made(
             "cublasLtMatrixLayoutCreate", kind, ctypes.c_uint64(columns), ctypes.c_uint64(rows),

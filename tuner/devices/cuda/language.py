@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
+from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.space import Config, Parameter
 from tuner.devices.protocol import Arrays, Compiler, Language, Run
 from tuner.extras import load
@@ -81,16 +81,9 @@ class CudaLanguage(Language):
         """Its tokens."""
         return cpp_tokens(text)
 
-    def rendered(
-        self,
-        text: str,
-        constants: Mapping[str, Any],
-        parameters: Sequence[Parameter],
-        config: Config,
-        finishing: str | None = None,
-    ) -> str:
+    def rendered(self, kernel: Kernel, constants: Mapping[str, Any], config: Config, finishing: str) -> str:
         """Macros, then the source."""
-        return "\n".join([*macros(constants), *_config_macros(parameters, config), "", text])
+        return "\n".join([*macros(constants), *_config_macros(kernel.parameters, config), "", kernel.text])
 
     def compiler(self) -> Compiler:
         """NVRTC's, with a cache of cubins."""
