@@ -14,7 +14,7 @@ from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound
 from tuner.model.calibrate import Calibration, Cases, calibrate
-from tuner.model.forest import MOST_LEAVES, Forest, Growth, forest_of, grow
+from tuner.model.forest import MOST_LEAVES, Forest, forest_of, grow
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
 from tuner.model.table import FeatureRows, Timings, evidence
@@ -26,7 +26,10 @@ from tuner.store import Store, watched
 #: Forests of the library, of which there is one time a problem.
 LIBRARY_FORESTS = 3
 #: How trees of configs and of the library are grown.
-OF_CONFIGS, OF_LIBRARY = Growth(800, MOST_LEAVES, 0.08, 20, 0.3), Growth(200, 10, 0.08, 5, 0.4)
+OF_CONFIGS, OF_LIBRARY = (
+    {"num_iterations": trees, "num_leaves": leaves, "min_data_in_leaf": least, "feature_fraction": share}
+    for trees, leaves, least, share in ((800, MOST_LEAVES, 20, 0.3), (200, 10, 5, 0.4))
+)
 
 
 def forests_of(data: FeatureRows, problems: Numbers, seed: int) -> tuple[Forest, Forest]:

@@ -118,33 +118,14 @@ class Forest:
 LEAF_STEP = 2.0**-14
 
 
-@dataclass(frozen=True)
-class Growth:
-    """How trees are grown.
-
-    Attributes:
-        trees: How many.
-        leaves: Of a tree, at the most.
-        rate: Learning rate.
-        least: Rows of a leaf at the least.
-        share: Of the features that a tree may ask for.
-    """
-
-    trees: int
-    leaves: int
-    rate: float
-    least: int
-    share: float
-
-
-def grow(rows: Floats, targets: Sequence[Floats], weight: Floats, how: Growth, seed: int) -> Forest:
+def grow(rows: Floats, targets: Sequence[Floats], weight: Floats, how: Mapping[str, Any], seed: int) -> Forest:
     """Gradient-boosted trees for a squared error, the same with any number of threads (``OMP_NUM_THREADS``).
 
     Args:
         rows: Shape (rows, features).
         targets: Each of shape (rows,); each has trees of its own, which take turns, and their mean counts.
         weight: Shape (rows,).
-        how: How.
+        how: Settings of LightGBM.
         seed: Of the samples of the first; the others' follow.
 
     Raises:
@@ -157,15 +138,13 @@ def grow(rows: Floats, targets: Sequence[Floats], weight: Floats, how: Growth, s
             f"fitting a model needs LightGBM, which is not installed; {remedy('model')}"
         ) from error
     settings = {
-        "objective": "regression", "num_leaves": how.leaves, "learning_rate": how.rate,
-        "min_data_in_leaf": how.least, "bagging_fraction": 0.8, "bagging_freq": 1,
-        "feature_fraction": how.share, "max_bin": 127, "verbose": -1, "deterministic": True,
-        "force_row_wise": True,
+        "objective": "regression", "learning_rate": 0.08, "bagging_fraction": 0.8, "bagging_freq": 1,
+        "max_bin": 127, "verbose": -1, "deterministic": True, "force_row_wise": True, **how,
     }  # fmt: skip
     grown = []
     for number, target in enumerate(targets):
         data = lightgbm.Dataset(rows, target, weight=weight)
-        booster = lightgbm.train({**settings, "seed": seed + number}, data, how.trees)
+        booster = lightgbm.train({**settings, "seed": seed + number}, data)
         grown.append([tree["tree_structure"] for tree in booster.dump_model()["tree_info"]])
     # A target with fewer trees, because nothing was left to be learned, adds nothing at its turns.
     turns = itertools.zip_longest(*grown, fillvalue={"leaf_value": 0.0})

@@ -365,7 +365,7 @@ class Predictor:
             kernel, known = self._kernels[name], {configs[number] for number in legal.tolist()}
             origins = tied[np.argsort(behind[tied], kind="stable")][:ORIGINS].tolist()
             space = Space.build(kernel.parameters, kernel.constraints, problem, self._device, limit=LOOKED_AT)
-            nearest = space.nearest_indices([configs[number][1] for number in origins])
+            nearest = space.nearest([configs[number][1] for number in origins])
             for index, number in zip(nearest, origins, strict=False):  # nothing is near in an empty space
                 if (name, space[index]) not in known:
                     made.setdefault((name, space[index]), number)

@@ -14,10 +14,8 @@ from tuner.declare.space import Config
 from tuner.model.physics import (
     DeviceRates,
     config_features,
-    incidence,
     library_features,
     problem_features,
-    resident_blocks,
     traits,
 )
 
@@ -48,14 +46,6 @@ def test_every_built_in_kernel_has_finite_features_at_any_shape(
             assert np.isfinite(library_features(problem, device, KNOWN)).all()
 
 
-def test_dims_belong_to_tensors_by_their_sizes() -> None:
-    inputs, summed = incidence(GEMM.problem({"m": 2, "n": 2, "k": 2}))
-    assert inputs.tolist() == [[1, 0, 1], [0, 1, 1]]
-    assert summed.tolist() == [0, 0, 1]
-    turned = builtin().operations["transpose"].problem({"m": 2, "n": 2})
-    assert incidence(turned)[1].tolist() == [0, 0]
-
-
 def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:
     broken = replace(KERNELS["blocks"], launch=lambda p, c: 1 / 0)  # type: ignore[arg-type, return-value]
     config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
@@ -65,13 +55,3 @@ def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:
     assert np.isinf(of.spans).all()
     features, _ = config_features(GEMM.problem(dict.fromkeys("mnk", 100)), BOARD, of, KNOWN)
     assert np.isfinite(features).all()
-
-
-def test_occupancy_is_limited_by_threads_shared_memory_and_known_registers() -> None:
-    device = replace(
-        BOARD, max_threads_per_sm=2048, shared_bytes_per_sm=100 << 10, registers_per_block=64 << 10
-    )
-    config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
-    like = GEMM.problem(dict.fromkeys("mnk", 2))
-    assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like))[0] == 16
-    assert resident_blocks(device, traits(KERNELS, [("blocks", config)], like, np.array([250.0])))[0] == 2

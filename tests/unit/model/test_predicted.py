@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD, answer, crown, gemm, library, record
-from fixtures.model_survey import BLOCKS, GEMM, KERNELS, TIED, WIDE, plain_model, two_kernels
+from fixtures.model_survey import BLOCKS, CONFIGS, GEMM, KERNELS, evidence_of, plain_model
 
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import InputError
@@ -17,7 +16,6 @@ from tuner.lookup import Answer, best
 from tuner.model import provider
 from tuner.model.predict import Model
 from tuner.model.stored import path_of, to_bytes
-from tuner.model.table import Evidence
 from tuner.results.record import ProblemKey
 from tuner.store import Store
 from tuner.study.starting import Predictions
@@ -76,18 +74,10 @@ def test_the_library_is_answered_unless_the_gain_outweighs_the_uncertainty(tmp_p
 
 
 def test_a_kernel_that_lost_near_by_is_not_answered_though_it_is_predicted_to_win(tmp_path: Path) -> None:
-    # One problem near by, at which every config was timed; the prediction alone takes a kernel at any price.
-    count = len(surveyed().configs)
-    times = np.array([0, count]), np.arange(count), np.zeros(count)
-    won, lost = (
-        Evidence(np.log2([[2000.0, 1000.0, 3000.0]]), np.array([0]), np.array([gain]), *times)
-        for gain in (9.0, -99.0)
-    )
-    assert asked(published(tmp_path / "won", replace(surveyed(), evidence=won))).use == "kernel"
-    told = asked(published(tmp_path / "lost", replace(surveyed(), evidence=lost)))
+    model = replace(surveyed(), evidence=evidence_of(range(len(CONFIGS)), -99.0))
+    told = asked(published(tmp_path / "lost", model))
     assert (told.match, told.use) == ("predicted", "cuBLAS")
     assert "x as fast with what was timed near by, and" in told.reasons[0]
-    model = replace(surveyed(), evidence=lost)
     trusting = replace(model, calibration=replace(model.calibration, doubt=0.0))
     assert asked(published(tmp_path / "trusting", trusting)).use == "kernel"
 
@@ -158,23 +148,6 @@ def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatc
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")
     assert (found.starts, found.elsewhere, found.further()) == ([], [], [])
     assert found.beside({("blocks", BLOCKS.default_config()): 1e-6}) == []
-
-
-def test_a_study_tries_what_is_most_like_good_configs_that_are_illegal_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sources = {"blocks": BLOCKS.source_hash, "tied": TIED.source_hash}
-    model, kernels = two_kernels(
-        provenance={"timings": 5, "problems": 50, "regime": "cold", "sources": sources}
-    )
-    monkeypatch.setattr(provider, "model_of", lambda *_: model)
-    odd = GEMM.problem({"m": 512, "n": 512, "k": 513}, "float32", "nn")
-    found = Predictions(odd, tuple(kernels.values()), BOARD, "cold")
-    plain = {**WIDE, "LOAD": "plain"}
-    assert ("tied", plain) in found.starts
-    assert [each.config for each in found.elsewhere if each.kernel == "tied"] == [plain]
-    even = GEMM.problem({"m": 512, "n": 512, "k": 512}, "float32", "nn")
-    assert ("tied", WIDE) in Predictions(even, tuple(kernels.values()), BOARD, "cold").starts
 
 
 @pytest.mark.parametrize(
