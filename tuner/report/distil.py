@@ -149,9 +149,10 @@ class Distilled:
         return [self.shapes.columns[number] for number in self.chosen]
 
     @property
-    def fastest(self) -> list[int]:
-        """Per row: the best of the chosen columns."""
-        return [max(self.chosen, key=lambda column: speeds[column]) for speeds in self.shapes.speeds]
+    def fastest(self) -> list[int | None]:
+        """Per row: the best of the chosen columns; None where none is legal."""
+        speeds, chosen = self.shapes.speeds[:, self.chosen], self.chosen
+        return [chosen[row.argmax()] if row.any() else None for row in speeds]
 
     @property
     def decided(self) -> list[int | None]:
