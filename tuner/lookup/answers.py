@@ -266,13 +266,12 @@ def tune_command(question: Question, origin: str = "") -> str:
         words += [f"--set {dim}={size}" for dim, size in problem.shape]
     else:
         words = ["tuner", "tune", problem.operation, *(str(size) for _, size in problem.shape)]
+    usual = {"dtype": "float32", "precision": IEEE, "regime": "cold"}
     chosen = {
-        "--kernel": question.kernel,
-        "--device": question.device.kind if kind_of(question.device.kind).is_host else "",
-        "--dtype": problem.dtype if problem.dtype != "float32" else "",
-        "--layout": problem.layout,
-        "--precision": problem.precision if problem.precision != IEEE else "",
-        "--epilogue": problem.epilogue,
-        "--regime": question.regime if question.regime != "cold" else "",
+        "kernel": question.kernel,
+        "device": question.device.kind if kind_of(question.device.kind).is_host else "",
+        **{name: getattr(problem, name) for name in ("dtype", "layout", "precision", "epilogue")},
+        "regime": question.regime,
     }
-    return " ".join([*words, *(f"{option} {value}" for option, value in chosen.items() if value)])
+    options = (f"--{name} {value}" for name, value in chosen.items() if value not in ("", usual.get(name)))
+    return " ".join([*words, *options])

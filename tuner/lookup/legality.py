@@ -137,12 +137,9 @@ class _Watched:
 
 
 def _obeyed(
-    constraint: Constraint,
-    problem: Problem | _Watched,
-    device: DeviceInfo,
-    arrays: Mapping[str, Any],
+    constraint: Constraint, problem: Problem | _Watched, device: DeviceInfo, arrays: Mapping[str, Any],
     count: int,
-) -> Flags:
+) -> Flags:  # fmt: skip
     """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
     try:
         rule = partial(constraint.rule, problem, device)

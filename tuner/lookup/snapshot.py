@@ -249,11 +249,9 @@ class Snapshot:
         return self._results.get(key, (None,))[0]
 
     def inherit(
-        self,
-        earlier: Snapshot,
-        holds: Callable[[Subject], bool],
+        self, earlier: Snapshot, holds: Callable[[Subject], bool],
         answers: Callable[[tuple[Any, ...], Any], bool],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Takes over what an earlier state has read and answered, before the first question.
 
         Subjects that have changed since are read again now.

@@ -34,11 +34,9 @@ def _builtin_of(files: tuple[tuple[str, int, int], ...]) -> Catalogue:
 
 
 def staleness(
-    record: Record,
-    catalogue: Catalogue | None = None,
-    device: DeviceInfo | None = None,
+    record: Record, catalogue: Catalogue | None = None, device: DeviceInfo | None = None,
     versions: Mapping[str, str] | None = None,
-) -> tuple[bool | None, str]:
+) -> tuple[bool | None, str]:  # fmt: skip
     """Whether kernel, compiler or driver have changed since a record was measured.
 
     Args:

@@ -282,17 +282,14 @@ def schema_of(connection: sa.Connection, where: str) -> str:
     Raises:
         StoreTrouble: This version does not know the schema, which is newer.
     """
-    present = sa.inspect(connection)
-    if not present.has_table(tables.version.name):
+    if not sa.inspect(connection).has_table(tables.version.name):
         return ""
     schema = str(connection.execute(sa.select(tables.version.c.version_num)).scalar() or "")
     if schema in ("", SCHEMA, *OLDER):
         return schema
-    writer = sa.select(schema_history.c.tuner_version).where(schema_history.c.version == schema)
-    by = connection.execute(writer).scalar() if present.has_table(schema_history.name) else None
     raise StoreTrouble(
-        f"the database {where} has schema {schema}, made by tile-tuner {by or 'of a newer version'}; this is "
-        f"tile-tuner {__version__}, which knows schemas up to {SCHEMA}; upgrade it or use another database"
+        f"the database {where} has schema {schema}, made by a newer version; this is tile-tuner {__version__}, "
+        f"which knows schemas up to {SCHEMA}; upgrade it or use another database"
     )
 
 

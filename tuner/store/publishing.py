@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.declare.folders import write_whole
-from tuner.results.measurement import Measurement, Outcome, compare
-from tuner.results.objectives import resolved, values_of
-from tuner.results.record import ELSEWHERE, OBJECTIVES_OF_STUDY, Champion, Record, Role, rank_in_time
+from tuner.results.measurement import Outcome, compare
+from tuner.results.record import ELSEWHERE, Champion, Record, Role, rank_in_time
 from tuner.store import Store
 from tuner.store.published import Published, read_file, slug, standing, text_of, tuned_folder
 
@@ -96,22 +95,11 @@ def _published(store: Store, champion: Champion) -> Published:
         for other in store.records(problem=record.problem, device=record.device.name)
         if (other.regime, other.device.kind) == (record.regime, record.device.kind)
     ]
-    # Finals do not measure energy.
-    own = (other for other in beside if _config(other) == _config(record) and _energy(other.measurement))
-    latest = max(own, key=lambda other: other.measured_at, default=record)
-    circumstances = {**_energy(latest.measurement), **measurement.circumstances}
-    record = replace(record, measurement=replace(measurement, circumstances=circumstances))
-    return Published(replace(champion, record=record), low, high, tuple(_runners_up(record, beside)))
-
-
-def _energy(measurement: Measurement) -> dict[str, float]:
-    """Returns energy and power of a run if energy was an objective."""
-    seen = measurement.circumstances
-    return {name: seen[name] for name in ("energy_j", "power_w") if "energy_j" in seen and name in seen}
+    return Published(champion, low, high, tuple(_runners_up(record, beside)))
 
 
 def _runners_up(champion: Record, records: Iterable[Record]) -> list[Record]:
-    """Selects finalists, best trials, fronts and measurements for other shapes; none that ever failed.
+    """Selects finalists, best trials and measurements for other shapes; none that ever failed.
 
     Each config appears once. A bad config says as much as a good one about the cost of an answer from a
     neighbour.
@@ -132,31 +120,9 @@ def _runners_up(champion: Record, records: Iterable[Record]) -> list[Record]:
         elif record.measurement.outcome is Outcome.MEASURED and record.measurement.samples_s:
             best[key] = min(best.get(key, record), record, key=_merit)
     ranked = sorted((record for key, record in best.items() if key not in failed), key=_merit)
-    on_front = _on_fronts(ranked)
-    further = (
-        record for record in ranked[RUNNERS_UP:] if record.study.startswith(ELSEWHERE) or record.id in on_front
-    )
+    further = (record for record in ranked[RUNNERS_UP:] if record.study.startswith(ELSEWHERE))
     chosen = sorted([*ranked[:RUNNERS_UP], *further], key=lambda record: (record.measurement.time_s, record.id))
-    return [
-        replace(record, measurement=replace(record.measurement, circumstances=_energy(record.measurement)))
-        for record in chosen
-    ]
-
-
-def _on_fronts(records: Iterable[Record]) -> set[str]:
-    """Returns ids of the records on the Pareto fronts of studies with several objectives."""
-    by_objectives: dict[tuple[str, ...], dict[str, tuple[float, ...]]] = {}
-    for record in records:
-        _, several, names = record.study.partition(OBJECTIVES_OF_STUDY)
-        objectives = tuple(names.partition(",")[0].split())
-        values = values_of(record.measurement, objectives) if several else None
-        if values:
-            by_objectives.setdefault(objectives, {})[record.id] = resolved(values)
-    if not by_objectives:
-        return set()
-    from tuner.search import front
-
-    return {list(points)[at] for points in by_objectives.values() for at in front(list(points.values()))}
+    return [replace(record, measurement=replace(record.measurement, circumstances={})) for record in chosen]
 
 
 def _merit(record: Record) -> tuple[bool, float, str]:
