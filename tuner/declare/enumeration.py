@@ -97,8 +97,8 @@ class Enumeration:
             limit: Largest number of rows in the table; beyond it the rows are a uniform sample.
             seed: Seed of that sample.
         """
-        self._arrays = {name: value_array(each) for name, each in values.items()}
-        self._sizes = {name: len(each) for name, each in values.items()}
+        self._arrays = {name: value_array(known) for name, known in values.items()}
+        self._sizes = {name: len(known) for name, known in values.items()}
         self._column = {name: at for at, name in enumerate(values)}
         self._rules = rules
         self._limit = limit
@@ -123,7 +123,7 @@ class Enumeration:
         drawn = {name: array[draws % len(array)] for name, array in self._arrays.items()}
         reads = []
         for number, (sentence, rule) in enumerate(self._rules):
-            columns = Columns({name: each[number] for name, each in drawn.items()})
+            columns = Columns({name: column[number] for name, column in drawn.items()})
             truth = holds(rule, sentence, columns, PROBE_ROWS)
             reads.append(columns.read)
             if not columns.read and not truth.any():

@@ -344,7 +344,7 @@ class Problem:
         if not self.values:
             return declared
         values = dict(self.values)
-        return tuple(replace(each, value=values.get(each.name, each.value)) for each in declared)
+        return tuple(replace(number, value=values.get(number.name, number.value)) for number in declared)
 
     @cached_property
     def work(self) -> Work:

@@ -86,7 +86,7 @@ class Sizes(NamedTuple):
 
 def shapes_of(
     arguments: Sequence[KernelArgument],
-    told: Mapping[str, object],
+    written: Mapping[str, object],
     free: Collection[str] = (),
     tie: bool = False,
 ) -> Sizes:
@@ -94,7 +94,7 @@ def shapes_of(
 
     Args:
         arguments: In the kernel's order.
-        told: Array -> its extents, as the author wrote them: ``"m k"``, ``("m", "k + 1")``. May be empty.
+        written: Array -> its extents, as the author wrote them: ``"m k"``, ``("m", "k + 1")``. May be empty.
         free: Names of whole numbers that are no sizes.
         tie: True to take sizes for one where they are equal and nothing tells which of them an extent is.
 
@@ -105,7 +105,7 @@ def shapes_of(
     whole = [argument for argument in arguments if argument.is_size and argument.name not in free]
     sizes = {argument.name: int(argument.value) for argument in whole}
     arrays = {argument.name: argument.shape for argument in arguments if argument.shape is not None}
-    shapes = read_shapes(told, arrays)
+    shapes = read_shapes(written, arrays)
     for name, extents in shapes.items():
         _learn_names(name, extents, arrays[name], sizes)
     for name, extents in shapes.items():
@@ -122,17 +122,17 @@ def shapes_of(
     return Sizes({name: size for name, size in sizes.items() if name not in tied}, shapes, tied)
 
 
-def read_shapes(told: Mapping[str, object], arrays: Collection[str]) -> dict[str, tuple[str, ...]]:
+def read_shapes(written: Mapping[str, object], arrays: Collection[str]) -> dict[str, tuple[str, ...]]:
     """What an author says of shapes, extent by extent.
 
     Raises:
         InputError: There is no such array.
         DeclarationError: A shape cannot be read.
     """
-    for name in told:
+    for name in written:
         if name not in arrays:
             raise InputError(f"shapes= names arrays ({', '.join(arrays)}), got {name!r}; correct it")
-    return {name: _extents(name, text) for name, text in told.items()}
+    return {name: _extents(name, text) for name, text in written.items()}
 
 
 def _extents(name: str, text: object) -> tuple[str, ...]:

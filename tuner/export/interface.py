@@ -124,7 +124,7 @@ class Interface:
         """
         workspace = self.launch.workspace if self.launch else None
         texts = {argument.tensor.name: array(argument) for argument in self.arguments}
-        texts |= {each.name: scalar(each) for each in self.scalars}
+        texts |= {number.name: scalar(number) for number in self.scalars}
         return texts | {name: region(first) for name, first in (workspace.regions if workspace else ())}
 
     @property

@@ -73,11 +73,11 @@ SMALL_BOARD = {"sm_count": 10}
 @pytest.mark.parametrize(
     ("sample", "n", "reason"),
     [
-        ("0", 300, "a run takes more than 0 s, got 0 s"),
-        ("-1e-3", 300, "a run takes more than 0 s, got -0.001 s"),
-        ("nan", 300, "a run takes more than 0 s, got nan s"),
-        ("inf", 300, "a run takes more than 0 s, got inf s"),
-        ("2.26e-8", 300, "no run takes less than 5e-08 s, got 2.26e-08 s"),
+        ("0", 300, "a run takes 5e-08 s or more, and ends, got 0 s"),
+        ("-1e-3", 300, "a run takes 5e-08 s or more, and ends, got -0.001 s"),
+        ("nan", 300, "a run takes 5e-08 s or more, and ends, got nan s"),
+        ("inf", 300, "a run takes 5e-08 s or more, and ends, got inf s"),
+        ("2.26e-8", 300, "a run takes 5e-08 s or more, and ends, got 2.26e-08 s"),
         ("6e-8", 10**6, "4e+06 bytes in 6e-08 s are 6.67e+13 bytes/s, and Fake board does at most 8.96e+12"),
     ],
 )

@@ -48,9 +48,9 @@ def toolkit_headers() -> tuple[str, ...]:
     """Options for headers of the CUDA toolkit: of ``CUDA_PATH``, NVIDIA's packages, or ``/usr/local/cuda``."""
     packages = importlib.util.find_spec("nvidia")
     roots = [Path(folder) for folder in (packages and packages.submodule_search_locations) or ()]
-    found = [path for root in roots for path in sorted(root.glob("*/include"))]
+    packaged = [path for root in roots for path in sorted(root.glob("*/include"))]
     chosen = [Path(os.environ["CUDA_PATH"], "include")] if "CUDA_PATH" in os.environ else []
-    folders = (*chosen, *found, Path("/usr/local/cuda/include"))
+    folders = (*chosen, *packaged, Path("/usr/local/cuda/include"))
     whole = next((path for path in folders if (path / "cuda_fp16.h").is_file()), None)
     return () if whole is None else (f"--include-path={whole}", f"--include-path={whole / 'cccl'}")
 
