@@ -14,7 +14,7 @@ from tuner.declare.problem import Operation
 from tuner.declare.space import Config
 from tuner.errors import InputError, NothingFound
 from tuner.model.calibrate import Calibration, Cases, calibrate
-from tuner.model.forest import MOST_LEAVES, Forest, forest_of, grow
+from tuner.model.forest import MOST_LEAVES, forest_of, grow
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import name_of, to_bytes
 from tuner.model.table import FeatureRows, Timings, evidence
@@ -30,27 +30,6 @@ OF_CONFIGS, OF_LIBRARY = (
     {"num_iterations": trees, "num_leaves": leaves, "min_data_in_leaf": least, "feature_fraction": share}
     for trees, leaves, least, share in ((800, MOST_LEAVES, 20, 0.3), (200, 10, 5, 0.4))
 )
-
-
-def forests_of(data: FeatureRows, problems: Numbers, seed: int) -> tuple[Forest, Forest]:
-    """Fits forests for logs of times: of configs over their references, and of the library over the roofline.
-
-    Args:
-        data: The survey.
-        problems: Numbers of the problems that count.
-        seed: Of samples.
-
-    Raises:
-        TunerError: LightGBM is not installed.
-    """
-    at = np.isin(data.problem, problems)
-    # Errors of forests with different references differ, and their mean errs less than one as large.
-    forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], OF_CONFIGS, seed)
-    timed = problems[np.isfinite(data.library_target[problems])]
-    if not len(timed):
-        return forest, forest_of([], data.library_rows.shape[1])
-    targets = [data.library_target[timed]] * LIBRARY_FORESTS
-    return forest, grow(data.library_rows[timed], targets, np.ones(len(timed)), OF_LIBRARY, seed)
 
 
 #: Configs of a shortlist.
@@ -86,10 +65,19 @@ NO_CASES = Calibration(0.0, np.zeros((0, 0)), np.zeros(0), np.zeros(0), 1.0, (-1
 
 
 def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
-    """A model fitted to some problems of a survey; it predicts times, and says nothing of losses."""
-    forest, library = forests_of(data, problems, seed)
-    inside = np.isin(data.problem, problems)
-    chosen = shortlist(data.problem[inside], data.config[inside], data.time_s[inside])
+    """A model fitted to some problems of a survey; it predicts times, and says nothing of losses.
+
+    Raises:
+        TunerError: LightGBM is not installed.
+    """
+    at = np.isin(data.problem, problems)
+    # Errors of forests with different references differ, and their mean errs less than one as large.
+    forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], OF_CONFIGS, seed)
+    library, timed = forest_of([], 0), problems[np.isfinite(data.library_target[problems])]
+    if len(timed):
+        targets = [data.library_target[timed]] * LIBRARY_FORESTS
+        library = grow(data.library_rows[timed], targets, np.ones(len(timed)), OF_LIBRARY, seed)
+    chosen = shortlist(data.problem[at], data.config[at], data.time_s[at])
     return Model(
         data.timings.problems[0].operation.name, data.device, data.limits,
         [data.timings.configs[at] for at in chosen], data.order, data.parameters[:, chosen],

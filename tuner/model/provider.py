@@ -137,8 +137,6 @@ def search(
     return predictor_for(model, surveyed, device) if surveyed else None
 
 
-#: Less than this looks like nothing when it is printed.
-NOTICEABLE = 0.0005
 #: A problem is near another one if no dim differs by a larger factor.
 NEAR = 4.0
 #: Near problems with the library's time that must speak for a kernel.
@@ -184,10 +182,15 @@ class TunedNear:
             problem: The same as it is declared now.
             alike: In what the device of the problems is like the question's; empty where it is the same.
         """
-        best = self._best(problem, question.device)
-        if best is None:
+        kind = self._kinds.index(problem.layout) if problem.layout in self._kinds else -1
+        behind, gains = self._evidence.around(problem, kind, self._count)
+        legal = self._choices.legal(problem, question.device, np.isfinite(behind))
+        if not len(legal):
             return None
-        named, gain = self._choices.named(best[0]), best[1]
+        # A config that was good at some of the near problems should not be bad at others.
+        behind -= self._standing.around(problem, kind, self._count)[1]
+        best = int(legal[np.argmin(behind[legal])])
+        named, gain = self._choices.named(best), float(gains[best])
         here = log_dims(problem.shape)
         timed = [at for at, tuned in enumerate(self._tuned) if named in tuned.times]
         near = self._tuned[min(timed, key=distances(self._places, here).__getitem__)]
@@ -195,11 +198,9 @@ class TunedNear:
         kernel_s = time.time_s * self._rates.roofline_s(problem) / self._rates.roofline_s(near.problem)
         predicted = Predicted(kernel_s, kernel_s * math.exp(gain) if math.isfinite(gain) else None, None)
         close = (np.abs(self._places - here) <= math.log2(NEAR)).all(axis=1) & (self._library_s > 0)
-        behind = time.time_s / near.best_s - 1
-        slower = f"{behind:.1%} slower than the best" if behind >= NOTICEABLE else "the best"
         rests = (
-            f"no survey was made, but {len(self._tuned)} problems were tuned: {named[0]} was {slower} at "
-            f"{near.problem} on {near.device.name}"
+            f"no survey was made, but {len(self._tuned)} problems were tuned: {named[0]} took "
+            f"{time.time_s / near.best_s:.2f} x the best time at {near.problem} on {near.device.name}"
         )
         doubt = f"{LEAD:.2f} x is needed at {LEAST_NEAR} problems with all dims within {NEAR:g} x"
         if predicted.speedup > LEAD and close.sum() >= LEAST_NEAR:
@@ -210,19 +211,6 @@ class TunedNear:
             loss=Loss(UNMEASURED, 0, "not measured: it would take a survey of the operation on this device"),
             stale_reason=f"kernel {named[0]!r} has changed since; tune again" if changed else "",
         )  # fmt: skip
-
-    def _best(self, problem: Problem, device: DeviceInfo) -> tuple[int, float] | None:
-        """Number of the legal config that is expected to lose least, and log(library / config) near by."""
-        kind = self._kinds.index(problem.layout) if problem.layout in self._kinds else -1
-        behind, gains = self._evidence.around(problem, kind, self._count)
-        legal = self._choices.legal(problem, device)
-        legal = legal[np.isfinite(behind[legal])]
-        if not len(legal):
-            return None
-        # A config that was good at some of the near problems should not be bad at others.
-        behind -= self._standing.around(problem, kind, self._count)[1]
-        at = int(legal[np.argmin(behind[legal])])
-        return at, float(gains[at])
 
 
 #: What lookups and studies ask: the models there are, what one answers, what tuned problems answer where there

@@ -169,7 +169,12 @@ def models(
             model = _of_file(path, status.st_mtime_ns, status.st_size)
             if (model.operation, regime_of(model)) == (operation, regime):
                 named[model.device.name] = model
-        for device, (fitted_at, text) in _stored(store, name, regime).items():
+        latest: Mapping[str, tuple[str, bytes]] = {}
+        if store is not None:
+            from tuner.store import watched  # it loads the database's library
+
+            latest = watched.models(store, name, regime)
+        for device, (fitted_at, text) in latest.items():
             if device not in named or fitted_at > fitted_at_of(named[device]):
                 with contextlib.suppress(InputError):  # a damaged one must not keep others from answering
                     named[device] = _of_text(text)
@@ -181,14 +186,6 @@ def model_of(operation: str, regime: str, store: Reader | None, device: str, dty
     """The model of a device; see `models`."""
     every = models(operation, regime, store=store, dtype=dtype)
     return next((model for model in every if model.device.name == device), None)
-
-
-def _stored(store: Reader | None, name: str, regime: str) -> dict[str, tuple[str, bytes]]:
-    if store is None:
-        return {}
-    from tuner.store import watched  # it loads the database's library
-
-    return watched.models(store, name, regime)
 
 
 def fitted_at_of(model: Model) -> str:

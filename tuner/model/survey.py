@@ -75,14 +75,6 @@ class SurveyProgress:
     compiled: int = 0
     configs: int = 0
 
-    def count(self, timing: Timing) -> None:
-        """Takes a timing in."""
-        self.timings += 1
-        name = timing.outcome.value
-        self.outcomes[name] = self.outcomes.get(name, 0) + 1
-        if timing.reason:
-            self.reasons.setdefault(name, timing.reason)
-
 
 def survey_name(request: SurveyRequest, device: DeviceInfo) -> str:
     """Names a survey: another seed, device, regime, or other sources of kernels make another."""
@@ -269,9 +261,13 @@ class Survey:
         """Learns from a turn, and keeps its timings."""
         self.progress.skipped += not turn.prepared
         self.progress.problems += turn.prepared
+        self.progress.timings += len(turn.timings)
         key = ProblemKey.of(turn.problem)
         for timing in turn.timings:
-            self.progress.count(timing)
+            name, outcomes = timing.outcome.value, self.progress.outcomes
+            outcomes[name] = outcomes.get(name, 0) + 1
+            if timing.reason:
+                self.progress.reasons.setdefault(name, timing.reason)
             self._unstored.append((key, timing))
             self._crashes[timing.config] += timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
         self._design.learn(turn)

@@ -11,7 +11,7 @@ from fixtures.callable_records import crowned
 from fixtures.operands import stored
 
 import tuner
-from tuner.errors import InputError, TunerError, UnknownName
+from tuner.errors import TunerError, UnknownName
 
 pytestmark = pytest.mark.usefixtures("own_records")
 SHAPE = {"m": 40, "n": 30, "k": 20}
@@ -95,7 +95,7 @@ def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_
     tuner.clear_caches()
     three = tuner.explain(*arrays(m=41))
     assert (three.match, three.use) == ("predicted", "kernel")
-    assert "was the best at gemm 40 x 30 x 20" in three.why
+    assert "the best time at gemm 40 x 30 x 20" in three.why
     far = tuner.explain(*arrays(m=400))
     assert (far.match, far.use, needed in far.why) == ("predicted", "NumPy", True)
 
@@ -105,7 +105,6 @@ def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_
     [
         ((), {}, ValueError, "takes 2 arrays .*, got 0; give the arrays"),
         (("mathmul",), SHAPE, UnknownName, "did you mean matmul"),
-        (("gemm",), {"m": 1, "n": 2}, InputError, "k missing"),
         ((), SHAPE, ValueError, "name it"),
         (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimensions"),
         (("gemm",), {**SHAPE, "device": "NVIDIA H900"}, TunerError, "H900"),
