@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
-from tuner.cli.formatting import show
 from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
@@ -35,7 +34,6 @@ from tuner.night.plan import (
     read_plan,
     seconds_until,
 )
-from tuner.results.units import clock
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
 
@@ -188,6 +186,7 @@ def _deadline_s(plan: Plan, begun_s: float) -> float | None:
 
 def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> None:
     """Prints what a night would do with each problem, and the time that it asks for."""
+    from tuner.night.reporting import show_report
     from tuner.night.scheduler import Night
     from tuner.night.work import Place
     from tuner.study import dry_run
@@ -214,16 +213,7 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
         "problems": problems, "counts": counts, "surveys": surveys, "asked_s": asked_s, "given_s": given_s,
         "device": device.name,
     }  # fmt: skip
-    rows = [["-" if value is None else value for value in problem.values()] for problem in problems]
-    rows += [[f"survey of {survey['operation']}", "survey", survey["seconds"], "-", ""] for survey in surveys]
-    columns = ("problem", "state", "seconds", "trials", "why")
-    show(as_json, data, f"A night on {device.name}", columns, rows)
-    if as_json:
-        return
-    asked = "without limit" if asked_s is None else clock(asked_s)
-    given = "no deadline" if given_s is None else f"{clock(given_s)} until the deadline"
-    states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    click.echo(f"{states}; time asked for: {asked}, {given}")
+    show_report(data, as_json, "preview.md")
 
 
 def _run_here(

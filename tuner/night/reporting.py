@@ -30,7 +30,7 @@ from tuner.night.watching import NEW, NightWatch
 from tuner.night.work import NightItem
 from tuner.results.record import utc_now
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY
-from tuner.results.units import answer_speed, config_text, duration
+from tuner.results.units import answer_speed, clock, config_text, duration
 from tuner.store import Store
 from tuner.version import __version__
 
@@ -161,7 +161,7 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"night-{report['begun_at'][:19].replace(':', '')}"
     texts = {
-        ".html": rendered("night.html", report=report), ".md": markdown(report),
+        ".html": rendered("night.html", report=report), ".md": rendered("night.md", report=report),
         ".json": json.dumps(report, indent=1) + "\n",
     }  # fmt: skip
     for ending, text in texts.items():
@@ -172,19 +172,15 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
         click.echo(str(path), err=True)
 
 
-def show_report(report: Mapping[str, Any], as_json: bool) -> None:
+def show_report(report: Any, as_json: bool, template: str = "night.md") -> None:
     """Prints a report: as JSON, as a page for a terminal, or as Markdown for a file."""
+    text = "\n".join(line.rstrip() for line in rendered(template, report=report).splitlines())
     if as_json:
         print_json(report)
     elif sys.stdout.isatty():
-        rich.print(Markdown(markdown(report)))
+        rich.print(Markdown(text))
     else:
-        click.echo(markdown(report), nl=False)
-
-
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    return "\n".join(line.rstrip() for line in rendered("night.md", report=report).splitlines()) + "\n"
+        click.echo(text)
 
 
 def rendered(template: str, /, **values: Any) -> str:
@@ -210,6 +206,7 @@ def _of_unit(value: object) -> str:
 
 #: What templates show a value by.
 FILTERS: dict[str, Callable[[Any], Any]] = {
+    "clock": clock,
     "time": lambda seconds: duration(seconds) if seconds else "-",
     "percent": lambda share: "-" if share is None else f"{share:+.2%}",
     "config": lambda champion: f"{champion['kernel']} {config_text(champion['config'])}" if champion else "-",

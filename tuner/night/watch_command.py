@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tuner.cli.formatting import duration, print_json, show
+from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 from tuner.devices.detect import find_all
 from tuner.errors import NothingFound
@@ -96,22 +94,7 @@ def explain(
         ]
     if not nights:
         raise NothingFound(f"no night has timed {problem}; `tuner watch PLAN.toml` times what has a champion")
-    columns = ("night", "board", "champion", "x before", "x library", "clock", "versions", "machine code")
-    show(as_json, nights, f"Nights of {problem}", columns, map(_night_row, nights))
-
-
-def _night_row(night: Mapping[str, Any]) -> tuple[str, ...]:
-    """The row of a sentinel as a report has it."""
-    champion, clock_hz = night.get("champion", {}), night["clock_hz"]
-    ratios = [night.get(f"against_{other}", {}).get("speedup") for other in ("before", "library")]
-    return (
-        night["at"][:16].replace("T", " "), night["board"][:12],
-        ", ".join(night["wrong"]) or duration(champion.get("time_s", 0.0)),
-        *("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios),
-        f"{clock_hz / 1e6:.0f} MHz" if clock_hz else "-",
-        ", ".join(f"{name} {version}" for name, version in night["versions"].items()),
-        champion.get("binary_hash", "")[:8],
-    )  # fmt: skip
+    show_report(nights, as_json, "nights.md")
 
 
 @click.command()
