@@ -25,19 +25,13 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_declares_its_operation_and_kernels() -> None:
+def test_a_file_declares_its_operation_and_kernels_or_joins_a_built_in_one(tmp_path: Path) -> None:
     found = catalogue.from_file(TOY)
-    assert list(found.operations) == ["toy"]
-    assert [kernel.name for kernel in found.of("toy")] == ["blocks", "chunks"]
-    assert [kernel.name for kernel in found.of("toy", "cpu")] == ["chunks"]
+    assert [(list(found.operations), kernel.name) for kernel in found.of("toy", "cpu")] == [(["toy"], "chunks")]
     assert found.operations["toy"].origin == TOY.resolve()
-
-
-def test_a_file_of_kernels_joins_a_built_in_operation(tmp_path: Path) -> None:
-    found = catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemm")))
-    assert found.of("gemm")[-1].name == "mine"
-    assert len(found.of("gemm")) == len(catalogue.builtin().of("gemm")) + 1
-    assert found.of("gemm")[-1].source.file == tmp_path / "mine.numba.py"
+    *builtin, mine = catalogue.from_file(written(tmp_path, ONLY_KERNEL.format(operation="gemm"))).of("gemm")
+    assert len(builtin) == len(catalogue.builtin().of("gemm"))
+    assert (mine.name, mine.source.file) == ("mine", tmp_path / "mine.numba.py")
 
 
 def test_dtypes_with_wider_sums_are_for_kernels_that_name_them_alone(tmp_path: Path) -> None:
@@ -62,21 +56,14 @@ MINE = Kernel(operation="gemm", name=NAME, target="cpu", source=Source(Path("min
 
 
 def test_a_declaration_imports_the_file_beside_it_as_it_is_now(tmp_path: Path) -> None:
-    path = written(tmp_path, WITH_SIBLING)
-    # As above, and an edit of what the sibling itself imports.
-    (tmp_path / "_shared.py").write_text("from ._deeper import NAME\n")
-    for name in ("mine", "mini", "mean"):
-        (tmp_path / "_deeper.py").write_text(f"NAME = {name!r}\n")
+    # As above, and an edit of what the sibling itself imports; a folder has siblings of its own.
+    for folder, name in (("one", "mine"), ("two", "mini"), ("one", "mean")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = written(tmp_path / folder, WITH_SIBLING)
+        (path.parent / "_shared.py").write_text("from ._deeper import NAME\n")
+        (path.parent / "_deeper.py").write_text(f"NAME = {name!r}\n")
         assert catalogue.from_file(path).of("gemm")[-1].name == name
     assert not list(tmp_path.rglob("__pycache__")), "nothing is cached beside declarations"
-
-
-def test_folders_have_siblings_of_their_own(tmp_path: Path) -> None:
-    for name in ("one", "two", "one"):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        (folder / "_shared.py").write_text(f"NAME = {name!r}\n")
-        assert catalogue.from_file(written(folder, WITH_SIBLING)).of("gemm")[-1].name == name
 
 
 def test_unknown_names_are_told_with_the_nearest() -> None:

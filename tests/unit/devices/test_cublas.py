@@ -131,12 +131,6 @@ def test_the_fastest_is_taken_and_one_that_fails_is_passed_over(
     assert timed == ["ex", "lt"] * products.SAMPLES, "a second choice times none"
 
 
-def test_nothing_that_computes_it_is_told(products: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "proposed", lambda of, fused, device: [])
-    with pytest.raises(LaunchFailed, match="neither cublasGemmEx nor cuBLASLt"):
-        products.best_product(problem("bias-col+relu"), arrays(problem("bias-col+relu")))
-
-
 def test_a_proposal_is_laid_out_as_cublaslt_has_it(products: Any) -> None:
     proposal = products.Proposal
     assert (ctypes.sizeof(proposal), proposal.algorithm.offset, proposal.state.offset) == (96, 0, 72)

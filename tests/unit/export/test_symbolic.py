@@ -33,8 +33,6 @@ RULES: dict[str, Callable[[Any], Any]] = {
     "smaller": lambda p: min(p.m, p.n) + max(p.m, 64),
     "branch": lambda p: p.m * 2 if p.m > 64 and p.n % 2 == 0 else p.n,
     "floats": lambda p: 2.0 * p.m * p.n,
-    "loop": lambda p: sum(range(p.m % 5)) * p.n,
-    "index": lambda p: [5, 6, 7][p.m % 3] + p.n,
     "conditions": lambda p: ((p.m % 4 == 0) & (p.n >= 2)) | (p.m != p.n) | False,
     "condition as a number": lambda p: p.m + (p.n > 50) * 3,
     "differences": lambda p: p.m - (p.n - (p.m - p.n)) - -p.n,
