@@ -73,7 +73,8 @@ def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
     at = np.isin(data.problem, problems)
     # Errors of forests with different references differ, and their mean errs less than one as large.
     forest = grow(data.rows[at], list(data.targets[:, at]), data.weight[at], OF_CONFIGS, seed)
-    library, timed = forest_of([], 0), problems[np.isfinite(data.library_target[problems])]
+    library = forest_of([], data.library_rows.shape[1])
+    timed = problems[np.isfinite(data.library_target[problems])]
     if len(timed):
         targets = [data.library_target[timed]] * LIBRARY_FORESTS
         library = grow(data.library_rows[timed], targets, np.ones(len(timed)), OF_LIBRARY, seed)

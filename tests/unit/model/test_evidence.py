@@ -44,9 +44,6 @@ def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
     assert answer.best is not None
     assert (answer.best.config, answer.by_library) == (plain, False)
     assert tied(model, {"blocks": kernels["blocks"]}, odd) == [], "the kernel is gone"
-    of_tied, defaults = kernels["tied"], {"BM": 64, "BN": 64, "SPLIT": 1}
-    fewer = replace(of_tied, parameters=of_tied.parameters[:-1], constraints=(), starts=(defaults,))
-    assert tied(model, kernels | {"tied": fewer}, odd) == [], "or has other parameters"
     poor = replace(model, evidence=replace(model.evidence, behind=np.array([0.0, 0.4])))
     assert tied(poor, kernels, odd) == [], "what was far behind is not worth it"
 

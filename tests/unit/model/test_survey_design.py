@@ -10,7 +10,7 @@ from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Constraint, Space
+from tuner.declare.space import Constraint, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw
@@ -72,13 +72,6 @@ def test_new_configs_are_as_many_as_can_be_compiled() -> None:
         assert len(new) <= 2
         known |= new
     assert len(design.pool.configs) > 15
-
-
-def test_what_a_model_proposes_is_timed() -> None:
-    proposal = ("blocks", Config({"BM": 32, "BN": 128, "SPLIT": 4, "LOAD": "plain"}))
-    design = Design(REQUEST, BOARD, lambda problem, count: [proposal])
-    turns = [turn for turn in surveyed(design, 10) if turn.configs]
-    assert all(design.pool.number(proposal) in turn.configs for turn in turns)
 
 
 #: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
