@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from fixtures.landscape import SPACE, run, time_of
@@ -59,34 +57,6 @@ def test_the_budget_moves_to_the_kernel_that_promises_most() -> None:
         search.tell(each, Outcome.MEASURED, time_of(each.config) * (3.0 if each.kernel == "slow" else 1.0))
     assert kernels[:12].count("slow") == 6
     assert kernels[12:].count("fast") > 0.8 * len(kernels[12:])
-
-
-@pytest.mark.parametrize("incumbent_s", [0.0, 2.0])
-def test_configs_that_were_stopped_early_teach_as_well(incumbent_s: float) -> None:
-    """With an incumbent of 0 seconds, a champion of another study say, nothing is ever measured to the end."""
-    best = min(time_of(config) for config in SPACE)
-    reached = []
-    for seed in range(3):
-        search = Search({"k": SPACE}, SearchOptions(seed=seed, budget=80))
-        fastest_s = math.inf
-        for _ in range(80):
-            (each,) = search.ask()
-            time_s = time_of(each.config)
-            slow = time_s > 1.08 * min(fastest_s, incumbent_s)
-            search.tell(each, Outcome.PRUNED if slow else Outcome.MEASURED, time_s)
-            fastest_s = min(fastest_s, time_s)
-        reached.append(best / fastest_s)
-    assert np.mean(reached) > 0.97
-
-
-def test_knowledge_from_elsewhere_saves_trials() -> None:
-    elsewhere = [
-        Observation("k", config, Outcome.MEASURED, 5 * time_of(config) * (1.3 if config.PAD else 1.0))
-        for config in SPACE
-    ]
-    best = min(time_of(config) for config in SPACE)
-    search = Search({"k": SPACE}, SearchOptions(seed=1, budget=20), Known(elsewhere=elsewhere))
-    assert best / min(time_of(config) for config in run(search, 20)) > 0.97
 
 
 def test_a_sampled_space_may_grow_while_knowledge_from_elsewhere_is_used() -> None:

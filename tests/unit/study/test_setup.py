@@ -47,18 +47,6 @@ def test_what_fits_is_let_through_and_what_does_not_is_told_with_sizes() -> None
         check_fits(toy(1 << 20), needed - 1, DEVICE)
 
 
-@pytest.mark.parametrize("what", ["tensors", "terms"])
-def test_a_declaration_that_fails_is_told(what: str) -> None:
-    def failing(problem: Problem) -> Any:
-        return {}["nothing"]
-
-    changed: dict[str, Any] = {what: failing}
-    with pytest.raises(
-        DeclarationError, match=r"of operation 'toy' must hold .* fail with KeyError: 'nothing'"
-    ):
-        check_fits(toy(operation=replace(TOYS, **changed)), 1 << 60, DEVICE)
-
-
 # --- what a study tries first
 
 
@@ -82,3 +70,10 @@ def test_a_study_starts_from_champions_of_the_nearest_problems_and_defaults(tmp_
     assert starts[0] == ("blocks", near)
     assert starts[NEIGHBOURS:] == [("blocks", each) for each in BLOCKS.first_configs()]
     assert {kernel for kernel, _ in starts} == {"blocks"}
+
+
+@pytest.mark.parametrize("what", ["tensors", "terms"])
+def test_a_declaration_that_fails_is_told(what: str) -> None:
+    failing: dict[str, Any] = {what: lambda problem: {}["nothing"]}
+    with pytest.raises(DeclarationError, match=r"operation 'toy' must hold .* fail with KeyError: 'nothing'"):
+        check_fits(toy(operation=replace(TOYS, **failing)), 1 << 60, DEVICE)

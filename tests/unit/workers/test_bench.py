@@ -96,24 +96,6 @@ def test_a_time_that_cannot_be_is_a_wrong_result(
     assert bench.unwell
 
 
-@pytest.mark.parametrize(("over", "finals"), [(1.05, "MEASURED"), (1.4, "INACCURATE")])
-def test_the_finals_allow_for_other_inputs_and_the_search_does_not(
-    tmp_path: Path, over: float, finals: str
-) -> None:
-    rules = [rule(BEST, latency_s=BEST_S, error_rel=4e-7), rule({}, latency_s=2 * BEST_S)]
-    bench = Room(tmp_path, rules=rules, baseline_s=3 * BEST_S, baseline_error_rel=1e-7)
-    best = bench.compiled_config(BEST)
-    bench.bench.limit_error(1.0)
-    assert bench.bench.limit is not None
-    ratio = bench.bench.limit.ratio(bench.bench.measure(best, None).error)
-    assert ratio == pytest.approx(4, rel=0.1)
-    bench.bench.limit_error(ratio / over)
-    assert bench.bench.measure(best, None).outcome is Outcome.INACCURATE
-    found = bench.bench.finals([best, bench.compiled_config(SLOW)], 0.0)
-    assert [each.outcome.value for each in found] == [finals, "MEASURED", "MEASURED"]
-    assert found[1].circumstances["error_limit"] == ratio / over
-
-
 def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_finalists(tmp_path: Path) -> None:
     bench = Room(tmp_path, baseline_s={"1": 4e-3, "2": 3e-3, "8": 2e-3})
     found = bench.bench.finals([bench.compiled_config(BEST)], 0.0, (1, 2, 4, 8))[1:]

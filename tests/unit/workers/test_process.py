@@ -53,7 +53,6 @@ def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> 
     named = {"operation": "nothing", "shape": {}, "dtype": "", "layout": "", "origin": ""}
     with pytest.raises(InputError, match="unknown operation 'nothing'"):
         worker.ask({"do": "prepare", "problem": named})
-    assert worker.ask({"do": "canary"})["unwell"] == ""
     child = psutil.Process(worker.pid)
     assert child.environ()["TUNER_TEST"] == "seen"
     assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
