@@ -99,7 +99,7 @@ def fit(
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
         made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype)
-    fields(f"Model of {made.operation}", _told(made))
+    fields(f"Model of {made.operation}", _as_json(made))
     _publish(made, declared, dtype, output)
 
 
@@ -124,7 +124,7 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     with Store.open(db) as store:
         name = name_of(known.operation, dtype)
         watched.add_model(store, name, made.device.name, regime_of(made), to_bytes(made))
-    fields(f"Model of {made.operation}", _told(made))
+    fields(f"Model of {made.operation}", _as_json(made))
     said = "{count} answers lost {true:.1%} in the mean; the model said {before:.1%}, and says {now:.1%} now"
     click.echo(said.format(count=corrected.drawn, **losses))
     _publish(made, known.operation, dtype, output)
@@ -136,10 +136,10 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
 def show(as_json: bool, **where: Any) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     known = KnownModel.of(**where).model
-    print_json(_told(known)) if as_json else fields(f"Model of {known.operation}", _told(known))
+    print_json(_as_json(known)) if as_json else fields(f"Model of {known.operation}", _as_json(known))
 
 
-def _told(known: Model) -> dict[str, Any]:
+def _as_json(known: Model) -> dict[str, Any]:
     """A model as JSON: what it was fitted to, and how much it trusts itself."""
     trust = known.calibration
     return {

@@ -131,9 +131,9 @@ def answer_at_first_use(request: StudyRequest, crew: Crew, catalogue: Catalogue,
         crew.open()
         measure_first_use(first, store, crew, known)
         info = crew.devices[0].info
-        found = answer(store, ProblemKey.of(problem), info, request.regime, catalogue=catalogue)
+        result = answer(store, ProblemKey.of(problem), info, request.regime, catalogue=catalogue)
     took = f"measured at first use, which took {time.monotonic() - begun_s:.1f} s with opening the device"
-    return replace(found, reasons=(*found.reasons, took))
+    return replace(result, reasons=(*result.reasons, took))
 
 
 def measured(request: StudyRequest, crew: Crew, answered: Answer) -> dict[str, Any]:
@@ -207,11 +207,11 @@ def case_of(
     Returns:
         ``loss`` among the rest: the fraction of speed that the answer loses, 1 - best / answered.
     """
-    told = answer.to_json()
-    answered_s = times_s[0 if told["use"] == "kernel" else 1] or math.inf
+    data = answer.to_json()
+    answered_s = times_s[0 if data["use"] == "kernel" else 1] or math.inf
     best_s = min((time_s for time_s in times_s if time_s), default=0.0)
     return {
-        **problem.to_json(), **{name: told[name] for name in ANSWERED},
+        **problem.to_json(), **{name: data[name] for name in ANSWERED},
         **dict(zip(TIMES, times_s, strict=True)), "champion": champion, "loss": 1 - best_s / answered_s,
         "why": why,
     }  # fmt: skip

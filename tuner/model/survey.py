@@ -98,11 +98,11 @@ def run_survey(
         Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
     begun_s = time.monotonic()
-    check_regime(request.regime, request.found.target)
+    check_regime(request.regime, request.device.target)
     for kernel in request.kernels:
         kernel.check_entry()
     interruption = Interruption()
-    with interruption.handled(), Crew([request.found]) as crew:
+    with interruption.handled(), Crew([request.device]) as crew:
         survey = Survey(design(request, store, crew.devices[0].info), store, crew, begun_s)
         with interruption.ends(survey):
             survey.run(report)
@@ -111,7 +111,7 @@ def run_survey(
 
 def refit_if_possible(store: Store, request: SurveyRequest) -> str:
     """Fits a model at the end of a survey; tells people what came of it."""
-    device, dtype = completed(request.found.info, store.devices()), request.ranges.dtype
+    device, dtype = completed(request.device.info, store.devices()), request.ranges.dtype
     try:
         refit(store, request.operation, request.kernels, device, request.regime, dtype=dtype)
     except TunerError as error:

@@ -100,8 +100,8 @@ def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted:
             counts = f"{progress.timings} timings at {progress.problems} problems"
             click.echo(f"{clock(progress.elapsed_s)}: {counts}", err=True)
 
-    with Store.open(db) as store, occupied(db, [request.found], f"survey {name}"):
-        events.tell("begin", operation=name, device=request.found.info.name, seconds=request.seconds)
+    with Store.open(db) as store, occupied(db, [request.device], f"survey {name}"):
+        events.tell("begin", operation=name, device=request.device.info.name, seconds=request.seconds)
         progress = run_survey(request, store, report)
         if refitted and progress.problems:
             click.echo(refit_if_possible(store, request), err=True)
@@ -111,7 +111,7 @@ def _run(request: SurveyRequest, db: str, events: Events, quiet: bool, refitted:
     return asdict(progress)
 
 
-def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> SurveyRequest:
+def _request(target: str, options: dict[str, Any], device: DetectedDevice) -> SurveyRequest:
     is_file = target.endswith(".py")
     known = catalogue.from_file(Path(target)) if is_file else catalogue.builtin()
     declared = sorted({kernel.operation for kernel in known.kernels}) if is_file else [target]
@@ -122,7 +122,7 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
     operation, layouts, dtype = known.operation(declared[0]), options["layouts"], options["dtype"]
     for layout in layouts:
         operation.problem(dict.fromkeys(operation.dims, 1), dtype, layout)
-    kernels = known.of(operation.name, found.target, options["kernels"], dtype=dtype or operation.dtypes[0])
+    kernels = known.of(operation.name, device.target, options["kernels"], dtype=dtype or operation.dtypes[0])
     # The extension point "problems of a plan" reads plans: it takes a path and an operation.
     plan = options["shapes"]
     problems = required("problems of a plan")(plan, operation) if plan is not None else ()
@@ -134,16 +134,16 @@ def _request(target: str, options: dict[str, Any], found: DetectedDevice) -> Sur
             f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, got {most}"
         )
     return SurveyRequest(
-        operation, tuple(kernels), found, options["seconds"],
-        options["regime"] or kind_of(found.target).survey.regime, options["seed"],
-        Ranges.on(found.target, most=most, layouts=layouts, dtype=dtype), problems, not options["only_shapes"],
+        operation, tuple(kernels), device, options["seconds"],
+        options["regime"] or kind_of(device.target).survey.regime, options["seed"],
+        Ranges.on(device.target, most=most, layouts=layouts, dtype=dtype), problems, not options["only_shapes"],
         options["configs"], options["per_problem"],
     )  # fmt: skip
 
 
 def preview(request: SurveyRequest, store: Store) -> dict[str, Any]:
     """What a survey would time, and how much of it is known already."""
-    operation, device = request.operation.name, request.found.info.name
+    operation, device = request.operation.name, request.device.info.name
     before = store.survey_parts(operation, device, request.regime)
     return {
         "operation": operation, "device": device, "regime": request.regime,

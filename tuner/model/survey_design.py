@@ -121,7 +121,7 @@ class SurveyRequest:
     Attributes:
         operation: What is computed.
         kernels: What competes.
-        found: The device.
+        device: The device.
         seconds: Wall time of this run.
         regime: How time is taken.
         seed: Of problems and configs; the same one goes on where an earlier run ended.
@@ -134,7 +134,7 @@ class SurveyRequest:
 
     operation: Operation
     kernels: tuple[Kernel, ...]
-    found: DetectedDevice
+    device: DetectedDevice
     seconds: float
     regime: str = "cold"
     seed: int = 0

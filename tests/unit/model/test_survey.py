@@ -59,7 +59,7 @@ def request(spec: str, sizes: tuple[int, ...] = (1000, 33), **more: Any) -> Surv
 def surveyed(folder: Path, survey: SurveyRequest) -> tuple[SurveyProgress, list[SurveyPart]]:
     with Store.open(database(folder)) as store:
         progress = run_survey(survey, store)
-        return progress, store.survey_parts("toy", survey.found.info.name, survey.regime)
+        return progress, store.survey_parts("toy", survey.device.info.name, survey.regime)
 
 
 def times(survey: SurveyRequest, parts: list[SurveyPart]) -> Timings:
@@ -209,7 +209,7 @@ def test_timings_of_other_sources_are_left_out_and_the_last_of_a_config_counts(d
     )
     parts = [
         SurveyPart(
-            survey.found.info, "toy", "cold", (problem,), configs,
+            survey.device.info, "toy", "cold", (problem,), configs,
             tuple(Timing(0, at, Outcome.MEASURED, time_s) for at in (LIBRARY, 0, 1)),
         )
         for time_s in (1.0, 2.0)
