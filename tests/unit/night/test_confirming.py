@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,18 +21,6 @@ from tuner.store import Store
 from tuner.study import crowns
 
 KEY = ProblemKey("toy", (("n", 1000),), "float32", "plain")
-SCRIPT = Path(__file__).parents[3] / "scripts/bench/watch_rollbacks"
-
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    """The script that counts rollbacks."""
-    loader = importlib.machinery.SourceFileLoader("watch_rollbacks", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("watch_rollbacks", loader)
-    assert spec is not None
-    made = importlib.util.module_from_spec(spec)
-    loader.exec_module(made)
-    return made
 
 
 def watch(store: Store, board: str, slower: float, wrong: str = "", last: float | None = None) -> ProblemNight:
@@ -97,11 +82,3 @@ def test_a_champion_that_is_wrong_on_one_board_is_not_confirmed_by_another(store
         boards = [watch(store, "FAKE-1", -0.03), watch(store, "FAKE-2", 0.0, wrong="its result is wrong")]
         assert confirm_again(store, boards) == ""
         assert confirm_again(store, boards[:1]) == "toy 1000 float32 plain"
-
-
-def test_nights_in_which_nothing_changed_do_not_go_back(bench: ModuleType) -> None:
-    """A small one of what `scripts/bench/watch_rollbacks` counts; docs/nights.md has its figure."""
-    told = bench.rehearsed(15, 1)
-    assert told["same"] > 200
-    assert told["gone back"] == 0
-    assert bench.rehearsed(2, 1, behind=0.05)["gone back"] >= 18, "it would be seen"

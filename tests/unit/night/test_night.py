@@ -17,7 +17,7 @@ from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, rule, stored
 from tuner.cli.main import run
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
-from tuner.night import scheduler, work
+from tuner.night import scheduler
 from tuner.night.night import LocalRunner
 from tuner.night.plan import PlanItem, read_plan
 from tuner.night.scheduler import Night
@@ -122,21 +122,6 @@ def _check_tuned(item: Report, n: int) -> None:
     assert item["after"]["record_id"]
 
 
-def test_an_edited_kernel_or_again_tunes_anew_and_says_what_changed(told: Told, here: Path) -> None:
-    one = PLAN.replace("[100, 200]", "100").replace("trials = 100", "trials = 3")
-    assert states(told(one, "--json", "--seed", "1")) == ["tuned"]
-    answer = told(one, "--json", "--again", "--seed", "1")
-    assert states(answer) == ["tuned"]
-    assert len(stored(here, n=100)) == 3
-    (item,) = json.loads(answer[1])["problems"]
-    assert item["before"]["config"] == item["after"]["config"]
-    assert item["improvement"] == pytest.approx(1.0, rel=0.05)
-    with (here / "toy.cu").open("a") as source:
-        source.write("__device__ int another;\n")
-    assert states(told(one, "--json")) == ["tuned"]
-    assert len(stored(here, n=100)) == 6
-
-
 def test_an_interrupted_night_keeps_what_its_slices_measured(
     told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,25 +144,18 @@ def test_an_interrupted_night_keeps_what_its_slices_measured(
         night = Night(read_plan(here / "plan.toml"), store, 1, time.monotonic() + 500, said=said)
         with pytest.raises(Interrupted, match=r"as if by Ctrl-C"):
             list(night.run(LocalRunner(store, (find("fake:device.json"),))))
-    (first,) = (each for each in night.unfinished("stop") if each.item.problem.dims["n"] == 100)
-    assert (first.state, first.why) == ("searched", "stop")
-    assert first.slices == heard.count(100)
-    assert first.spent_s > 0
-    assert first.trials["total"] == len(stored(here, n=100)) > 0
+    (first,) = (item for item in night.unfinished("stop") if item.item.problem.dims["n"] == 100)
+    assert (first.state, first.why, first.slices) == ("searched", "stop", heard.count(100))
     kept = stored(here, n=100)
+    assert first.trials["total"] == len(kept) > 0
     assert not stored(here, role=Role.FINAL, n=100)
     # However often a night comes back to a problem, its library is measured before the search once.
     assert len(stored(here, role=Role.BASELINE, n=100)) == 1
     write_device(here / "device.json", baseline_s=2 * BEST_S)
-    answer = told(PLAN, "--json")
-    assert states(answer)[0] == "tuned"
+    assert states(told(PLAN, "--json"))[0] == "tuned"
     trials = stored(here, n=100)
-    assert {each.id for each in kept} <= {each.id for each in trials}
+    assert {trial.id for trial in kept} <= {trial.id for trial in trials}
     assert len(configs(trials)) == len(set(configs(trials))) == LEGAL
-    (told_of, _) = json.loads(answer[1])["problems"]
-    assert told_of["trials"]["total"] == LEGAL
-    assert told_of["slices"] >= 1
-    assert told_of["spent_s"] > 0
 
 
 def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told: Told, here: Path) -> None:
@@ -288,27 +266,6 @@ def test_a_plan_that_is_much_too_long_is_told_and_shown_in_short(told: Told, her
     assert ": not reached" not in err
     assert out.count("the deadline came first") == 20
     assert not stored(here, role=None, n=100)
-
-
-def test_a_provisional_champion_is_tried_again_in_a_few_nights(
-    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one_config = [{"where": {}, "latency_s": BEST_S}]
-    write_device(here / "device.json", rules=one_config, noise=0.5)
-    plan = PLAN.replace("trials = 100", "trials = 1").replace("[100, 200]", "100")
-    code, out, err = told(plan, "--json", "--quiet")
-    assert code == 0, err
-    after = json.loads(out)["problems"][0]["after"]
-    assert after["provisional_reasons"][0].startswith("its times have a noise of")
-    with monkeypatch.context() as few:
-        few.setattr(work, "FINALS_IN_DOUBT", 1)
-        assert states(told(plan, "--json")) == ["done before"]
-    # The next night finds a quiet machine, and the one after it nothing to do.
-    write_device(here / "device.json", rules=one_config, baseline_s=2 * BEST_S)
-    quiet = told(plan, "--json", "--quiet")
-    assert states(quiet) == ["tuned"]
-    assert json.loads(quiet[1])["problems"][0]["after"]["provisional_reasons"] == []
-    assert states(told(plan, "--json")) == ["done before"]
 
 
 def test_surveys_come_before_the_problems_and_go_on_the_next_night(told: Told, here: Path) -> None:

@@ -264,11 +264,6 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     assert "did not end" in capsys.readouterr().out
 
 
-def test_a_night_that_is_too_short_has_no_sentinels(folder: Path, ran: Ran) -> None:
-    board(folder)
-    assert "too short" in ran("nightly", "plan.toml", "--seconds", "60", "--quiet")[1]["no_sentinels"]
-
-
 def test_what_is_used_most_is_watched_and_others_are_named(folder: Path) -> None:
     board(folder)
     declared = catalogue.from_file(Path("toy.py"))

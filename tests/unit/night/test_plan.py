@@ -14,7 +14,6 @@ from tuner.night.plan import (
     SEVERAL,
     Plan,
     clock_time,
-    key_lines,
     read_plan,
     seconds_until,
 )
@@ -35,12 +34,6 @@ OPERATION = Operation(
 KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Source(Path("double.numba.py")))
 """
 
-JOINING_KERNEL = """
-from pathlib import Path
-from tuner.declare.kernel import Kernel, Source
-
-KERNEL = Kernel(operation="gemm", name="mine", target="cpu", source=Source(Path("mine.numba.py")))
-"""
 GEMM = '[[problems]]\noperation = "gemm"\n'
 VALID = GEMM + "squares = [8]\n"
 
@@ -51,7 +44,6 @@ Read = Callable[[str], Plan]
 def read(tmp_path: Path) -> Read:
     """Reads a plan given as text, beside a user's own kernel file `own.py`."""
     (tmp_path / "own.py").write_text(OWN_KERNEL)
-    (tmp_path / "joins.py").write_text(JOINING_KERNEL)
     (tmp_path / "double.numba.py").write_text("def double(x, y, n):\n    y[:] = 2 * x\n")
 
     def write_and_read(text: str) -> Plan:
@@ -123,20 +115,10 @@ def test_objectives_limits_and_epilogues_make_problems_of_their_own(read: Read) 
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
     plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
     assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
-    assert [(str(item.problem.operation.name), item.problem.n, item.problem.dtype) for item in plan.items] == [
-        ("double", 1000, "float64"), ("double", 1000, "float32"),
-        ("double", 2000, "float64"), ("double", 2000, "float32"),
+    assert [(item.problem.n, item.problem.dtype) for item in plan.items] == [
+        (1000, "float64"), (1000, "float32"), (2000, "float64"), (2000, "float32"),
     ]  # fmt: skip
     assert [kernel.name for kernel in plan.items[0].catalogue.of("double", "cpu")] == ["plain"]
-
-
-def test_a_file_of_kernels_alone_joins_a_builtin_operation(read: Read) -> None:
-    plan = read("[[problems]]\nfile = 'joins.py'\nkernels = ['mine', 'naive']\nsquares = [8]\n")
-    assert [item.problem.operation.name for item in plan.items] == ["gemm"]
-    assert [kernel.name for kernel in plan.items[0].catalogue.of("gemm", "cpu", plan.items[0].kernels)] == [
-        "naive",
-        "mine",
-    ]
 
 
 def test_the_same_problem_twice_is_tuned_once_with_the_first_budget(read: Read) -> None:
@@ -148,41 +130,31 @@ def test_the_same_problem_twice_is_tuned_once_with_the_first_budget(read: Read) 
 
 TOP_LEVEL_MISTAKES = [
     ("", 1, r"a plan has one or more \[\[problems\]\] tables, got none under the key problems"),
-    ("problems = 3", 1, r"problems is one or more tables: \[\[problems\]\], got 3"),
     ("seconds = 1\nproblems = [5]", 2, r"problems holds tables, \[\[problems\]\], got 5"),
     ("untill = 3\n" + VALID, 1, r"unknown key 'untill'; did you mean until\?"),
     ('until = "24:00"\n' + VALID, 1, r"until is a time of day as \"HH:MM\", 00:00 to 23:59, got '24:00'"),
-    ("seconds = 0\n" + VALID, 1, r"seconds is a number of seconds above 0, got 0"),
-    ("[defaults]\n\nsecond = 3\n" + VALID, 3, r"unknown key 'second'; did you mean seconds"),
-    ("[defaults]\nregime = 'warm'\n" + VALID, 2, r"regime is cold, hot, .*, got 'warm'"),
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
     ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
-    ("[defaults]\nkernels = ['nave']\n" + VALID, 2, r"unknown kernel of gemm 'nave'; did you mean naive"),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
 ]
 #: These follow the two lines of GEMM.
 PROBLEM_MISTAKES = [
     ("", 1, r"a problem has one of shape, shapes, squares, set or m n k by name, got none; add one"),
     ("shapes = [[1, 2, 3],\n  [1, 2.0, 3]]", 3, r"shapes is a list of shapes, .*, got 2.0"),
-    ("squares = [0]", 3, r"squares is a list of whole numbers of 1 or more, got 0"),
     ("shape = [8, 8]", 3, r"shape: a shape of gemm has 3 sizes \(m, n, k\), got \[8, 8\]"),
     ("m = 1\nn = -2\nk = 3", 4, r"n is a whole number of 1 or more, or a list of them, got -2"),
-    ("m = 1\nn = 2", 1, r"gemm takes M N K; k missing"),
     ("set = {m = 1, n = 2, q = 3}", 3, r"set: unknown dim of gemm 'q'"),
     ("squars = [8]", 3, r"unknown key 'squars'; did you mean .*squares"),
     ("squares = [8]\nm = 3", 4, r"a problem has one of .*, got squares and m; keep one"),
     ("squares = [8]\nlayout = 'nn'\nlayouts = ['nt']", 5, r"layout and layouts exclude each other"),
     ("squares = [8]\nepilogue = 'gellu'", 4, r"epilogue: unknown part of an epilogue 'gellu'"),
-    ("squares = [8]\ndtype = 'float64'\nepilogue = 'relu'", 3, r"squares: epilogue 'relu' is for gemm in"),
-    ("squares = [8]\ndtype = 'float23'", 4, r"unknown dtype 'float23'; did you mean float32"),
     ("squares = [8]\nlayouts = ['nn', 'xx']", 4, r"unknown layout 'xx'; choose one of: nn, nt, tn, tt"),
     ("squares = [8]\nkernels = ['blockd']", 4, r"unknown kernel of gemm 'blockd'; did you mean blocked"),
     ("m = 100_000_000_000\nn = 64\nk = 64", 1, r"m <= 2147483647 must hold .*, got m=100000000000"),
     (f"m = {[1] * 400}\nn = {[1] * 400}\nk = 1", 3, r"a plan has at most 100000 problems, got 160000"),
 ]
 SOURCE_MISTAKES = [
-    ("operation = 'gemmm'", 2, r"operation: unknown operation 'gemmm'; did you mean gemm"),
     ("seconds = 3", 1, r"operation: a problem has operation or file, got neither; add one"),
     ("file = 'none.py'", 2, r"file: a kernel file must exist, found none at .*none\.py"),
     ("file = 'own.py'\noperation = 'gemm'", 3, r"operation: unknown operation 'gemm'; choose one of: double"),
@@ -250,12 +222,6 @@ def test_the_next_such_time_is_within_a_day(clock: time, now: datetime) -> None:
     assert abs((arrived - datetime.combine(arrived.date(), clock)).total_seconds()) <= 3600 + 1e-3
 
 
-@given(st.text(alphabet=st.sampled_from("ab=[]{}\".#\n'\\ ,1"), max_size=60))
-def test_no_text_upsets_it(text: str) -> None:
-    lines = key_lines(text)
-    assert all(1 <= line <= text.count("\n") + 1 for line in lines.values())
-
-
 SURVEY = '[[surveys]]\noperation = "gemm"\n'
 
 
@@ -279,13 +245,10 @@ def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("seconds = 0", "plan.toml:3: .*seconds is a number of seconds above 0"),
         ('layouts = ["xx"]', "plan.toml:3: .*xx"),
         ("most = {q = 9}", "plan.toml:3: .*q"),
-        ('kernels = ["nope"]', "plan.toml:3: .*nope"),
         ("drawn = false", "plan.toml:3: drawn = false goes with shapes"),
         ('shapes = "none.toml"', "plan.toml:3: shapes: .*cannot be read"),
-        ("squares = [1]", "plan.toml:3: .*squares"),
     ],
 )
 def test_mistakes_in_surveys_are_told_with_their_line(tmp_path: Path, more: str, said: str) -> None:

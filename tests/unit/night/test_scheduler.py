@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import shutil
 import sys
 from collections.abc import Callable
@@ -107,27 +106,11 @@ def test_time_goes_where_the_gain_is_and_each_end_has_its_reason(spend: Spend) -
     assert finals(runner) == [0, 1, 2, 3]
 
 
-def test_a_short_night_goes_to_those_that_gain(spend: Spend) -> None:
-    items, runner = spend(6, 1, 500, 300, falling(0.001, 0.2, 0.001, 0.1, 0.001, 0.001))
-    assert {(item.state, item.why) for item in items} <= {
-        ("tuned", "time is up"), ("tuned", "the night's time is up"),
-    }  # fmt: skip
-    searched_s = runner.searched_s
-    assert searched_s[1] > searched_s[3] > 0
-    assert all(searched_s[1] > 4 * searched_s[number] for number in (0, 2, 4, 5))
-
-
 def test_a_night_with_time_enough_opens_each_problem_once(spend: Spend) -> None:
     items, runner = spend(3, 1, 700, 200, falling(0.1, 0.0, 0.1))
     assert opened(runner) == [0, 1, 2]
     assert [item.why.partition(":")[0] for item in items] == ["time is up", "converged", "time is up"]
     assert items[1].spent_s < items[0].spent_s == pytest.approx(200)
-
-
-def test_without_any_end_problems_stop_when_they_converge(spend: Spend) -> None:
-    items, _ = spend(2, 1, None, None, lambda number, s: (max(0.5, 1 - number * s / 1000), ""))
-    assert all(item.why.startswith("converged: 3 slices in a row") for item in items)
-    assert items[1].slices > items[0].slices == 4
 
 
 def test_a_night_too_short_for_all_says_what_was_not_reached(spend: Spend) -> None:
@@ -145,27 +128,6 @@ def test_finals_that_take_longer_than_their_share_have_their_time_put_aside(
     items, runner = spend(10, 1, 125, 30.0, beyond_s=beyond_s)
     assert sum(item.state == "tuned" for item in items) >= 3
     assert runner.now_s <= 125
-
-
-@MANY
-@given(
-    seconds=st.floats(1, 5000),
-    limit_s=st.none() | st.floats(1, 1000),
-    opening_s=st.floats(0.1, 20),
-    gains=st.lists(st.floats(0, 0.5), min_size=1, max_size=8),
-)
-def test_no_night_takes_longer_than_it_has(
-    spend: Spend, seconds: float, limit_s: float | None, opening_s: float, gains: list[float]
-) -> None:
-    items, runner = spend(len(gains), 1, seconds, limit_s, falling(*gains), opening_s=opening_s)
-    assert finals(runner) == [number for number, item in enumerate(items) if item.state == "tuned"]
-    assert all(item.slices > 0 for item in items if item.state == "tuned")
-    # What opening costs is known after the first time only; the finals last a second at least.
-    late_s = max(opening_s - 4.0, 0.0) + 1.0
-    assert runner.now_s <= seconds + late_s + 1e-6
-    for number, item in enumerate(items):
-        allowed_s = (limit_s or math.inf) + opened(runner).count(number) * opening_s
-        assert item.spent_s <= allowed_s + late_s + 1e-6
 
 
 def calls_of_a_night(folder: Path, problems: int) -> int:
@@ -192,18 +154,6 @@ def test_four_times_the_problems_take_four_times_the_work(folder: Path) -> None:
     assert calls_of_a_night(folder, 800) < 6 * calls_of_a_night(folder, 200)
 
 
-def test_a_night_that_is_over_looks_nothing_up(folder: Path) -> None:
-    """Each look at what was done before takes milliseconds of the store."""
-    runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
-
-    def champion(problem: Any, device: Any, regime: str) -> None:
-        runner.now_s += 60
-
-    night = night_of(folder, 3, "seconds = 20", 70, runner, store=SimpleNamespace(champion=champion))
-    assert [item.why for item in night.run(runner)] == ["the deadline came first"] * 3
-    assert runner.now_s == 120, "the second look ended after the deadline, and there is no third"
-
-
 def test_what_no_device_could_hold_fails_without_opening_it(folder: Path) -> None:
     runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
     (folder / "large.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [2_000_000_000]\n')
@@ -222,37 +172,6 @@ def test_a_problem_for_other_devices_is_not_reached_and_says_so(folder: Path) ->
 
 
 # --- many places ---------------------------------------
-
-
-def test_places_share_a_plan_and_each_problem_is_at_one_place_at_a_time(spend: Spend) -> None:
-    items, runner = spend(20, 4, 4000)
-    assert [item.state for item in items] == ["tuned"] * 20
-    assert all(len(item.places) == 1 for item in items), "there is time for all, so each stays where it is"
-    assert {place for place, _, _ in runner.log} == {f"node{number}" for number in range(4)}
-    assert runner.now_s < 20 * 60 / 4 + 60
-
-
-def test_twice_the_places_finish_a_plan_in_half_the_time(spend: Spend) -> None:
-    took_s = [spend(32, count, 10_000)[1].now_s for count in (1, 2, 4, 8)]
-    assert all(1.8 < before / after <= 2.1 for before, after in itertools.pairwise(took_s))
-
-
-def test_a_short_night_keeps_its_places_busy_to_the_end(spend: Spend) -> None:
-    items, runner = spend(60, 8, 900, limit_s=600)
-    assert [item.state for item in items] == ["tuned"] * 60
-    assert runner.now_s <= 900
-    assert runner.busy_s > 0.93 * 8 * 900
-    gained = [sum(place["seconds"] for place in item.places.values()) for item in items]
-    assert sum(gained[1::2]) > 2 * sum(gained[0::2])
-
-
-def test_a_study_that_was_worked_on_elsewhere_is_opened_anew(spend: Spend) -> None:
-    items, runner = spend(12, 3, 600, limit_s=300)
-    turns: dict[str, list[int]] = {}
-    for _, work, _ in runner.log:
-        turns.setdefault(work.name, []).append(work.turn)
-    assert all(numbers == list(range(len(numbers))) for numbers in turns.values())
-    assert any(len(item.places) > 1 for item in items)
 
 
 @pytest.mark.parametrize("in_finals", [False, True])
