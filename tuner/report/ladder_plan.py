@@ -77,6 +77,10 @@ class Sweep(_Table):
         """A step for each value, at a shape."""
         rows = dict(zip(map(tuple, self.shapes), self.published_ms, strict=False))
         times_ms = rows.get(tuple(shape), [None] * len(self.values))
+        if len(times_ms) != len(self.values):
+            raise InputError(
+                f"published_ms of a sweep has for each shape a figure for each value, got {times_ms}"
+            )
         return [
             LadderStep(
                 kernel=self.kernel, label=f"{self.parameter}={value}",
@@ -141,13 +145,6 @@ class LadderPlan(_Table):
         self._operation = catalogue.operation(self.operation)
         kernels = (*_shown(catalogue, self._operation, self.target), *catalogue.of(self.operation, self.target))
         self._kernels = {kernel.name: kernel for kernel in kernels}
-        for sweep in self.sweeps:
-            widths = [len(row) for row in sweep.published_ms]
-            if widths and widths != [len(sweep.values)] * len(sweep.shapes):
-                raise InputError(
-                    f"published_ms of a sweep has a row for each shape, with a figure for each value, got "
-                    f"{widths} for {len(sweep.shapes)} x {len(sweep.values)}"
-                )
         sections = self.sections
         if not self.shapes or not sections:
             raise InputError("a ladder has a shape, and a step or a sweep; add them")
