@@ -14,7 +14,7 @@ from tuner.declare.problem import Problem
 from tuner.devices.detect import find, is_on_host, is_spec
 from tuner.errors import InputError
 from tuner.lookup import Answer
-from tuner.lookup.answers import EXACT, UNMEASURED
+from tuner.lookup.answers import UNMEASURED
 from tuner.python.arrays import Operand, as_array, common_family, operand_of, row_major
 from tuner.python.decisions import Decision, decide, decision_for
 from tuner.python.misses import checked
@@ -203,15 +203,13 @@ def explain_kernel(name: str, problem: Problem, device: DeviceInfo, answer: Answ
         device: Where.
         answer: What a lookup knows of it.
     """
-    library = answer.champion.baseline.kernel if answer.champion and answer.champion.baseline else ""
-    timed = f"measured at {answer.speedup:.3f} x {library}" if answer.speedup and library else "measured"
     return Explanation(
         function=name,
         operands=tuple(f"{tensor.name} {tensor.dtype} {tensor.shape}" for tensor in problem.tensors),
         problem=str(problem),
         device=device.name,
         use="kernel",
-        why="; ".join([*([timed] if answer.match == EXACT else []), *answer.reasons]),
+        why="; ".join(answer.reasons) or answer.loss.said,
         **_of_answer(answer),
     )
 

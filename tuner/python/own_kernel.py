@@ -278,8 +278,8 @@ class KernelCode:
         if library is None:
             return None
         plain = library is reference and own_source.unwrapped(library)[1] is None
-        usual = "reference" if library is reference else getattr(library, "__name__", "library")
-        return replace(_reference(own, library, "its_library"), title="NumPy" if plain else usual)
+        title = "NumPy" if plain else getattr(library, "__name__", "library")
+        return replace(_reference(own, library, "its_library"), title=title)
 
     def _launch(self, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         """Grid, block and shared memory as expressions; by Kernel Tuner's names where nothing else is said.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -58,7 +59,6 @@ class Bench(MeasuringProcess):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[Any] = []
         self.pending: list[Any] = []
         self.effect: Callable[[], object] = lambda: crowned("gemm", DIMS)
         self.outcome, self.gate = ("measured", ""), threading.Event()
@@ -68,10 +68,10 @@ class Bench(MeasuringProcess):
         pending = super().ask(*asked)
         if pending not in self.pending:
             self.pending.append(pending)
-            self.asked.append(asked)
         return pending
 
     def _answer(self, question: str) -> tuple[str, str]:
+        self.question = json.loads(question)
         self.gate.wait()
         self.effect()
         return self.outcome
@@ -141,8 +141,9 @@ def test_waiting_runs_what_was_measured(ran: list[str], bench: Bench) -> None:
         tuner.matmul(A, B)
         tuner.matmul(A, B)
     assert ran == ["blocked"]
-    [(problem, device, seconds, _)] = bench.asked
-    assert (problem.dims, device, seconds) == (DIMS, "cpu", 3.0)
+    assert len(bench.pending) == 1
+    question = bench.question
+    assert (question["problem"]["shape"], question["device"], question["seconds"]) == (DIMS, "cpu", 3.0)
     assert tuner.explain(A, B).match == "exact"
 
 

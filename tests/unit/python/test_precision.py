@@ -123,17 +123,11 @@ def test_what_does_not_fit_is_told(a: Any, given: Any, kind: type[Exception], wo
         tuner.matmul(a, packed, **given)
 
 
-@pytest.mark.parametrize(
-    ("b", "kind", "words"),
-    [
-        (on_board(8, 8, dtype="float64"), InputError, r"pack: b is a matrix of float32, got float64"),
-        (on_board(8), InputError, r"pack: b is a matrix of float32, got float32 of shape \(8,\)"),
-        ([[1.0]], TypeError, "pack: b is an array of NumPy, CuPy or PyTorch, got list"),
-    ],
-)
-def test_what_cannot_be_packed_is_told(b: Any, kind: type[Exception], words: str, gpu: Log) -> None:
-    with pytest.raises(kind, match=words):
-        tuner.pack(b)
+def test_what_cannot_be_packed_is_told(gpu: Log) -> None:
+    with pytest.raises(InputError, match=r"pack: b is a matrix of float32, got float32 of shape \(8,\)"):
+        tuner.pack(on_board(8))
+    with pytest.raises(TypeError, match="pack: b is an array of NumPy, CuPy or PyTorch, got list"):
+        tuner.pack([[1.0]])
 
 
 def test_products_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
