@@ -216,7 +216,7 @@ class Snapshot:
     @classmethod
     def open(cls, store: Store | None, published: Path | None = None) -> Snapshot:
         """The present state, which is looked at in next to no time; that of before where nothing changed."""
-        state = tuple(_files(str(published or _named(tuned_folder))))
+        state: tuple[Any, ...] = tuple(_files(str(published or _named(tuned_folder))))
         if store is not None:
             from tuner.store.matrix import stamp
 

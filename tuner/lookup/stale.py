@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.declare.folders import kernels_folder
@@ -16,15 +18,19 @@ from tuner.results.record import Record, measured_as_now
 LOOK_EVERY_S = 1.0
 
 
+#: When the files were looked at, by `time.monotonic`, and the catalogue then.
+_LATEST: list[Any] = [-math.inf, None]
+
+
 def builtin_now() -> Catalogue:
     """The built-in catalogue; executing all declarations takes longer than any lookup."""
-    return _builtin_at(time.monotonic() // LOOK_EVERY_S)
-
-
-@functools.lru_cache(maxsize=1)
-def _builtin_at(look: float) -> Catalogue:
-    paths = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return _builtin_of(tuple((str(path), (of := path.stat()).st_mtime_ns, of.st_size) for path in paths))
+    now_s = time.monotonic()
+    if now_s >= _LATEST[0] + LOOK_EVERY_S:
+        paths = sorted(path for path in kernels_folder().rglob("*") if path.is_file() and path.suffix != ".pyc")
+        files = tuple((str(path), (of := path.stat()).st_mtime_ns, of.st_size) for path in paths)
+        _LATEST[:] = now_s, _builtin_of(files)
+    catalogue: Catalogue = _LATEST[1]
+    return catalogue
 
 
 @functools.lru_cache(maxsize=1)

@@ -120,7 +120,6 @@ def _sequence_factor(blocks: int) -> float:
 
 #: Who takes part. ``control`` is the champion a second time, which only recordings of noise have.
 CHAMPION, BEFORE, LIBRARY, CONTROL = "champion", "before", "library", "control"
-PLAYERS = (CHAMPION, BEFORE, LIBRARY, CONTROL)
 
 
 @dataclass(frozen=True)

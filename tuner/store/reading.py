@@ -147,20 +147,12 @@ class Reader:
         """
         of = tables.records.c
         measured = rows.fits(
-            tables.records, problem=problem, regime=regime, outcome=Outcome.MEASURED, role=role, kernels=kernels
-        )
+            tables.records, problem=problem, device=device, regime=regime, outcome=Outcome.MEASURED, role=role,
+            kernels=kernels,
+        )  # fmt: skip
         measured += [] if role else [of.role != Role.BASELINE.value]
-        in_order = of.time_s, of.measured_at, of.id
-        # One device number at a time: the index then returns them fastest first, and the first match ends it.
-        fastest = sa.select(*in_order, of.data).where(
-            *measured, of.device == sa.bindparam("number"), of.time_s.is_not(None), rows.stands()
-        )
-        with self.reading() as connection:
-            numbers = connection.execute(rows.devices_like(device)).scalars().all()
-            first = fastest.order_by(*in_order).limit(1)
-            firsts = [connection.execute(first, {"number": number}).one_or_none() for number in numbers]
-            best = min(filter(None, firsts), key=lambda row: tuple(row)[:3], default=None)
-            return best.data if best is not None else None
+        fastest = sa.select(of.data).where(*measured, of.time_s.is_not(None), rows.stands())
+        return next(iter(self.read(fastest.order_by(of.time_s, of.measured_at, of.id).limit(1))), None)
 
     def counts(self, problem: ProblemKey, device: DeviceInfo | str, regime: str) -> dict[str, int]:
         """Counts trials: ``total``, ``measured``, ``failed`` and one count per outcome."""

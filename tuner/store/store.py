@@ -1,7 +1,4 @@
-"""Records and champions in one database, durable at each call.
-
-Optuna keeps its studies in tables of its own in the same database.
-"""
+"""Records and champions in one database, durable at each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the store. The same database holds Optuna's own tables, so every name here has a prefix.
+"""Tables of the store. Other programs may have tables in the same database: every name here has a prefix.
 
 What is kept for good lies in ``data``, packed; queries search the columns beside it. A column whose type is
 defined here is read as what it holds. Problems, devices, kernels and runs, by which records are searched, are
