@@ -7,8 +7,6 @@ Authors of kernels import from it what a declaration is made of: `Kernel`, `Oper
 Importing the package loads no GPU, SQL or Optuna code; each of those loads where it is first needed.
 """
 
-from functools import cache as _cache
-
 from tuner.version import __version__ as __version__
 
 #: Type checkers take it for true. What is imported below it is the one list of public names: at run time the
@@ -63,15 +61,19 @@ if TYPE_CHECKING:
     from tuner.service.client import connect as connect
 
 
-@_cache
+_PUBLIC: dict[str, tuple[str, str]] = {}
+
+
 def _public() -> dict[str, tuple[str, str]]:
     """Public name -> module that it is imported from, and its name there."""
-    import ast
-    from pathlib import Path
+    if not _PUBLIC:
+        import ast
+        from pathlib import Path
 
-    [block] = [node for node in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(node, ast.If)]
-    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {name.asname or name.name: (str(node.module), name.name) for node in imports for name in node.names}
+        for node in ast.walk(ast.parse(Path(__file__).read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tuner."):
+                _PUBLIC.update({name.asname or name.name: (str(node.module), name.name) for name in node.names})
+    return _PUBLIC
 
 
 def __getattr__(name: str) -> object:
@@ -80,7 +82,7 @@ def __getattr__(name: str) -> object:
 
     public = _public()
     if name == "__all__":
-        return sorted(["__version__", *public])
+        return sorted(public)
     if name not in public:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, original = public[name]
@@ -89,4 +91,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "__version__", *_public()})
+    return sorted({*globals(), *_public()})
