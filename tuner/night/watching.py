@@ -139,13 +139,7 @@ class NightWatch:
         Raises:
             DeviceTrouble: No board can be opened; what one of several cannot is told in `left`.
         """
-        first = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(1)])
-        told, nights = last_told(self.store), dict[str, list[ProblemNight]]()
-        for name, (sentinels,) in first.items():
-            pairs = zip(sentinels, chosen, strict=True)
-            nights[name] = [
-                ProblemNight(history(self.store, one, told), one, watched=what) for one, what in pairs
-            ]
+        nights = self._nights(boards, chosen, self._pass(1))
         suspects = {name: [night for night in of_board if night.suspect] for name, of_board in nights.items()}
         wanted = {name: [night.watched for night in again if night.watched] for name, again in suspects.items()}
         wanted = {name: problems for name, problems in wanted.items() if problems}
@@ -157,6 +151,18 @@ class NightWatch:
             for night, *again in zip(suspects[name], *passes, strict=True):
                 night.again = again
         return list(nights.values())
+
+    def _nights(self, boards: Boards, chosen: Sequence[Watched], one: Pass) -> dict[str, list[ProblemNight]]:
+        """Board -> its problems after a first pass."""
+        passed = self._passed(boards, dict.fromkeys(boards.names, chosen), [one])
+        told = last_told(self.store)
+        return {
+            name: [
+                ProblemNight(history(self.store, sentinel, told), sentinel, watched=problem)
+                for sentinel, problem in zip(sentinels, chosen, strict=True)
+            ]
+            for name, (sentinels,) in passed.items()
+        }
 
     def _passed(
         self, boards: Boards, wanted: Mapping[str, Sequence[Watched]], passes: Sequence[Pass]
@@ -210,11 +216,8 @@ class NightWatch:
         try:
             boards = local_boards(self.boards[:1])
             chosen, _ = choose(self.store, boards.info, [item.item for item in new], most)
-            again = self._passed(boards, dict.fromkeys(boards.names, chosen), [self._pass(CONFIRMING, 1)])
-            for (sentinels,) in again.values():
-                for sentinel, problem in zip(sentinels, chosen, strict=True):
-                    night = ProblemNight([], sentinel, watched=problem)
-                    self.confirmed += filter(None, [confirm_again(self.store, [night])])
+            for night in itertools.chain(*self._nights(boards, chosen, self._pass(CONFIRMING, 1)).values()):
+                self.confirmed += filter(None, [confirm_again(self.store, [night])])
         except TunerError as error:
             self.say(f"new champions were not confirmed: {error}")
 
