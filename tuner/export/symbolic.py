@@ -92,9 +92,6 @@ class Expression:
             self.trace, f"-{_inside(self, _ATOM)}", -self.value, binds=_NEGATIVE, parts=("-", self)
         )
 
-    def __pos__(self) -> Any:
-        return self
-
     def __invert__(self) -> Any:
         left, sign, right = self.parts
         if sign in ("and", "or"):
