@@ -17,7 +17,6 @@ from tuner.results.measurement import CompileReport, Error, Measurement, Outcome
 from tuner.results.record import Champion, Record
 from tuner.store import Store, lines
 from tuner.store.exchange import Counts, export, take
-from tuner.store.listing import Selection
 
 
 @pytest.fixture
@@ -96,14 +95,6 @@ def test_files_may_be_joined_and_sorted(fresh: Callable[[], Store], tmp_path: Pa
     text = exported(here, tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_text("\n".join(sorted(text + text)) + "\n\n")
     assert take(there, tmp_path / "b.jsonl") == Counts(3, 3, known=6)
-
-
-def test_a_selection_is_exported(fresh: Callable[[], Store], tmp_path: Path) -> None:
-    store, wanted = fresh(), record(square(64))
-    store.add([wanted, record(square(64), device=CPU), record(square(65))])
-    chosen = Selection("gemm", (64, 64, 64), "NVIDIA H200", "cold")
-    assert export(store, tmp_path / "a.jsonl", chosen) == Counts(1, 0)
-    assert take(fresh(), tmp_path / "a.jsonl").records == 1
 
 
 # ---- merging

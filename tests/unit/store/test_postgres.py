@@ -14,7 +14,7 @@ from fixtures.records import record, square
 
 from tuner.cli.main import run
 from tuner.errors import NothingFound, StoreTrouble
-from tuner.store import Store, tables
+from tuner.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +71,6 @@ def test_a_reader_changes_nothing(url: str) -> None:
         pytest.raises(StoreTrouble, match="it was opened for reading; use a command that writes"),
     ):
         store.add(record(square(64)))
-
-
-def test_another_process_that_keeps_it_locked(url: str) -> None:
-    Store.open(url).close()
-    holder = sa.create_engine(url)
-    with Store.open(url, patience_s=0.05) as store, holder.begin() as connection:
-        connection.execute(sa.text(f"LOCK TABLE {tables.records.name}"))
-        with pytest.raises(StoreTrouble, match="another process keeps it locked; wait"):
-            store.add(record(square(64)))
-    holder.dispose()
 
 
 def test_a_connection_that_broke_is_made_anew(url: str) -> None:
