@@ -14,6 +14,7 @@ __all__ = ["device", "told"]
 
 
 BAD = {
+    "zero": (["gemm", "0", "1", "1"], "a dim is a whole number of 1 or more, got m=0"),
     "negative": (["gemm", "-5", "1", "1"], "a dim is a whole number of 1 or more, got -5"),
     "word": (["gemm", "1", "1", "big"], "a dim is a whole number of 1 or more, got k='big'"),
     "few dims": (["gemm", "1", "1"], "gemm takes M N K: 3 dims, got 2"),
