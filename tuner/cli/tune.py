@@ -106,8 +106,8 @@ def _show(problem: Problem, result: Result, answer: dict[str, Any] | None, as_js
     if as_json:
         print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
         return
-    if result.pairs:
-        finals = [versus(pair.to_json()) for pair in result.pairs]
+    if result.champion.pairs:
+        finals = [versus(pair.to_json()) for pair in result.champion.own_pairs]
         table("The finals, interleaved", ("champion against", "takes", "champion is"), finals)
     pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
     if result.front is not None:

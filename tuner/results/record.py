@@ -357,20 +357,19 @@ class Champion:
         return doubts(self.record.measurement.circumstances)
 
     @property
+    def own_pairs(self) -> list[Pair]:
+        """Those of the champion with others; none if pairs were not kept."""
+        return [pair for pair in self.pairs if pair.one == self.pairs[0].one]
+
+    @property
     def hardest(self) -> Pair | None:
         """The pair with the library in its fastest form, over all numbers of threads and core types.
 
         None if there is no library, or if pairs were not kept.
         """
-        if self.baseline is None or not self.pairs:
-            return None
-        own, library = self.pairs[0].one, self.baseline.kernel
-        with_library = [
-            pair
-            for pair in self.pairs
-            if pair.one == own and (pair.other == library or pair.other.startswith(f"{library}, "))
-        ]
-        return min(with_library, key=lambda pair: pair.comparison.ratio, default=None)
+        library = self.baseline.kernel if self.baseline else ""
+        of_it = [pair for pair in self.own_pairs if library and f"{pair.other}, ".startswith(f"{library}, ")]
+        return min(of_it, key=lambda pair: pair.comparison.ratio, default=None)
 
 
 class Subject(NamedTuple):

@@ -70,11 +70,7 @@ def _measure_best_blas(session: Session, request: StudyRequest, budget: TimeBudg
 
 
 class Finals:
-    """Plays the finals of one study, once.
-
-    Attributes:
-        pairs: The pairs of the winner with every other finalist and the library, once finals were held.
-    """
+    """Plays the finals of one study, once."""
 
     def __init__(self, session: Session, kernels: Sequence[Kernel], machine: MachineWatch) -> None:
         """Keeps what finals need.
@@ -90,7 +86,6 @@ class Finals:
         self._holder: Named | None = None
         self._times_s: dict[Named, float] = {}
         self._struck: set[Named] = set()
-        self.pairs: tuple[Pair, ...] = ()
 
     def play(self, leaderboard: Leaderboard, budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all results and crowns the winner.
@@ -215,7 +210,7 @@ class Finals:
         name, samples_s = _label(winner), winner.measurement.samples_s
         players = [winner, *(record for record in finals if record is not winner), *libraries]
         pairs = pairs_of([(_label(record), record.measurement) for record in players])
-        own = tuple(pair for pair in pairs if pair.one == name)
+        own = [pair for pair in pairs if pair.one == name]
         timed = [record for record in libraries if record.measurement.samples_s]
         library = min(timed, key=lambda record: record.measurement.time_s or math.inf, default=None)
         speedup = compare(samples_s, library.measurement.samples_s).ratio if library else 0.0
@@ -223,9 +218,8 @@ class Finals:
         speedup = min(speedup, *winner.measurement.states.values(), speedup)
         core_type = self._session.versions.get("blas_core_type", "")
         apart = pair_apart(name, samples_s, self._known, core_type) if library else None
-        self.pairs = (*own, apart) if apart is not None else own
-        trials, others = self._leaderboard.progress.totals, pairs[len(own) :]
-        champion = Champion(winner, library, speedup, judged.verdict, trials, (*self.pairs, *others))
+        trials, pairs = self._leaderboard.progress.totals, (*own, *filter(None, [apart]), *pairs[len(own) :])
+        champion = Champion(winner, library, speedup, judged.verdict, trials, pairs)
         self._session.store.crown(champion)
         return champion
 

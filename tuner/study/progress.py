@@ -22,7 +22,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError, Interrupted
 from tuner.results.measurement import Measurement, Outcome, headline
 from tuner.results.objectives import Front
-from tuner.results.record import Champion, Pair, utc_now
+from tuner.results.record import Champion, utc_now
 from tuner.results.units import clock, duration, speed
 from tuner.study import job_files
 
@@ -98,14 +98,12 @@ class Result:
         champion: Champion of the finals; None if nothing could be measured.
         progress: The final progress.
         stopped: Reason why the search ended; empty if it was told to end.
-        pairs: The champion's pairs in the finals, with every other finalist and the library.
         front: The Pareto front, if there are several objectives.
     """
 
     champion: Champion | None
     progress: Progress
     stopped: str
-    pairs: tuple[Pair, ...] = ()
     front: Front | None = None
 
 

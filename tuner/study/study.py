@@ -248,12 +248,11 @@ class Study:
         self.policy.close()
         self.observe_load()
         self.budget.tick("finals")
-        finals = Finals(self.session, self.request.kernels, self._machine)
         with self.budget.spent("finals"):
+            finals = Finals(self.session, self.request.kernels, self._machine)
             champion = finals.play(self.leaderboard, self.budget.finals_s)
         self.budget.tick("done")
-        front = self._front(champion)
-        return Result(champion, self.progress, self._loop.stop, finals.pairs, front)
+        return Result(champion, self.progress, self._loop.stop, self._front(champion))
 
     def observe_load(self) -> None:
         """Notes what is wrong with the machine; if nothing is now, the earlier observation stays."""

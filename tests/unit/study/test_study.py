@@ -98,8 +98,8 @@ def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_pa
     assert len(stored(tmp_path)) == LEGAL
     assert again.champion is not None
     assert again.champion.verdict in ("same", "slower")
-    assert again.pairs[-1].other == "CuPy"
-    assert again.pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
+    assert again.champion.own_pairs[-1].other == "CuPy"
+    assert again.champion.own_pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
 
 
 def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
