@@ -106,7 +106,7 @@ def _check(options: Mapping[str, Any], kind: str = "option") -> None:
     checked(options.get("on_miss") or chosen().how, "policy on_miss", POLICIES)
 
 
-class Place(NamedTuple):
+class PlacedKernel(NamedTuple):
     """A kernel of one's own for certain arguments.
 
     Attributes:
@@ -185,14 +185,14 @@ class TunedFunction:
             progress: False to show none.
             options: See `tuner.study.requests.StudyOptions`.
         """
-        result = self._tuned(self._place(self._code.named(*arguments)), options, progress)
+        result = self._tuned(self._placed(self._code.named(*arguments)), options, progress)
         with self._lock:
             self._calls.clear()
         return result
 
-    def _tuned(self, place: Place, options: StudyOptions, progress: bool = False) -> Tuned:
-        usual = StudyOptions(device=place.device.spec, regime=self._regime, db=self._options.get("db") or "")
-        return run_shown(asked(place.catalogue, place.problem, usual | options), progress)
+    def _tuned(self, placed: PlacedKernel, options: StudyOptions, progress: bool = False) -> Tuned:
+        usual = StudyOptions(device=placed.device.spec, regime=self._regime, db=self._options.get("db") or "")
+        return run_shown(asked(placed.catalogue, placed.problem, usual | options), progress)
 
     def explain(self, *arguments: Any) -> Explanation:
         """What a call with such arguments runs without tuning, and why.
@@ -200,13 +200,13 @@ class TunedFunction:
         Raises:
             NothingFound: No config is legal.
         """
-        place = self._place(self._code.named(*arguments))
-        return explain_kernel(self._code.name, place.problem, place.device.info, self._answer(place))
+        placed = self._placed(self._code.named(*arguments))
+        return explain_kernel(self._code.name, placed.problem, placed.device.info, self._answer(placed))
 
-    def _answer(self, place: Place) -> Answer:
+    def _answer(self, placed: PlacedKernel) -> Answer:
         with opened(self._options.get("db") or "") or nullcontext() as store:
-            key = ProblemKey.of(place.problem)
-            return answer(store, key, place.device.info, self._regime, None, place.catalogue)
+            key = ProblemKey.of(placed.problem)
+            return answer(store, key, placed.device.info, self._regime, None, placed.catalogue)
 
     def __repr__(self) -> str:
         parameters = ", ".join(
@@ -214,10 +214,10 @@ class TunedFunction:
         )
         return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
 
-    def _place(self, values: Mapping[str, Any]) -> Place:
+    def _placed(self, values: Mapping[str, Any]) -> PlacedKernel:
         catalogue, problem = self._code.problem(values, tie=True)
         device = self._options.get("device") or device_of(values.values(), self._code.target)
-        return Place(catalogue, problem, find(device))
+        return PlacedKernel(catalogue, problem, find(device))
 
     def _prepared(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
         """What runs for these arguments, and for others like them.
@@ -225,12 +225,12 @@ class TunedFunction:
         Raises:
             InputError: An array does not lie as the kernel reads it; nothing was tuned.
         """
-        place = self._place(dict(zip(self._code.takes, values, strict=True)))
-        problem, device, kind = place.problem, place.device, kind_of(place.device.target)
+        placed = self._placed(dict(zip(self._code.takes, values, strict=True)))
+        problem, device, kind = placed.problem, placed.device, kind_of(placed.device.target)
         places = [self._code.takes.index(tensor.name) for tensor in problem.tensors]
         passed = [values[at] for at in places]
         views = views_of(problem, passed, kind, not kind.is_host)
-        runner = ConfigRunner(place.kernel, problem, self._config(place), device.info, device.spec)
+        runner = ConfigRunner(placed.kernel, problem, self._config(placed), device.info, device.spec)
         numbers = [self._code.takes.index(name) for name in runner.numbers]
         plain = all(map(operator.is_, views, passed))
         runs: dict[Hashable, Runs] = {}
@@ -248,24 +248,24 @@ class TunedFunction:
 
         return call
 
-    def _config(self, place: Place) -> Mapping[str, Any]:
+    def _config(self, placed: PlacedKernel) -> Mapping[str, Any]:
         """The champion's config, or what the policy says.
 
         Raises:
             NothingFound: No config is legal.
         """
-        known = self._answer(place)
+        known = self._answer(placed)
         if known.match == EXACT and not known.stale:
             return known.config
         how = self._options.get("on_miss") or chosen().how
-        if how == MEASURE and (measured := self._measured(place)) is not None:
+        if how == MEASURE and (measured := self._measured(placed)) is not None:
             return measured
-        default = default_among([place.kernel], place.problem, place.device.info)
+        default = default_among([placed.kernel], placed.problem, placed.device.info)
         if default is not None and (how == LIBRARY or known.stale):
             return default[1]
         return known.config
 
-    def _measured(self, place: Place) -> Mapping[str, Any] | None:
+    def _measured(self, placed: PlacedKernel) -> Mapping[str, Any] | None:
         """The config that is fastest, found now; None where nothing could be measured, with a warning.
 
         Others who use the device are waited for.
@@ -275,7 +275,7 @@ class TunedFunction:
         until_s = time.monotonic() + LOCK_S
         while True:
             try:
-                return self._tuned(place, options).config
+                return self._tuned(placed, options).config
             except (NothingFound, LockedByAnother) as nothing:
                 if isinstance(nothing, NothingFound) or time.monotonic() > until_s:
                     warnings.warn(f"{nothing}; a config that is not tuned runs", UserWarning, stacklevel=6)

@@ -18,7 +18,7 @@ from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Session
-from tuner.workers.bench import Case, CompiledConfig
+from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import Crew
 from tuner.workers.further_checks import edge_problems
 
@@ -171,7 +171,7 @@ class Finals:
         for problem in edge_problems(session.problem, kernel, config[1], session.device):
             rendered = render(kernel, problem, config[1])
             if rendered.text == code.rendered.text:
-                cases.append(Case(session.named(problem), rendered.launch))
+                cases.append(ShapeCase(session.named(problem), rendered.launch))
         wrong = session.worker.verify(code, cases)
         if wrong:
             failed = Measurement(Outcome.WRONG_RESULT, wrong, compiled=code.compiled)

@@ -59,7 +59,7 @@ class CompiledConfig:
 
 
 @dataclass(frozen=True)
-class Case:
+class ShapeCase:
     """Another shape at which a compiled config is checked.
 
     Attributes:
@@ -352,7 +352,7 @@ class Bench:
         time_s = statistics.median(screened.samples_s)
         return {} if power_w is None else {"power_w": power_w, "energy_j": power_w * time_s}
 
-    def verify(self, compiled_config: CompiledConfig, cases: Sequence[Case]) -> str:
+    def verify(self, compiled_config: CompiledConfig, cases: Sequence[ShapeCase]) -> str:
         """Checks a config at other shapes; returns what is wrong at the first at which it fails, or nothing."""
         for case in cases:
             problem, rendered = problem_from(case.problem), compiled_config.rendered

@@ -17,7 +17,7 @@ from tuner.devices.settings import check_cache
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
-from tuner.workers.bench import Bench, Case, CompiledConfig, Turns
+from tuner.workers.bench import Bench, CompiledConfig, ShapeCase, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.process import Worker, WorkerFailed, call_of, result_of
 
@@ -292,7 +292,7 @@ class DeviceWorker:
         self._request(call_of(method, **arguments), limit_s)
         return result_of(method, self._collected())
 
-    def verify(self, compiled_config: CompiledConfig, cases: Sequence[Case]) -> str:
+    def verify(self, compiled_config: CompiledConfig, cases: Sequence[ShapeCase]) -> str:
         """Checks a compiled config at other shapes.
 
         Returns:

@@ -21,7 +21,7 @@ from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
 from tuner.workers import device_worker, process
-from tuner.workers.bench import Case, CompiledConfig
+from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import DeviceWorker
 from tuner.workers.process import WorkerFailed
 
@@ -84,7 +84,7 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     wrong = compiled_config(tmp_path, fault_configs()["wrong_result"])
     found = worker.finals([good, wrong], 0.0)
     assert [each.outcome.value for each in found] == ["MEASURED", "WRONG_RESULT", "MEASURED"]
-    cases = [Case(named(tmp_path, 7), good.rendered.launch)]
+    cases = [ShapeCase(named(tmp_path, 7), good.rendered.launch)]
     assert worker.verify(good, cases) == ""
     assert worker.verify(wrong, cases).startswith("at toy 7 float32 plain: largest error")
     crash = compiled_config(tmp_path, fault_configs()["crash"])
