@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -112,10 +112,11 @@ def problem_values(service: Service, view: OpenSnapshot, lookup: LookupRequest) 
     origin = next((record.origin for record in records if record.origin), "")
     timed = [record for record in records if record.measurement.outcome is Outcome.MEASURED]
     champion = place.champion if place else None
+    history = [champion_json(place, one) for one in place.history] if place else []
+    figures = required("figures").of_records(str(problem), records, champion) if records else []
     return {
         "key": problem, "answer": answer.to_json(),
-        "history": [champion_json(place, one) for one in place.history[::-1]] if place else [],
-        "figures": required("figures").of_records(str(problem), records, champion) if records else [],
+        "history": history[::-1], "figures": figures + _over_time(history, records),
         "fastest": sorted(
             (record for record in timed if record.role is not Role.BASELINE),
             key=lambda record: record.measurement.time_s or 0.0,
@@ -125,6 +126,23 @@ def problem_values(service: Service, view: OpenSnapshot, lookup: LookupRequest) 
         "study": next((record.study for record in reversed(records) if record.study), ""),
         "job_device": "" if origin else service.pool.spec_of(device.name),
     }  # fmt: skip
+
+
+def _over_time(history: Sequence[Mapping[str, Any]], records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The champions of a problem beside the library in each of its forms; nothing without a champion."""
+    library = [record for record in records if record.role is Role.BASELINE and record.measurement.time_s]
+    timed = [("champion", one["crowned_at"], one["time_s"]) for one in history]
+    timed += [(record.kernel, record.measured_at, record.measurement.time_s) for record in library]
+    traces: dict[str, dict[str, Any]] = {}
+    for name, at, time_s in timed:
+        empty = {"type": "scatter", "mode": "lines+markers", "name": name, "x": [], "y": []}
+        trace = traces.setdefault(name, empty)
+        trace["x"].append(at)
+        trace["y"].append(time_s)
+    layout = {"height": 360, "yaxis": {"title": {"text": "seconds of a run"}, "rangemode": "tozero"}}
+    about = "Each champion when it was crowned, and each run of the library."
+    figure = {"name": "over-time", "title": "Champion and library over time", "about": about}
+    return [figure | {"data": [*traces.values()], "layout": layout}] if history else []
 
 
 def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, regime: str) -> list[Record]:

@@ -92,6 +92,8 @@ def test_figures_can_be_hovered_and_read_and_ask_no_cloud(server: Server, chromi
     seen.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     seen.open(f"{server.base}/problem?{QUESTION}")
     assert len(seen.page.query_selector_all(".plot .main-svg")) >= 2
+    legend = seen.page.locator("#over-time .legendtext").all_text_contents()
+    assert legend == ["champion", "cuBLAS"]
     point = seen.page.query_selector("#history .points path")
     point.scroll_into_view_if_needed()
     point.hover(force=True)
