@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from fixtures.model_survey import CONFIGS, GEMM, KERNELS, WIDE, evidence_of, plain_model, two_kernels
 
 from tuner.declare.kernel import Kernel
@@ -75,14 +74,3 @@ def test_what_is_predicted_to_be_faster_comes_first_and_is_legal_and_new() -> No
     assert any((candidate.kernel, candidate.config) not in CONFIGS for candidate in fastest)
     parents = list(known)[:2]
     assert all(any(differing(config, candidate.config) <= 2 for _, config in parents) for candidate in fastest)
-
-
-def test_what_the_model_is_off_by_where_it_was_timed_does_not_count() -> None:
-    predictor = Predictor(plain_model(), KERNELS)
-    known = timed(predictor)
-    slower = {named: 3 * time_s for named, time_s in known.items()}
-    before, after = (predictor.beside(UNALIGNED, times_s, 3, 5) for times_s in (known, slower))
-    assert [candidate.config for candidate in before] == [candidate.config for candidate in after]
-    assert [candidate.time_s for candidate in after] == pytest.approx(
-        [3 * candidate.time_s for candidate in before]
-    )

@@ -31,12 +31,8 @@ from tuner.study.starting import Predictions
 
 #: A crash costs no more than the config at a problem or two.
 FAULTS_SEEN = {
-    "launch_failed": Outcome.LAUNCH_FAILED, "unwell": Outcome.LAUNCH_FAILED,
-    "wrong_result": Outcome.WRONG_RESULT, "unwritten": Outcome.WRONG_RESULT,
-    "out_of_bounds": Outcome.WRONG_RESULT, "writes_input": Outcome.WRONG_RESULT,
-    "crash": Outcome.CRASHED, "exit": Outcome.CRASHED, "rubbish": Outcome.CRASHED,
-    "compile_failed": Outcome.COMPILE_FAILED, "compile_crash": Outcome.COMPILE_FAILED,
-    "hang": Outcome.TIMED_OUT,
+    "unwell": Outcome.LAUNCH_FAILED, "wrong_result": Outcome.WRONG_RESULT, "crash": Outcome.CRASHED,
+    "compile_crash": Outcome.COMPILE_FAILED, "hang": Outcome.TIMED_OUT,
 }  # fmt: skip
 
 

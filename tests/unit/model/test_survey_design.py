@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 
 from tuner.declare.problem import Problem
-from tuner.declare.space import Constraint, Space
+from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw
-from tuner.model.survey_pool import Named, Pool
+from tuner.model.survey_pool import Named
 from tuner.results.measurement import Outcome
 from tuner.results.survey import Timing
 
@@ -62,42 +60,6 @@ def test_a_survey_comes_close_to_the_best_of_the_whole_space() -> None:
         if turn.configs
     ]
     assert np.mean(lost) < 0.05
-
-
-def test_new_configs_are_as_many_as_can_be_compiled() -> None:
-    design = Design(REQUEST, BOARD, nothing)
-    known: set[tuple[int, str]] = set()
-    for turn in surveyed(design, 40, fresh=2):
-        new = {(at, turn.problem.layout) for at in turn.configs} - known
-        assert len(new) <= 2
-        known |= new
-    assert len(design.pool.configs) > 15
-
-
-#: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
-TIED = replace(
-    BLOCKS,
-    name="tied",
-    constraints=(
-        Constraint("BM covers M", lambda p, d, c: p.m <= c.BM),
-        Constraint("BM is the least that does", lambda p, d, c: p.m > c.BM / 2),
-        Constraint("BN divides N", lambda p, d, c: p.n % c.BN == 0),
-    ),
-)
-
-
-def tied_problem(m: int, n: int) -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": 64}, "", "nn")
-
-
-def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
-    drawn = Pool([TIED], BOARD, 99)
-    rng = np.random.default_rng(1)
-    for m, n in ((16, 64), (100, 48), (33, 16)):
-        legal = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
-        assert legal
-        assert all(m <= config["BM"] < 2 * m and n % config["BN"] == 0 for config in legal)
-    assert drawn.draw(tied_problem(300, 16), 20, rng, {}) == []
 
 
 PROBLEMS = [draw(GEMM, Ranges(), number, 0) for number in range(400)]

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.errors import InputError, PlanError
-from tuner.night.plan import (
-    DEFAULT_SECONDS,
-    SEVERAL,
-    Plan,
-    clock_time,
-    read_plan,
-    seconds_until,
-)
-from tuner.search import SAMPLERS
-from tuner.search.optuna_bridge import OPTUNA_SAMPLERS
+from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 OWN_KERNEL = """
@@ -36,6 +27,7 @@ KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Source(Pa
 
 GEMM = '[[problems]]\noperation = "gemm"\n'
 VALID = GEMM + "squares = [8]\n"
+SURVEY = '[[surveys]]\noperation = "gemm"\n'
 
 Read = Callable[[str], Plan]
 
@@ -136,7 +128,19 @@ TOP_LEVEL_MISTAKES = [
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
     ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
+    (
+        f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]",
+        5,
+        r"objective: several objectives need",
+    ),
     ("\n\nseconds 3", 3, r"a plan must be valid TOML: .*; correct that line"),
+]
+#: These follow the two lines of SURVEY.
+SURVEY_MISTAKES = [
+    ('layouts = ["xx"]', 3, ".*xx"),
+    ("most = {q = 9}", 3, ".*q"),
+    ("drawn = false", 3, "drawn = false goes with shapes"),
+    ('shapes = "none.toml"', 3, "shapes: .*cannot be read"),
 ]
 #: These follow the two lines of GEMM.
 PROBLEM_MISTAKES = [
@@ -165,6 +169,7 @@ SOURCE_MISTAKES = [
     ("text", "line", "message"),
     [
         *TOP_LEVEL_MISTAKES,
+        *((SURVEY + rest, line, message) for rest, line, message in SURVEY_MISTAKES),
         *((GEMM + rest, line, message) for rest, line, message in PROBLEM_MISTAKES),
         *((f"[[problems]]\n{rest}\nsquares = [8]", line, message) for rest, line, message in SOURCE_MISTAKES),
     ],
@@ -172,14 +177,6 @@ SOURCE_MISTAKES = [
 def test_a_wrong_plan_is_told_by_file_line_and_key(read: Read, text: str, line: int, message: str) -> None:
     with pytest.raises(PlanError, match=rf"plan\.toml:{line}: {message}"):
         read(text)
-
-
-def test_several_objectives_need_a_sampler_that_can(read: Read) -> None:
-    with pytest.raises(
-        PlanError, match=r"plan\.toml:5: objective: several objectives need .* got sampler 'tpe'"
-    ):
-        read(f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]\n")
-    assert sorted([*SEVERAL, *OPTUNA_SAMPLERS]) == sorted(SAMPLERS)
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
@@ -222,9 +219,6 @@ def test_the_next_such_time_is_within_a_day(clock: time, now: datetime) -> None:
     assert abs((arrived - datetime.combine(arrived.date(), clock)).total_seconds()) <= 3600 + 1e-3
 
 
-SURVEY = '[[surveys]]\noperation = "gemm"\n'
-
-
 def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
     shapes = tmp_path / "shapes.toml"
     shapes.write_text(GEMM + "squares = [64, 128]\n" + SURVEY + 'shapes = "shapes.toml"\n')
@@ -240,22 +234,6 @@ def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
     assert (first.table.layouts, first.table.most, first.table.drawn) == (["nn"], {"m": 100}, True)
     assert [problem.dims["m"] for problem in first.problems] == [64, 128]
     assert (second.table.seconds, second.regime, second.problems) == (600, "cold", ())
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ('layouts = ["xx"]', "plan.toml:3: .*xx"),
-        ("most = {q = 9}", "plan.toml:3: .*q"),
-        ("drawn = false", "plan.toml:3: drawn = false goes with shapes"),
-        ('shapes = "none.toml"', "plan.toml:3: shapes: .*cannot be read"),
-    ],
-)
-def test_mistakes_in_surveys_are_told_with_their_line(tmp_path: Path, more: str, said: str) -> None:
-    plan = tmp_path / "plan.toml"
-    plan.write_text(SURVEY + more + "\n")
-    with pytest.raises(PlanError, match=said):
-        read_plan(plan)
 
 
 def test_mistakes_of_all_tables_are_told_at_once_in_the_order_of_lines(read: Read) -> None:

@@ -66,9 +66,3 @@ def test_a_champion_that_fails_says_how(tmp_path: Path, fault: str, told: str) -
     assert found.player(CHAMPION) is None
     assert told in found.players[0].wrong
     assert found.verdict(LIBRARY) == ""
-
-
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "d.json", baseline_s=2e-3, free_bytes=1000)
-    found = timed(spec, BEST)
-    assert "must fit into free memory" in found.players[0].wrong

@@ -11,9 +11,8 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, request, rule, stored, study, write_device
 
 from tuner.declare.kernel import Kernel
-from tuner.declare.space import Config, Space, choice
+from tuner.declare.space import Config, choice
 from tuner.results.measurement import Measurement, Outcome
-from tuner.search import Known, Search, SearchOptions
 from tuner.study.leaderboard import HOPELESS, Leaderboard
 
 
@@ -35,31 +34,13 @@ def test_a_kernel_is_dropped_once_its_first_configs_are_far_above_the_best(
     assert not is_dropped or "--kernel slow" in board.hopeless()["slow"]
 
 
-@pytest.mark.parametrize("sampler", ["tile", "random", "tpe"])
-def test_a_search_asks_nothing_more_of_a_dropped_kernel(sampler: str) -> None:
-    spaces = {name: Space.of([choice("X", *range(8))], [Config({"X": x}) for x in range(8)]) for name in "ab"}
-    search = Search(spaces, SearchOptions(1, sampler, 16), Known())
-    first = search.ask()[0]
-    search.drop(first.kernel)
-    search.tell(first, Outcome.MEASURED, 1.0)
-    asked = []
-    while found := search.ask():
-        asked.append(found[0].kernel)
-        search.tell(found[0], Outcome.MEASURED, 0.1)
-    assert set(asked) == {"a", "b"} - {first.kernel}
-    assert len(asked) == 8
-
-
-def competitors(spec: str) -> tuple[Kernel, Kernel]:
-    """The toy, and the same under another name, which is 200 times slower on the fake device."""
-    (toy,) = request(spec).kernels
-    return toy, replace(toy, name="slow", parameters=(*toy.parameters, choice("SLOW", 1)), starts=())
-
-
 def test_a_study_tells_what_it_dropped_and_spends_its_trials_elsewhere(tmp_path: Path) -> None:
     rules = [rule({"SLOW": 1}, latency_s=200 * BEST_S), rule(BEST, latency_s=BEST_S)]
     spec = write_device(tmp_path / "device.json", rules=rules)
-    result = study(tmp_path, spec, kernels=competitors(spec))
+    # The toy, and the same under another name, which is 200 times slower.
+    (toy,) = request(spec).kernels
+    slow = replace(toy, name="slow", parameters=(*toy.parameters, choice("SLOW", 1)), starts=())
+    result = study(tmp_path, spec, kernels=(toy, slow))
     tried = [each.kernel for each in stored(tmp_path)]
     assert tried.count("blocks") == LEGAL
     assert list(result.progress.dropped) == ["slow"]

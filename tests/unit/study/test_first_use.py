@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, study, write_device
+from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, write_device
 
 from tuner.declare import catalogue
 from tuner.declare.space import Config
@@ -18,7 +18,7 @@ from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
 from tuner.study import first_use as module
-from tuner.study.first_use import candidates, measure
+from tuner.study.first_use import measure
 from tuner.study.requests import StudyRequest
 from tuner.workers.device_worker import Crew
 
@@ -67,21 +67,6 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     assert (found.match, dict(found.config)) == ("exact", BEST)
 
 
-def test_without_a_model_champions_of_near_shapes_come_before_the_starts(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "device.json")
-    study(tmp_path, spec, n=900, trials=30)
-    with Store.open(database(tmp_path), read_only=True) as store:
-        (near,) = store.champions(operation="toy")
-        said: Any = Predicting()
-        request = StudyRequest(PROBLEM, KERNELS, (find(spec),))
-        found = candidates(request, store, find(spec).info, said)
-    assert found[0] == (near.record.kernel, Config(near.record.config))
-    assert len(set(found)) == len(found) <= module.CONFIGS
-    assert [each[1] for each in found[1:]] == [
-        each for each in KERNELS[0].first_configs() if each != found[0][1]
-    ]
-
-
 def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,18 +85,6 @@ def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     assert [len(each) for each in said.heard] == [1, 3]
     failed = [dict(config) for (_, config), time_s in said.heard[-1].items() if math.isinf(time_s)]
     assert failed == [OTHER]
-
-
-def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = write_device(tmp_path / "device.json")
-    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, OTHER))
-    _, records = first_use(tmp_path, spec)
-    before = sum(each.role is Role.TRIAL for each in records)
-    result = study(tmp_path, spec, trials=before + 5)
-    assert result.progress.trials == before + 5
-    with Store.open(database(tmp_path), read_only=True) as store:
-        trials = store.records(role=Role.TRIAL)
-    assert len({tuple(each.config.values()) for each in trials}) == len(trials) == before + 5
 
 
 @pytest.mark.parametrize("fault", ["unwell", "crash", "compile_failed"])

@@ -41,13 +41,8 @@ def devices() -> Iterator[dict[str, Crew]]:
 
 def question(folder: Path, n: int = 1000, **more: Any) -> dict[str, Any]:
     spec = write_device(folder / "device.json", baseline_s=2 * BEST_S)
-    problem = {
-        "operation": "toy",
-        "shape": {"n": n},
-        "dtype": "float32",
-        "layout": "plain",
-        "precision": "ieee",
-    }
+    which = {"dtype": "float32", "layout": "plain", "precision": "ieee"}
+    problem = {"operation": "toy", "shape": {"n": n}, **which}
     return {"id": n, "problem": problem, "device": spec, "db": database(folder), "seconds": 0.2, **more}
 
 

@@ -7,7 +7,7 @@ from fixtures.fake_device import TOY
 
 from tuner.declare.catalogue import from_file
 from tuner.study import progress as module
-from tuner.study.progress import Progress, ProgressView, TimeBudget
+from tuner.study.progress import Progress, ProgressView
 
 PROBLEM = from_file(TOY).operation("toy").problem({"n": 1000})
 
@@ -35,12 +35,3 @@ def test_elsewhere_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None
     with ProgressView(PROBLEM, True, 20) as view:
         view(Progress("searching", trials=3))
     assert capsys.readouterr().err == ""
-
-
-def test_time_in_which_a_device_did_not_run_is_no_part_of_the_budget() -> None:
-    budget = TimeBudget(10.0)
-    left_s = budget.search_left_s
-    assert left_s is not None
-    budget.give_back(60.0)
-    assert budget.search_left_s is not None
-    assert budget.search_left_s > left_s

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BOARD, TOY
+from fixtures.fake_device import BEST, BOARD, TOY, study, write_device
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
-from tuner.errors import DeclarationError, InputError
+from tuner.errors import DeclarationError, InputError, NothingFound
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
-from tuner.study.session import check_fits, study_name
+from tuner.study.session import check_fits
 from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
 
 CATALOGUE = from_file(TOY)
@@ -31,20 +31,21 @@ def toy(n: int = 1000, operation: Operation = TOYS) -> Problem:
     return operation.problem({"n": n})
 
 
-def test_a_study_is_named_by_problem_device_regime_and_sources() -> None:
-    keys, other = (KEY, replace(KEY, shape=(("n", 2000),))), replace(DEVICE, name="Other")
-    kinds = itertools.product(keys, (DEVICE, other), ("cold", "hot"), ([BLOCKS], [BLOCKS, CHUNKS]))
-    assert len({study_name(*kind) for kind in kinds}) == 16
-    first = study_name(KEY, DEVICE, "cold", [BLOCKS, CHUNKS])
-    assert first == study_name(KEY, DEVICE, "cold", [CHUNKS, BLOCKS])
-    assert first.startswith("toy 1000 float32 plain on Fake board, cold, kernels ")
-
-
 def test_what_fits_is_let_through_and_what_does_not_is_told_with_sizes() -> None:
     needed = toy(1 << 20).memory_bytes
     check_fits(toy(1 << 20), needed, DEVICE)
     with pytest.raises(InputError, match=r"free memory \(0\.0352 GiB on Fake board\), .* needs 0\.0352 GiB"):
         check_fits(toy(1 << 20), needed - 1, DEVICE)
+
+
+def test_seconds_bound_the_opening_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("toy.cu", "toy.numba.py"):
+        shutil.copy(TOY.with_name(name), tmp_path)
+    slow = 'object.__setattr__(OPERATION, "reference", lambda *_: __import__("time").sleep(600))'
+    (tmp_path / "toy.py").write_text(f"{TOY.read_text()}{slow}\n")
+    monkeypatch.setattr("tuner.study.study.LEAST_OPENING_S", 0.1)
+    with pytest.raises(NothingFound, match=r"could not prepare in the .* s that were left.*give it more"):
+        study(tmp_path, write_device(tmp_path / "device.json"), file=tmp_path / "toy.py", seconds=1.0)
 
 
 # --- what a study tries first

@@ -30,7 +30,6 @@ from tuner.errors import DeviceTrouble, NothingFound
 from tuner.results.measurement import Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.progress import Progress
 from tuner.study.study import run_study
 from tuner.workers import compile_pool, device_worker
 
@@ -42,12 +41,8 @@ def device(tmp_path: Path) -> str:
 
 def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Path, device: str) -> None:
     reports: list[str] = []
-
-    def report(progress: Progress) -> None:
-        reports.append(progress.stage)
-
     with Store.open(database(tmp_path)) as store:
-        result = run_study(request(device), store, report)
+        result = run_study(request(device), store, lambda progress: reports.append(progress.stage))
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.record.measurement.time_s == pytest.approx(BEST_S, rel=0.01)
@@ -153,13 +148,6 @@ def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
     assert first < again.progress.trials <= first + 4
 
 
-def test_a_study_of_no_time_in_which_all_fails_ends(tmp_path: Path) -> None:
-    rules = [{"where": {}, "latency_s": BEST_S, "fault": "wrong_result"}]
-    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), seconds=0.01)
-    assert (result.stopped, result.champion) == ("time is up", None)
-    assert result.progress.trials >= 4
-
-
 # --- faults ------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +155,7 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 3.0)
-    monkeypatch.setattr(compile_pool, "LIMIT_S", 6.0)
+    monkeypatch.setattr(compile_pool, "LIMIT_S", 4.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}

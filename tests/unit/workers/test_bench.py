@@ -157,16 +157,6 @@ def test_a_sentinel_times_champion_and_library_in_turns_and_leaves_out_what_is_w
     assert set(turns.circumstances["sm_clock_hz"]) == {1e9}
 
 
-def test_a_survey_times_three_samples_and_cuts_off_what_is_slow(tmp_path: Path) -> None:
-    rules = [rule(BEST, latency_s=BEST_S), rule(SLOW, latency_s=10 * BEST_S)]
-    room = Room(tmp_path, rules=rules, baseline_s=2 * BEST_S)
-    timed = [room.bench.survey(config and room.compiled_config(config)) for config in (None, BEST, SLOW)]
-    assert [(one.outcome, len(one.samples_s)) for one in timed if one] == [
-        (Outcome.MEASURED, 9), (Outcome.MEASURED, 3), (Outcome.PRUNED, 1),
-    ]  # fmt: skip
-    assert room.bench.best_s == pytest.approx(BEST_S, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("energy", "watts", "joules"),
     [(True, 100.0, [300.0, 400.0]), (True, None, [300.0, None]), (False, 100.0, [None, None])],

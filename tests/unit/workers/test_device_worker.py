@@ -20,10 +20,9 @@ from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers import device_worker, process
+from tuner.workers import device_worker
 from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import DeviceWorker
-from tuner.workers.process import WorkerFailed
 
 Make = Callable[..., DeviceWorker]
 
@@ -92,20 +91,6 @@ def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Pat
     assert worker.verify(good, cases) == ""
 
 
-def test_requests_sent_ahead_are_answered_one_after_the_other(make: Make, tmp_path: Path) -> None:
-    worker = make()
-    prepared = {"do": "prepare", "regime": "cold", "references": 0}
-    for n in (1000, -1):
-        # More than a socket holds: the worker reads it while it is busy.
-        worker.send({**prepared, "problem": named(tmp_path, n), "code": "x" * 5_000_000})
-        worker.send({"do": "survey", "key": ""})
-    assert not worker.answer(10.0)["unwell"]
-    assert worker.answer(10.0)["measurement"]["samples_s"][0] == pytest.approx(2 * BEST_S, rel=0.01)
-    with pytest.raises(WorkerFailed, match="-1"):
-        worker.answer(10.0)
-    assert worker.restarts == 1, "what was sent behind a failure is lost"
-
-
 @pytest.mark.parametrize(
     ("fault", "reason"), [("crash", "signal SIGSEGV"), ("unwell", "illegal memory access")]
 )
@@ -156,14 +141,3 @@ def test_time_in_which_a_worker_is_stopped_is_not_the_configs(
     assert found.outcome is Outcome.MEASURED
     assert found.time_s == pytest.approx(BEST_S, rel=0.01)
     assert worker.stopped_s > 0
-
-
-def test_a_worker_whose_clock_contradicts_the_studys_is_replaced_and_its_config_wrong(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = make()
-    monkeypatch.setattr(process, "CLOCK_S", -3600.0)  # every clock is too far off
-    found = measured(worker, compiled_config(tmp_path, BEST))
-    assert (found.outcome, worker.restarts) == (Outcome.WRONG_RESULT, 2)
-    assert found.reason.startswith("its clock says ")
-    assert found.samples_s == ()
