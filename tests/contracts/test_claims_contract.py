@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,18 +85,12 @@ def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
 
 
 def test_claims_of_many_threads_leave_one_running(url: str) -> None:
-    numbers: list[int] = []
-
-    def taking(worker: str) -> None:
+    def taking(worker: str) -> list[int]:
         with Store.open(url) as own:
-            for _ in range(5):
-                numbers.append(Claims(own).take(NIGHT, "a study", "slice", worker, "", ""))
+            return [Claims(own).take(NIGHT, "a study", "slice", worker, "", "") for _ in range(5)]
 
-    threads = [threading.Thread(target=taking, args=(f"node{number}",)) for number in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor(3) as pool:
+        numbers = [number for taken in pool.map(taking, ("node0", "node1", "node2")) for number in taken]
     with Store.open(url) as store:
         found = Claims(store).of()
         assert sorted(numbers) == [each.number for each in found]
@@ -125,22 +120,22 @@ def test_a_store_waits_for_its_server(postgresql: str) -> None:
     """The server ends all connections while a thread stores; nothing is lost or doubled."""
     databases = Databases(postgresql)
     url = databases.fresh()
-    stored = [record(square(64)) for _ in range(30)]
+    stored = [record(square(64)) for _ in range(20)]
     with PatientStore.open(url) as store:
         ended = threading.Event()
 
         def ending() -> None:
-            while not ended.wait(0.02):
+            while not ended.wait(0.2):
                 databases.disconnect(url)
 
-        thread = threading.Thread(target=ending)
-        thread.start()
-        try:
-            for each in stored:
-                store.add(each)
-        finally:
-            ended.set()
-            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(ending)
+            try:
+                for each in stored:
+                    store.add(each)
+                    ended.wait(0.02)
+            finally:
+                ended.set()
         assert {each.id for each in store.records()} == {each.id for each in stored}
 
 

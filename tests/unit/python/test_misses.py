@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,17 +89,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return played
 
 
-def used(where: list[str]) -> None:
-    where.append(tuner.explain(A, B).use)
-
-
 def elsewhere() -> str:
     """What runs in another thread."""
-    seen: list[str] = []
-    thread = threading.Thread(target=used, args=(seen,))
-    thread.start()
-    thread.join()
-    return seen[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: tuner.explain(A, B).use).result()
 
 
 @pytest.mark.usefixtures("predicted")
@@ -228,12 +222,8 @@ def ask(process: MeasuringProcess, n: int) -> Any:
     return process.ask(key, "cpu", 1.0, lambda: None)
 
 
-def ended(pending: Any) -> tuple[str, str]:
-    return pending.result(timeout=60)
-
-
 def test_a_process_that_dies_or_cannot_be_started_fails_what_it_was_asked_and_is_replaced(
-    process: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
+    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> subprocess.Popen[str]:
         raise OSError("no more processes")
@@ -241,20 +231,15 @@ def test_a_process_that_dies_or_cannot_be_started_fails_what_it_was_asked_and_is
     with monkeypatch.context() as patch:
         patch.setattr(misses, "_started", none)
         why = "the process that measures cannot be started: no more processes"
-        assert ended(ask(process, 1)) == ("failed", why)
-    assert ended(ask(process, 13)) == ("failed", "the process that measures ended with exit code 3")
-    assert ended(ask(process, 9))[0] == "measured"
-
-
-def test_the_database_is_that_which_answers_from_any_folder(
-    process: MeasuringProcess, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        assert ask(process, 1).result(60) == ("failed", why)
+    assert ask(process, 13).result(60) == ("failed", "the process that measures ended with exit code 3")
+    # The database is that which answers, whatever folder the process is in later.
     monkeypatch.setenv("TUNER_DB", "sqlite:///mine.db")
-    asked = ask(process, 1)
-    assert ask(process, 1) is asked, "a question is asked once"
+    asked = ask(process, 9)
+    assert ask(process, 9) is asked, "a question is asked once"
     (here / "elsewhere").mkdir()
     monkeypatch.chdir(here / "elsewhere")
-    assert ended(asked)[1] == f"1 sqlite:///{here}/mine.db"
+    assert asked.result(60) == ("measured", f"9 sqlite:///{here}/mine.db")
 
 
 PROGRAM = """

@@ -41,9 +41,7 @@ def test_a_function_becomes_a_source_of_its_own() -> None:
     assert "def double(x, out, n):" in found.source
     assert "@numba.njit(nogil=True, parallel=False, cache=True)" in found.source
     # Without a reference it is held against itself in float64, at its first config.
-    assert (found.reference.name, found.defaults, found.library) == (
-        "its_own_result", {"BLOCK": 64}, None,
-    )  # fmt: skip
+    assert (found.reference.name, found.defaults) == ("its_own_result", {"BLOCK": 64})
 
 
 @njit(fastmath=True)
@@ -56,12 +54,9 @@ def in_parallel(n: int, out: Any, x: Any) -> None:
 def test_threads_order_and_global_parameters() -> None:
     x = numpy.ones(64)
     found = own(in_parallel, [64, x, x], params={"UNROLL": [1, 2], "THREADS": [1, 2]}, reference=numpy.abs)
-    assert "parallel=THREADS > 1" in found.source
-    assert "fastmath=True" in found.source
-    assert "def in_parallel(out, x, n):" in found.source
-    assert "_in_parallel(n, out, x)" in found.source
-    assert found.threads == "THREADS"
-    assert found.library.title == "NumPy"
+    for part in ("parallel=THREADS > 1", "fastmath=True", "in_parallel(out, x, n):", "_in_parallel(n, out, x)"):
+        assert part in found.source
+    assert (found.threads, found.library.title) == ("THREADS", "NumPy")
 
 
 def test_cuda_launches_are_told_or_follow_kernel_tuners_names() -> None:
@@ -110,8 +105,6 @@ def silent(x: Any, CHUNK: int = 1) -> None:
 
 
 ONES, FOUR = numpy.ones(3), add_arguments(4)
-
-
 SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
 
 
@@ -120,17 +113,14 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
     [
         (of_add, {"name": ""}, "CUDA text goes with the name of its function"),
         (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is an array of float32 .* an array of float64"),
-        (of_add, {"arguments": [1.0, *FOUR[1:]]}, "c is an array of float32 in the source, got a number"),
         (of_add, {"arguments": [*FOUR[:3], 2.5]}, "n is a number of int32 .* got a number of float64"),
         (of_add, {"reference": None}, "compared with what is right, and nothing tells that"),
         (of_add, {"problem_size": None}, "a launch has a grid .* and a block"),
         (of_add, {"params": {"B": [32]}, "grid": "n // B"}, "a launch has a grid .* and a block"),
         (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
         (of_double, {"params": {"BLOK": [1]}}, "the parameter 'BLOK', but BLOCK; correct its name"),
-        (of_double, {"numbers": ["m"]}, r"numbers= names arguments \(x, out, n\), got 'm'"),
         (of_double, {"reference": ONES}, "an array goes to answer="),
         (of_double, {"reference": lambda p, q, r, s: p}, r"takes the kernel's inputs \(x\)"),
-        (of_double, {"arguments": [1]}, "double takes 3 arguments .* got 1"),
         (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),
         (of_double, {"arguments": [numpy.ones(3, "int8"), ONES, 3]}, "x is int8; convert it"),
         (of_double, {"restrictions": [abs]}, "a restriction is an expression of Python, got '<built-in"),
