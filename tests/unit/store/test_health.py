@@ -16,12 +16,12 @@ import tuner
 from tuner.cli.main import run
 from tuner.errors import InputError, NothingFound, StoreTrouble
 from tuner.store import Store, health
-from tuner.store.lines import ledger_file, packed, readable, unpacked
+from tuner.store.lines import ledger_file, readable
 
 ROOT = Path(tuner.__file__).parent.parent
 PAGE_BYTES = 4096
 #: Random damages tried here; `scripts/bench/damages` tries any number.
-SEEDS = 12
+SEEDS = 8
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,7 @@ def one_letter_changed(data: bytearray) -> None:
     data[at : at + 9] = b'{"BM":65,'
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [truncated, first_page_gone, one_letter_changed],
-)
+@pytest.mark.parametrize("harm", [truncated, first_page_gone, one_letter_changed])
 def test_damage_is_found_and_the_second_copy_makes_it_good(
     path: Path, whole: set[str], harm: Callable[[bytearray], None]
 ) -> None:
@@ -104,16 +101,6 @@ def test_without_a_second_copy_what_was_not_hit_is_rescued(
     path.write_bytes(data)
     # Each of these hits a few pages at most, or the last twentieth of the file; a row of many pages is lost.
     assert len(rescued(path)) >= len(whole) / 2
-
-
-def test_a_changed_bit_in_what_is_stored_is_noticed() -> None:
-    """Adler-32, the sum of zlib itself, misses some of these."""
-    data = packed(full_record())
-    for bit in range(8 * len(data)):
-        harmed = bytearray(data)
-        harmed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(ValueError, match="stored data is damaged"):
-            unpacked(bytes(harmed))
 
 
 def test_a_sound_database_is_sound(path: Path, whole: set[str]) -> None:
@@ -165,14 +152,9 @@ def test_all_that_either_copy_holds_is_rescued(made: Path, whole: set[str], tmp_
 def test_no_damage_makes_a_traceback(made: Path, tmp_path: Path, seed: int) -> None:
     path = copied(made, tmp_path)
     damage.hurt(path, seed)
-    for command in (
-        ["records", "stats"],
-        ["records", "list"],
-        ["records", "export", "-", "--quiet"],
-        ["best", "gemm", "64", "64", "64", "--device", "NVIDIA H200"],
-        ["records", "upgrade"],
-    ):
-        assert run([*command, "--db", f"sqlite:///{path}"]) in (0, 1, 3), command
+    best = "best gemm 64 64 64 --device GPU-1"
+    for command in ("records stats", "records list", "records export - --quiet", best, "records upgrade"):
+        assert run([*command.split(), "--db", f"sqlite:///{path}"]) in (0, 1, 3), command
 
 
 def test_a_rescue_needs_a_database_and_overwrites_nothing(path: Path, tmp_path: Path) -> None:
@@ -247,9 +229,7 @@ def test_a_second_copy_that_cannot_be_written_stops_nobody(
 ) -> None:
     ledger_file(tmp_path / "studies.db").mkdir()
     with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
-        store.add([record(square(64))])
-        store.add([record(square(64))])
-        assert len(store.records()) == 2
+        assert [store.add(record(square(64))) for _ in range(2)] == [1, 1]
     assert [entry.message[:35] for entry in caplog.records] == ["no second copy of the records is ke"]
 
 

@@ -36,9 +36,8 @@ def crowned(size: int, time_s: float = 1e-3, **more: object) -> Champion:
 
 def test_what_is_published_is_read_back_as_published(store: Store, tmp_path: Path) -> None:
     best = replace(full_record(), role=Role.FINAL, origin="")
-    library = record(
-        square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", config={}, versions={"library": "13"}
-    )
+    cublas = {"role": Role.BASELINE, "kernel": "cuBLAS", "config": {}, "versions": {"library": "13"}}
+    library = record(square(64), 2e-3, **cublas)
     told = champion(best, baseline=library, speedup=1.987654321, verdict="faster")
     noisy = Measurement(Outcome.MEASURED, "", (1.0,), circumstances={"finals_noise": 0.2})
     store.crown([told, champion(replace(final(32, 1.0), measurement=noisy))])
@@ -50,9 +49,8 @@ def test_what_is_published_is_read_back_as_published(store: Store, tmp_path: Pat
     for name in ("time_s", "noise"):
         assert getattr(record_.measurement, name) == pytest.approx(getattr(best.measurement, name), rel=1e-5)
     assert len(record_.measurement.samples_s) == 7, "quantiles of 60"
-    assert (record_.measurement.error, record_.measurement.compiled) == (
-        best.measurement.error, best.measurement.compiled,
-    )  # fmt: skip
+    for name in ("error", "compiled"):
+        assert getattr(record_.measurement, name) == getattr(best.measurement, name)
     assert list(record_.config.items()) == list(best.config.items())
     for name in ("problem", "regime", "role", "id", "source_hash", "versions"):
         assert getattr(record_, name) == getattr(best, name)
@@ -69,10 +67,8 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
     store.add(
         [
             record(square(64), 0.9, config={"BM": 1}),  # the champion's own trial
-            record(square(64), 1.2, config={"BM": 2}),
-            final(64, 1.3, config={"BM": 2}),
-            record(square(64), 1.1, config={"BM": 3}),
-            record(square(64), 0.5, config={"BM": 4}),
+            record(square(64), 1.2, config={"BM": 2}), final(64, 1.3, config={"BM": 2}),
+            record(square(64), 1.1, config={"BM": 3}), record(square(64), 0.5, config={"BM": 4}),
             record(square(64), config={"BM": 4}, role=Role.FINAL, measurement=wrong),
             record(square(64), config={"BM": 5}, measurement=Measurement(Outcome.PRUNED, "slow", (9.0,))),
             record(square(64), 0.1, config={"BM": 6}, regime="hot"),
@@ -82,7 +78,7 @@ def test_runners_up_are_the_other_finalists_and_the_best_trials(store: Store, tm
             *(record(square(64), 2.0 + size, config={"BM": size}) for size in range(10, 30)),
             record(square(64), 99.0, config={"BM": 99}, study="missing times of gemm"),
         ]
-    )
+    )  # fmt: skip
     store.crown(champion(best))
     publish(store, tmp_path)
     (found,) = entries("gemm", tmp_path)

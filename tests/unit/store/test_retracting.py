@@ -27,13 +27,9 @@ def store(tmp_path: Path) -> Store:
     with Store.open(f"sqlite:///{tmp_path}/studies.db") as store:
         for config, time_s, day in ((HONEST, 1e-3, DAYS[0]), (BOGUS, 1e-6, DAYS[1])):
             store.add(record(square(64), time_s, config=config, measured_at=day))
-            store.crown(
-                champion(
-                    record(square(64), time_s, config=config, role=Role.FINAL, measured_at=day),
-                    crowned_at=day,
-                    baseline=record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", measured_at=day),
-                )
-            )
+            final = record(square(64), time_s, config=config, role=Role.FINAL, measured_at=day)
+            library = record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", measured_at=day)
+            store.crown(champion(final, crowned_at=day, baseline=library))
         yield store
 
 

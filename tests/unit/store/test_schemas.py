@@ -36,10 +36,8 @@ def dumped(schema: str, path: Path) -> Path:
 
 def on_server(schema: str, url: str, tmp_path: Path) -> None:
     """The same on a server, with its types."""
-    engine, file = (
-        sa.create_engine(url),
-        sa.create_engine(f"sqlite:///{dumped(schema, tmp_path / 'dumped.db')}"),
-    )
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    file = sa.create_engine(f"sqlite:///{dumped(schema, tmp_path / 'dumped.db')}", poolclass=sa.NullPool)
     found = sa.MetaData()
     with file.connect() as rows, engine.begin() as connection:
         found.reflect(rows)
@@ -50,21 +48,15 @@ def on_server(schema: str, url: str, tmp_path: Path) -> None:
             table.create(connection)
             for row in rows.execute(sa.select(table)).mappings():
                 connection.execute(table.insert().values(**row))
-    engine.dispose()
-    file.dispose()
 
 
 def content(url: str) -> dict[str, list[tuple[object, ...]]]:
     """All rows of all tables."""
-    engine, found = sa.create_engine(url), sa.MetaData()
-    with engine.connect() as connection:
+    found = sa.MetaData()
+    with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
         found.reflect(connection)
-        rows = {
-            name: [tuple(row) for row in connection.execute(sa.select(table))]
-            for name, table in found.tables.items()
-        }
-    engine.dispose()
-    return rows
+        rows = lambda table: [tuple(row) for row in connection.execute(sa.select(table))]
+        return {name: rows(table) for name, table in found.tables.items()}
 
 
 def on(server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -74,9 +66,6 @@ def on(server: str, schema: str, request: pytest.FixtureRequest, tmp_path: Path)
     url = Databases(request.getfixturevalue("postgresql")).fresh()
     on_server(schema, url, tmp_path)
     return url
-
-
-SERVERS = pytest.mark.parametrize("server", ["sqlite", "postgresql"])
 
 
 @pytest.mark.parametrize(
@@ -116,14 +105,13 @@ def test_what_was_stored_is_read_as_it_was_written(
         assert [(event.event, dict(event.data)) for event in events] == [("begun", {"plan": "a.toml"})]
     found = health.check(url)
     assert (found.records, found.champions, found.damaged) == (34, 4, 0)
-    present = sa.inspect(sa.create_engine(url))
+    present = sa.inspect(sa.create_engine(url, poolclass=sa.NullPool))
     for name, table in tables.METADATA.tables.items():
         assert {column["name"] for column in present.get_columns(name)} - {"checksum"} == set(table.c.keys())
         assert {index["name"] for index in present.get_indexes(name)} >= {index.name for index in table.indexes}
-    present.engine.dispose()
 
 
-@SERVERS
+@pytest.mark.parametrize("server", ["sqlite", "postgresql"])
 def test_carrying_over_that_is_killed_leaves_the_old_state(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -161,25 +149,14 @@ def test_a_damaged_row_is_not_carried_over(tmp_path: Path) -> None:
     assert content(f"sqlite:///{path}") == before
 
 
-@SERVERS
-def test_a_newer_schema_is_refused_unharmed(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path / 'studies.db'}"
-    if server == "postgresql":
-        url = Databases(request.getfixturevalue("postgresql")).fresh()
-    Store.open(url).close()
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
+def test_a_newer_schema_is_refused_unharmed(either_url: str) -> None:
+    Store.open(either_url).close()
+    newer = tables.schema_history.insert().values(version="0042", tuner_version="9.8.7", migrated_at="")
+    with sa.create_engine(either_url, poolclass=sa.NullPool).begin() as connection:
         connection.exec_driver_sql(f"UPDATE {tables.version.name} SET version_num = '0042'")
-        connection.execute(
-            tables.schema_history.insert().values(version="0042", tuner_version="9.8.7", migrated_at="")
-        )
-    engine.dispose()
-    before = content(url)
+        connection.execute(newer)
+    before, told = content(either_url), r"has schema 0042, made by a newer version; this is .*up to 0006"
     for read_only in (True, False):
-        with pytest.raises(
-            StoreTrouble, match=r"has schema 0042, made by a newer version; this is .*up to 0006"
-        ):
-            Store.open(url, read_only=read_only)
-    assert content(url) == before
+        with pytest.raises(StoreTrouble, match=told):
+            Store.open(either_url, read_only=read_only)
+    assert content(either_url) == before

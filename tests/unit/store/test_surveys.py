@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixtures.records import BOARD, CPU, survey_part
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.results.measurement import Outcome
@@ -27,11 +27,12 @@ def test_what_is_stored_is_read_back_equal_and_once(either_url: str) -> None:
         assert {device.name for device in store.devices()} == {BOARD.name, CPU.name}
 
 
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(
             st.integers(0, 5), st.integers(-1, 7), st.sampled_from(Outcome), st.floats(0, 9), st.floats(0, 9),
-            st.text(),
+            st.text("a\0\n", max_size=3),
         ),
         max_size=5,
     )

@@ -18,18 +18,13 @@ def asked(
 def test_counts_of_a_problem_on_a_device_add_up(either_url: str) -> None:
     with Store.open(either_url) as store:
         watched.add_demand(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
-        watched.add_demand(
-            store, [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
-        )
+        more = [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
+        watched.add_demand(store, more)
         found = watched.demand(store)
-    told = [
-        (each.problem.dims["m"], each.problem.precision, each.device, each.calls, each.saves_s)
-        for each in found
-    ]
-    assert told == [
-        (2, "ieee", "Board", 1, 9.0), (1, "emulated", "Board", 1, 2.0), (1, "ieee", "Other", 1, 1.0),
-        (1, "ieee", "Board", 7, 0.75),
+    assert [(each.problem.dims["m"], each.problem.precision, each.device) for each in found] == [
+        (2, "ieee", "Board"), (1, "emulated", "Board"), (1, "ieee", "Other"), (1, "ieee", "Board"),
     ]  # fmt: skip
+    assert [(each.calls, each.saves_s) for each in found] == [(1, 9.0), (1, 2.0), (1, 1.0), (7, 0.75)]
     assert all(each.first_at <= each.last_at for each in found)
 
 
@@ -59,8 +54,6 @@ def test_the_latest_model_of_a_device_is_kept(either_url: str) -> None:
         watched.add_model(store, "gemm", "Other board", "cold", b"three")
         watched.add_model(store, "gemm", "Board", "hot", b"four")
         found = watched.models(store, "gemm", "cold")
-        assert {device: text for device, (_, text) in found.items()} == {
-            "Board": b"two",
-            "Other board": b"three",
-        }
+        texts = {device: text for device, (_, text) in found.items()}
+        assert texts == {"Board": b"two", "Other board": b"three"}
         assert watched.models(store, "gemv", "cold") == {}
