@@ -64,14 +64,21 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(
     assert not stored(here, n=100)
 
 
-def test_doctor_tells_it_too(told: Told, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_it_too_and_that_a_file_system_is_read_only(
+    told: Told, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_folder(here, monkeypatch)
+    disk = os.statvfs(here)
+    read_only = os.statvfs_result((*disk[:8], disk.f_flag | os.ST_RDONLY, disk.f_namemax))
+    monkeypatch.setattr(os, "statvfs", lambda folder: read_only)
     monkeypatch.setattr("tuner.cli.inspect.find", lambda spec: detect.find("fake:device.json"))
     code, out, _ = told("doctor", "--json")
     assert code == 3
     found = {each["what"]: each for each in json.loads(out)}
     assert found["cache"]["state"] == "bad"
     assert "which cannot be written (Not a directory)" in found["cache"]["said"]
+    assert found["database"]["state"] == "note"
+    assert "its file system is read-only, so that nothing can be stored" in found["database"]["said"]
 
 
 SOURCE = "from numba import njit\n\n@njit(cache=True)\ndef toy(x, y, n):\n    y[0] = x[0]\n"
