@@ -37,7 +37,7 @@ def test_an_answer_is_compared_with_a_study_and_the_library(tmp_path: Path) -> N
     """The toy answered by its best config, by the library, and by a config that does not compile."""
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S, faults=True)
     found, ways = find(spec), [(BEST, ""), (BEST, "library"), (fault_configs()["compile_failed"], "")]
-    request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=2.0)
+    request = StudyRequest(PROBLEM, DECLARED.of("toy", "cuda"), (found,), seconds=1.0)
     with Crew([found]) as crew:
         best, library, broken = (measured(request, crew, told_of(found, *way)) for way in ways)
     assert (best["why"], best["kernel_time_s"]) == ("", pytest.approx(BEST_S, rel=0.2))

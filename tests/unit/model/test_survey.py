@@ -32,7 +32,7 @@ from tuner.study.starting import Predictions
 #: A crash costs no more than the config at a problem or two.
 FAULTS_SEEN = {
     "unwell": Outcome.LAUNCH_FAILED, "wrong_result": Outcome.WRONG_RESULT, "crash": Outcome.CRASHED,
-    "compile_crash": Outcome.COMPILE_FAILED, "hang": Outcome.TIMED_OUT,
+    "compile_crash": Outcome.COMPILE_FAILED,
 }  # fmt: skip
 
 

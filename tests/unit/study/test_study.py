@@ -154,7 +154,7 @@ def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
 def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 3.0)
+    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 2.0)
     monkeypatch.setattr(compile_pool, "LIMIT_S", 4.0)
     device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
     result = study(tmp_path, device)
