@@ -23,6 +23,8 @@ from tuner.results.units import config_text, duration, speed_unit
 OURS, LIBRARY, STOPPED, FAILED, LIMIT = "#2a6f97", "#c1666b", "#a9b8bd", "#d9a441", "#5f6b6d"
 #: Name of an objective beside time -> its axis, and the factor from joules or a ratio to its unit.
 OBJECTIVES = {"energy": ("mJ a run", 1e3), "error": ("rms error against float64", 1.0)}
+#: Flops a byte at the roofline's left edge, where problems without arithmetic stand.
+EDGE = 0.1
 #: Symbols of operations.
 SYMBOLS = ("circle", "square", "diamond", "cross", "star")
 #: Figures of a report by which steps compare, and the power of them that grows with speed.
@@ -199,7 +201,7 @@ def of_champions(champions: Sequence[Champion], limits: Mapping[str, float] | No
     roofline = _over(rows, "intensity", "tflops", axes, "Roofline")
     if len(limits) == 2:
         gbps, tflops = limits["gbps"], limits["tflops"]
-        ends = [0.1, tflops * 1e3 / gbps, max([2e3 * tflops / gbps, *(row["intensity"] for row in rows)])]
+        ends = [EDGE, tflops * 1e3 / gbps, max([2e3 * tflops / gbps, *(row["intensity"] for row in rows)])]
         roof = [min(intensity * gbps / 1e3, tflops) for intensity in ends]
         name = "measured limits, float32"
         roofline.add_scatter(x=ends, y=roof, mode="lines", name=name, line={"color": LIMIT})
@@ -213,8 +215,9 @@ def _row(champion: Champion) -> dict[str, Any]:
     words = f"{record.problem}<br>{record.kernel}, {duration(time_s)}, {ratio:.3f} x library"
     return {
         "operation": record.problem.operation, "words": words + (", provisional" if doubtful else ""),
-        "doubtful": doubtful, "time": time_s, "speedup": ratio, "tflops": record.tflops,
-        "intensity": record.work["flops"] / max(record.work["bytes"], 1.0), **record.problem.dims,
+        "doubtful": doubtful, "time": time_s, "speedup": ratio,
+        "tflops": record.tflops or record.gbps * EDGE / 1e3,
+        "intensity": record.work["flops"] / max(record.work["bytes"], 1.0) or EDGE, **record.problem.dims,
     }  # fmt: skip
 
 

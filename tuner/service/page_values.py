@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.declare.problem import IEEE
 from tuner.extras import required
 from tuner.lookup import tune_command
 from tuner.lookup.asking import completed_device
@@ -179,13 +180,25 @@ def device_values(service: Service, name: str) -> dict[str, Any]:
         limits, crowned = _limits(view, info), [one for one in places(view, info.name) if one.champion]
         figures = required("figures").of_champions(present(crowned), limits) if crowned else []
         rows = [
-            reign_json(one) | {"compiled": champion.record.measurement.compiled}
+            reign_json(one) | _facts(champion.record, limits)
             for one, champion in zip(crowned, present(crowned), strict=True)
         ]
         rows.sort(key=ORDERS["problem"])
         return {"champions": rows, "figures": figures, "has_limits": len(limits) == 2}
 
     return {"info": info} | view.snapshot.once((ANSWER, "device", info.name), measured)
+
+
+def _facts(record: Record, limits: Mapping[str, float]) -> dict[str, Any]:
+    """What else is known of a champion: its compiler's report, its occupancy, its share of a measured limit."""
+    measured, is_plain = (
+        record.measurement,
+        (record.problem.dtype, record.problem.precision) == ("float32", IEEE),
+    )
+    units = [unit for unit in limits if unit == "gbps" or is_plain]  # multiply-adds are those of float32
+    shares = [getattr(record, unit) / limits[unit] for unit in units]
+    occupancy = measured.circumstances.get("occupancy")
+    return {"compiled": measured.compiled, "occupancy": occupancy, "share": max(shares, default=None)}
 
 
 def _limits(view: OpenSnapshot, device: DeviceInfo) -> dict[str, float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import itertools
 import math
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,9 +30,11 @@ from tuner.service.snapshots import OpenSnapshot
 from tuner.service.tokens import READ
 from tuner.store import Store, listing, retracting, watched
 from tuner.store.exchange import BATCH, LinesFile, taken
-from tuner.store.listing import Selection
-from tuner.study.crowns import champions_page, history_json, reign
+from tuner.store.listing import MeasuredProblem, Selection
+from tuner.study.crowns import history_json, reign, reign_json, reigns
 
+#: Seconds between two looks whether a sender is still there.
+LOOK_EVERY_S = 0.5
 #: Refused lines whose reasons are told.
 REASONS = 100
 #: Bytes of a body at the most; of its lines, unpacked: so many, and as many times those of the body.
@@ -79,12 +84,24 @@ def selects(wanted: Selection, problem: ProblemKey, regime: str, *devices: str) 
     return fits and wanted.has(problem) and wanted.regime in ("", regime)
 
 
+def published_champions(view: OpenSnapshot, operation: str = "") -> list[Champion]:
+    """The published champions of an operation, or of all."""
+    return [result.champion for result in view.snapshot.standing(operation)]
+
+
 @reading.get("/problems", summary="Problems that were measured")
 def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
-    """A page; `next` is the `after` of the next one, null after the last."""
+    """A page, with published results, which have no records; `next` is the `after` of the next one."""
+    stored = listing.problems(view.store)
+    here = {(one.problem, one.device.name, one.regime) for one in stored}
+    elsewhere = [
+        MeasuredProblem(record.problem, record.device, record.regime, 0, 0, 1, champion.crowned_at)
+        for champion in published_champions(view, wanted.operation)
+        if (record := champion.record) and (record.problem, record.device.name, record.regime) not in here
+    ]
     fitting = [
         measured.to_json()
-        for measured in listing.problems(view.store)
+        for measured in (*stored, *elsewhere)
         if selects(wanted, measured.problem, measured.regime, measured.device.name, measured.device.uuid)
     ]
     more = after + limit if len(fitting) > after + limit else None
@@ -93,8 +110,13 @@ def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 1
 
 @reading.get("/champions", summary="The present champions")
 def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
-    """A page; `next` is the `after` of the next one, null after the last."""
-    return champions_page(view.store, wanted, after, limit)
+    """A page, with published ones; `next` is the `after` of the next one, null after the last."""
+    published = published_champions(view, wanted.operation)
+    known = reigns(view.store, wanted.operation, wanted.device, wanted.regime, published=published)
+    answering = [one for one in known if wanted.has(one.place.problem) and one.champion is not None]
+    more = after + limit if len(answering) > after + limit else None
+    page = [reign_json(one) for one in answering[after : after + limit]]
+    return {"champions": page, "count": len(answering), "next": more}
 
 
 @reading.get("/champions/history", summary="The champions that a problem has had")
@@ -102,7 +124,8 @@ def history(service: Serves, query: AsQuery) -> Json:
     """Oldest first, the present one last, each with what it was compared with."""
     view, question = service.cache.view(query.snapshot), query.read()
     device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
-    return history_json(reign(view.store, question.problem, device.name, question.regime))
+    published = published_champions(view, question.problem.operation)
+    return history_json(reign(view.store, question.problem, device.name, question.regime, published))
 
 
 @reading.get("/records", summary="Records, the latest first")
@@ -158,12 +181,30 @@ async def take(request: Request, service: Serves, caller: Sends) -> Json:
         async for piece in request.stream():
             await file.write(piece)
         await file.flush()
-        path = Path(str(file.name))
-        return await anyio.to_thread.run_sync(take_file, service.store, path, limiter=service.taking)
+        path, is_over = Path(str(file.name)), threading.Event()
+        work = functools.partial(take_file, service.store, path, is_over.is_set)
+        watching = asyncio.create_task(_until_gone(request, is_over))
+        try:
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=service.taking)
+        finally:
+            is_over.set()
+            watching.cancel()
 
 
-def take_file(store: Store, path: Path) -> Json:
+async def _until_gone(request: Request, is_over: threading.Event) -> None:
+    """Ends an intake whose sender is gone: what was stored stays."""
+    while not await request.is_disconnected():
+        await anyio.sleep(LOOK_EVERY_S)
+    is_over.set()
+
+
+def take_file(store: Store, path: Path, is_over: Callable[[], bool] = lambda: False) -> Json:
     """Stores what is new of a file of records, in batches: what was stored stays if a later line is damaged.
+
+    Args:
+        store: The store.
+        path: The file.
+        is_over: Tells after each batch whether nobody waits for the answer any more.
 
     Returns:
         ``lines``, counts of new ``records``, ``champions``, ``retractions`` and ``surveys``, and of what was
@@ -176,7 +217,7 @@ def take_file(store: Store, path: Path) -> Json:
     most_bytes = min(MOST_BYTES, LEAST_UNPACKED + MOST_PACKED_TIMES * path.stat().st_size)
     file, counts, reasons = LinesFile(path, most_bytes=most_bytes), Counter[str](), list[dict[str, Any]]()
     lines = file.contents()
-    while batch := list(itertools.islice(lines, BATCH)):
+    while not is_over() and (batch := list(itertools.islice(lines, BATCH))):
         batch = batch[:-1] if file.damage else batch
         flaws = {number: item if isinstance(item, str) else flaw_of(item) for number, item in batch}
         counts.update(asdict(taken(store, [line for line in batch if not flaws[line[0]]])))

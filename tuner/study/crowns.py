@@ -17,7 +17,6 @@ from tuner.errors import InputError, NothingFound
 from tuner.results.record import Champion, ProblemKey, rank_in_time
 from tuner.results.verdict import Act, Crown, CrownRules, rules_of
 from tuner.store import Store
-from tuner.store.listing import Selection
 
 
 class Throne(NamedTuple):
@@ -308,15 +307,3 @@ def history_json(reigning: Reign) -> dict[str, Any]:
         "history": [champion_json(reigning, one) for one in reigning.history],
         "log": log,
     }
-
-
-def champions_page(store: Store, wanted: Selection, after: int, limit: int) -> dict[str, Any]:
-    """A page of the champions that answer, in the order of their problems."""
-    answering = [
-        one
-        for one in reigns(store, wanted.operation, wanted.device, wanted.regime)
-        if wanted.has(one.place.problem) and one.champion is not None
-    ]
-    page = [reign_json(one) for one in answering[after : after + limit]]
-    more = after + limit if len(answering) > after + limit else None
-    return {"champions": page, "count": len(answering), "next": more}

@@ -19,7 +19,7 @@ from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Session
 from tuner.workers.bench import CompiledConfig, ShapeCase
-from tuner.workers.device_worker import Crew
+from tuner.workers.device_worker import LONG_LIMIT_S, Crew
 from tuner.workers.further_checks import edge_problems
 
 #: A reigning champion with one of these outcomes in the finals is dropped.
@@ -27,8 +27,9 @@ DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
 
 
 def measure_baseline(
-    session: Session, request: StudyRequest, budget: TimeBudget, machine: MachineWatch
-) -> Measurement | None:
+    session: Session, request: StudyRequest, budget: TimeBudget, machine: MachineWatch,
+    limit_s: float = LONG_LIMIT_S,
+) -> Measurement | None:  # fmt: skip
     """Returns the library's time before the search; measures and stores it unless the request has it.
 
     Args:
@@ -36,6 +37,7 @@ def measure_baseline(
         request: The study's request.
         budget: Time and progress.
         machine: Watches the machine's load meanwhile.
+        limit_s: Seconds that it may take.
 
     Returns:
         None without a library.
@@ -43,9 +45,10 @@ def measure_baseline(
     Raises:
         InputError: The device does not report what an objective needs.
         DeviceTrouble: The device failed.
+        NothingFound: It takes longer.
     """
     with budget.spent("baseline"):
-        library = request.library or session.worker.baseline()
+        library = request.library or session.worker.baseline(limit_s)
     if library is not None:
         check_energy(request.objectives, session.device, library)
         budget.progress.baseline_s = library.time_s
@@ -58,7 +61,7 @@ def measure_baseline(
 def _measure_best_blas(session: Session, request: StudyRequest, budget: TimeBudget) -> None:
     """Measures NumPy with the core type that suits this CPU, in a separate process, if it chose another."""
     device = with_best_blas(request.found[0], session.versions.get("blas_core_type", ""))
-    if device is None:
+    if device is None or (budget.search_left_s or 1.0) <= 0:
         return
     with Crew([device]) as crew:
         worker = crew.devices[0]

@@ -30,7 +30,7 @@ from tuner.store import Store
 from tuner.version import __version__
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, ruled_out
-from tuner.workers.device_worker import Crew, DeviceWorker
+from tuner.workers.device_worker import LONG_LIMIT_S, Crew, DeviceWorker
 
 #: Boards of one model do not differ by more; if the library's times do, one of them was disturbed.
 MOST_APART = 1.5
@@ -113,14 +113,15 @@ class Session:
         """The compile workers."""
         return self._crew.pool(self.named(self.problem))
 
-    def prepare(self) -> None:
+    def prepare(self, limit_s: float = LONG_LIMIT_S) -> None:
         """Makes arrays and reference on each device.
 
         Raises:
             DeviceTrouble: A device cannot, e.g. for lack of memory.
+            NothingFound: It takes a device longer than so many seconds.
         """
         for worker in self.workers:
-            worker.prepare(self.named(self.problem), self.regime, self._energy, self._error_limit)
+            worker.prepare(self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s)
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several configs and waits for all of them; those that fail are left out."""

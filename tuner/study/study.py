@@ -33,7 +33,10 @@ from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Session, study_name
 from tuner.study.starting import resume, with_predictions
-from tuner.workers.device_worker import Crew
+from tuner.workers.device_worker import LONG_LIMIT_S, Crew
+
+#: Seconds that arrays and reference have, and the library's time, however short a study is.
+LEAST_OPENING_S = 3.0
 
 
 class SearchPolicy(TrialPolicy):
@@ -170,6 +173,11 @@ class SearchPolicy(TrialPolicy):
             self._dropped += reasons
 
 
+def left_s(until_s: float) -> float:
+    """Seconds until a time of `time.monotonic`, but a few at the least, which small problems need."""
+    return max(until_s - time.monotonic(), LEAST_OPENING_S)
+
+
 class Study:
     """A study whose devices, spaces and search are open: `search` any number of times, then `finals` once.
 
@@ -196,9 +204,10 @@ class Study:
         """
         self.session, self.budget, self._machine, self._interruption = session, budget, machine, interruption
         spaces = legal_spaces(request.kernels, request.problem, session.device)
-        session.prepare()
+        until_s = time.monotonic() + (LONG_LIMIT_S if request.seconds is None else request.seconds)
+        session.prepare(left_s(until_s))
         self.request = request = replace(request, kernels=with_plain_answers(session, request.kernels))
-        self.library = measure_baseline(session, request, budget, machine)
+        self.library = measure_baseline(session, request, budget, machine, left_s(until_s))
         cores = session.device.cores if session.shares_cores else 1
         leaderboard = Leaderboard(request.objectives, budget.progress, cores)
         known = resume(session, request, self.library, leaderboard)
@@ -308,7 +317,8 @@ def open_study(
         crew: Workers of the request's devices, which the caller closes; by default the study has its own.
 
     Raises:
-        NothingFound: No config is legal; the message says how many each constraint rejects.
+        NothingFound: No config is legal; the message says how many each constraint rejects. Or the arrays, the
+            reference and the library's time take longer than the study may.
         InputError: The problem does not fit into memory, or the device cannot measure an objective.
         DeviceTrouble: A device cannot be opened.
         Interrupted: SIGINT or SIGTERM came.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.devices.settings import check_cache
-from tuner.errors import DeviceTrouble
+from tuner.errors import DeviceTrouble, NothingFound
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig, ShapeCase, Turns
@@ -108,19 +108,25 @@ class DeviceWorker:
         """True while a config is being measured."""
         return self.channel.busy
 
-    def trusted(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Sends a request that no config can spoil; if it fails, the device is in trouble."""
+    def trusted(self, message: dict[str, Any], limit_s: float = LONG_LIMIT_S) -> dict[str, Any]:
+        """Sends a request that no config can spoil; if it fails, the device is in trouble or had no time."""
         try:
-            return self.channel.ask(message, LONG_LIMIT_S)
+            return self.channel.ask(message, limit_s)
         except WorkerFailed as failure:
             what = str(message.get("method", message["do"])).replace("_", " ")
+            if failure.outcome is Outcome.TIMED_OUT and limit_s < LONG_LIMIT_S:
+                raise NothingFound(
+                    f"{self._found.info.name} could not {what} in the {limit_s:.3g} s that were left, so that "
+                    "nothing was measured; give it more seconds"
+                ) from failure
             raise DeviceTrouble(
                 f"{self._found.info.name} cannot {what}: {failure}; run `tuner doctor`"
             ) from failure
 
     def prepare(
-        self, problem: Mapping[str, Any], regime: str, energy: bool = False, error_limit: float | None = None
-    ) -> None:
+        self, problem: Mapping[str, Any], regime: str, energy: bool = False, error_limit: float | None = None,
+        limit_s: float = LONG_LIMIT_S,
+    ) -> None:  # fmt: skip
         """Makes arrays and references, with inputs drawn afresh for each worker.
 
         Args:
@@ -129,15 +135,17 @@ class DeviceWorker:
             energy: True to measure energy beside time.
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
+            limit_s: Seconds that it may take.
 
         Raises:
             DeviceTrouble: It cannot, for example for lack of memory.
+            NothingFound: It takes longer.
         """
         self._prepared = {
             "do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy,
             "error_limit": error_limit, "references": 2,
         }  # fmt: skip
-        self.trusted(self._prepared)
+        self.trusted(self._prepared, limit_s)
 
     def rest(self) -> None:
         """Drops the problem's arrays. A worker that cannot or is busy is ended; `open` starts another."""
@@ -194,9 +202,13 @@ class DeviceWorker:
         if self._prepared is not None:
             self.trusted(self._prepared)
 
-    def baseline(self) -> Measurement | None:
-        """Measures the library; None if the operation declares none."""
-        return result_of(Bench.measure_baseline, self.trusted(call_of(Bench.measure_baseline)))
+    def baseline(self, limit_s: float = LONG_LIMIT_S) -> Measurement | None:
+        """Measures the library; None if the operation declares none.
+
+        Raises:
+            NothingFound: It takes longer than it may.
+        """
+        return result_of(Bench.measure_baseline, self.trusted(call_of(Bench.measure_baseline), limit_s))
 
     def begin(
         self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None

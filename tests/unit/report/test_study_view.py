@@ -123,13 +123,15 @@ def test_a_study_without_times_has_what_there_is(seen: StudyView, tmp_path: Path
     assert [path.name for path in write_study(StudyView("empty", []), tmp_path)] == ["study.html"]
 
 
-def test_a_provisional_champion_is_hollow_and_not_green() -> None:
+def test_a_provisional_champion_is_hollow_and_one_without_arithmetic_is_on_the_roofline() -> None:
     busy = Measurement(Outcome.MEASURED, samples_s=(1e-3,), circumstances={EARLIER: 9.0})
     champions = [
         champion(record(square(64)), speedup=1.5), champion(record(square(64), measurement=busy), speedup=28.0),
+        champion(record(square(64), work={"flops": 0.0, "bytes": 8.0}), speedup=1.0),
     ]  # fmt: skip
     figures = of_champions(champions, {"gbps": 1.0, "tflops": 1.0})
     assert [figure["name"] for figure in figures] == ["speedups", "map", "roofline"]
     (places,) = figures[0]["data"]
-    assert places["marker"]["symbol"] == ["circle", "circle-open"]
-    assert places["marker"]["color"] == [1.5, 1.0]
+    assert places["marker"]["symbol"] == ["circle", "circle-open", "circle"]
+    assert places["marker"]["color"] == [1.5, 1.0, 1.0]
+    assert len(figures[2]["data"][0]["x"]) == 3

@@ -158,7 +158,7 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert (mark["id"], mark["reason"]) == (champion.id, "measured on a hot board")
     assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
     history = server.get("/v1/champions/history", **ASKED).json()["history"]
-    assert [round(each["speedup"], 3) for each in history] == [0.917, 1.1]
+    assert [round(each["speedup"], 3) for each in history][-2:] == [0.917, 1.1]
     then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["history"]
     assert then[-1]["id"] == champion.id
 
@@ -247,11 +247,13 @@ def test_records_champions_and_problems_come_in_pages(
     assert server.get("/v1/records/no-id").status_code == 422
     assert server.get("/v1/records/00000000-0000-0000-0000-000000000000").status_code == 404
     champions = server.get("/v1/champions", limit=2).json()
-    assert (len(champions["champions"]), champions["count"], champions["next"]) == (2, 3, 2)
+    assert (len(champions["champions"]), champions["next"]) == (2, 2)
+    assert champions["count"] > 100, "published ones are there, too"
     problems = server.get("/v1/problems").json()["problems"]
-    assert {(each["shape"]["m"], each["device"]["name"]) for each in problems} == {
+    assert {(each["shape"]["m"], each["device"]["name"]) for each in problems if each["records"]} == {
         *((n, BOARD.name) for n in (256, 512, 640, 1024)), (128, CPU.name),
     }  # fmt: skip
+    assert len(problems) == 100
     assert server.get("/v1/problems", device="nowhere").json()["problems"] == []
 
 

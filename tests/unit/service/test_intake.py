@@ -56,6 +56,14 @@ def test_records_are_taken_once(filled: Server, packed: bool) -> None:
     assert (again["records"], again["known"]) == (0, 600)
 
 
+def test_an_intake_ends_with_its_sender_and_what_was_stored_stays(store: Store, folder: Path) -> None:
+    (folder / "sent").write_bytes(
+        written(*(record(gemm(63, 63, 1 + n), 1e-3) for n in range(exchange.BATCH + 50)))
+    )
+    over = iter([False, True])
+    assert take_file(store, folder / "sent", lambda: next(over))["lines"] == exchange.BATCH
+
+
 def test_lines_that_are_no_records_are_refused_with_reasons(store: Store, folder: Path) -> None:
     good = record(gemm(65, 65, 65), 1e-3)
     body = written(good) + b'{"record": {}}\nnonsense\n\xff\xfe\n{"tile_tuner": "records", "format": 99}\n'

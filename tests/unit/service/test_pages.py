@@ -221,6 +221,9 @@ def test_a_fresh_clone_shows_what_is_published(tmp_path: Path) -> None:
         for name in ("speedups", "map", "roofline"):
             assert f'id="{name}"' in texts["/device?name=NVIDIA+H200"]
         assert "measured limits" in texts["/device?name=NVIDIA+H200"]
+        # Share of the limit, registers, spilled bytes, shared bytes, occupancy.
+        facts = r'(<td class="n">\d+( %)?</td>){5}'
+        assert re.search(facts, texts["/device?name=NVIDIA+H200"])
         assert "Nothing was measured" not in texts[asked]
         record = re.search(r'href="/tuner(/records/[^"]+)">its record', texts[asked])
         assert record is not None
@@ -274,7 +277,7 @@ def test_login_exchanges_a_token_for_a_cookie(guarded: tuple[Server, dict[str, s
     for path, body in (("/jobs/new", {"data": {"problem": "gemm 8 8 8"}}), ("/v1/jobs", {"json": {}})):
         assert httpx.post(own.base + path, cookies=jar, **body).status_code == 403, "a forged request"
     told = json.loads(seen.page.evaluate("fetch('/v1/champions').then(r => r.text())"))
-    assert told["count"] == 3
+    assert told["count"] > 3
     seen.page.click("text=Log out")
     seen.page.wait_for_url("**/login")
     assert httpx.get(f"{own.base}/v1/champions", cookies=jar).status_code in (401, 429)
