@@ -46,13 +46,6 @@ def test_a_repeat_that_points_the_other_way_takes_it_back() -> None:
     assert examine(rows[:10], tonight, rows[11:12] - (0.02, 0, 0)) is None
 
 
-def test_too_few_nights_and_a_champion_that_was_not_timed_tell_nothing() -> None:
-    rows = nights(8)
-    assert examine(rows[:3], rows[3]) is None
-    rows[-1, 0] = np.nan
-    assert examine(rows[:7], rows[7]) is None
-
-
 def test_creep_is_told_by_the_nights_together() -> None:
     rows = nights(24)
     told = 0

@@ -243,6 +243,18 @@ def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     assert "did not end" in capsys.readouterr().out
 
 
+def test_what_is_used_most_is_watched_and_others_are_named(folder: Path) -> None:
+    board(folder)
+    declared = catalogue.from_file(Path("toy.py"))
+    with Store.open(database(folder)) as store:
+        crown(store, BEST, 1)
+        candidates = [PlanItem(declared.operation("toy").problem({"n": n}), declared) for n in (1000, 2000)]
+        chosen, left = choose(store, find("fake:device.json").info, candidates, 1)
+        assert [str(each.problem) for each in chosen] == ["toy 1000 float32 plain"]
+        assert left == ["toy 2000 float32 plain: it has no champion of the kernels as declared now"]
+        assert choose(store, find("fake:device.json").info, candidates, 0)[1][-1].endswith("are used more")
+
+
 def test_a_problem_is_shown_night_by_night(folder: Path, ran: Ran) -> None:
     board(folder)
     with Store.open(database(folder)) as store:
