@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from fences import Build, Compiled
+from fences import Build, Compiled, loaded
 
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
@@ -37,9 +36,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Build:
         if name not in sys.modules:
             path = folder / f"{name}.py"
             path.write_text(rendered.text, encoding="utf-8")
-            spec = importlib.util.spec_from_file_location(name, path)
-            sys.modules[name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[name])
+            loaded(path)
         return getattr(sys.modules[name], rendered.entry)
 
     return build

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import mmap
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -17,6 +21,14 @@ Compiled = Callable[..., None]
 Build = Callable[[Kernel, Problem, Config], Compiled]
 #: Bytes before and after an array: all bits set, which is NaN in a float.
 GUARD, POISON = 512, 0xFF
+
+
+def loaded(path: Path) -> ModuleType:
+    """A file as a module, which Numba finds by its name."""
+    spec = importlib.util.spec_from_file_location(path.name.partition(".")[0], path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def guarded(shape: tuple[int, ...], dtype: str, shift: int = 0) -> tuple[np.ndarray, slice, np.ndarray]:

@@ -6,14 +6,9 @@ From the driver's device attributes as the CUDA C++ Programming Guide lists them
 
 from dataclasses import replace
 
-from tuner.declare.hardware import DeviceInfo
+from fixtures.records import BOARD
 
-H200 = DeviceInfo(
-    name="NVIDIA H200", kind="cuda", architecture="sm_90", compute_capability=90,
-    memory_bytes=141 * 10**9, sm_count=132, warp_size=32, max_threads_per_block=1024, max_threads_per_sm=2048,
-    shared_bytes_per_block=232_448, shared_bytes_per_sm=233_472, registers_per_block=65_536,
-    registers_per_thread=255, l2_bytes=60 << 20,
-)  # fmt: skip
+H200 = replace(BOARD, memory_bytes=141 * 10**9)
 A100 = replace(
     H200, name="NVIDIA A100-SXM4-80GB", architecture="sm_80", compute_capability=80, memory_bytes=80 * 10**9,
     sm_count=108, shared_bytes_per_block=166_912, shared_bytes_per_sm=167_936, l2_bytes=40 << 20,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections import deque
@@ -22,22 +23,16 @@ from tuner.declare.space import Config, Space, Value
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: A usual shape of each operation; 512 in every dim where nothing is said.
 USUAL: Mapping[str, Mapping[str, int]] = {
-    "gemm": {"m": 4096, "n": 4096, "k": 4096},
-    "gemv": {"m": 4096, "n": 4096},
-    "transpose": {"m": 4096, "n": 4096},
-    "read": {"parts": 512, "n": 4096},
-    "copy": {"n": 1 << 20},
-    "multiply_add": {"n": 1 << 16, "steps": 64},
-    "smooth": {"n": 100_000, "radius": 4},
+    "gemm": {"m": 4096, "n": 4096, "k": 4096}, "gemv": {"m": 4096, "n": 4096},
+    "transpose": {"m": 4096, "n": 4096}, "read": {"parts": 512, "n": 4096}, "copy": {"n": 1 << 20},
+    "multiply_add": {"n": 1 << 16, "steps": 64}, "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
-}
+}  # fmt: skip
 #: Kernels that are for some shapes only, with a problem that is usual for them.
 MEANT_FOR: Mapping[str, Mapping[str, int]] = {
-    "multivector": {"m": 4, "n": 4096, "k": 4096},
-    "thin": {"m": 16, "n": 4096, "k": 4096},
-    "shallow": {"m": 4096, "n": 4096, "k": 32},
-    "small": {"m": 256, "n": 256, "k": 256},
-}
+    "multivector": {"m": 4, "n": 4096, "k": 4096}, "thin": {"m": 16, "n": 4096, "k": 4096},
+    "shallow": {"m": 4096, "n": 4096, "k": 32}, "small": {"m": 256, "n": 256, "k": 256},
+}  # fmt: skip
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.
 LARGEST = 450_000
 #: Threads of the largest launch that is run on the CPU.
@@ -62,15 +57,12 @@ def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
     The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests.
     """
     return [
-        (_as_computed(catalogue.operation(kernel.operation), kernel), kernel)
+        (replace(operation, dtypes=computed_dtypes(kernel, operation)), kernel)
         for catalogue in catalogues()
         for kernel in catalogue.kernels
+        for operation in [catalogue.operation(kernel.operation)]
         if target in ("", kernel.target) and kernel.serves(IEEE) and not kernel.scope.architecture
     ]
-
-
-def _as_computed(operation: Operation, kernel: Kernel) -> Operation:
-    return replace(operation, dtypes=computed_dtypes(kernel, operation))
 
 
 def name_of(case: object) -> str:
@@ -82,8 +74,7 @@ def name_of(case: object) -> str:
 
 def usual_problem(operation: Operation, layout: str = "", dtype: str = "", kernel: str = "") -> Problem:
     """A problem of the size that people have; for a kernel that is for some shapes only, one of these."""
-    default = dict.fromkeys(operation.dims, 512)
-    shape = MEANT_FOR.get(kernel) or USUAL.get(operation.name, default)
+    shape = MEANT_FOR.get(kernel) or USUAL.get(operation.name) or dict.fromkeys(operation.dims, 512)
     return operation.problem(shape, dtype, layout)
 
 
@@ -94,11 +85,9 @@ def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
     """
     found = []
     for operation, kernel in kernels(target):
-        kinds = [(layout, operation.dtypes[0]) for layout in operation.layouts]
-        last = len(operation.layouts)
-        kinds += [
-            (operation.layouts[-place % last], dtype) for place, dtype in enumerate(operation.dtypes) if place
-        ]
+        first, *others = operation.dtypes
+        kinds = [(layout, first) for layout in operation.layouts]
+        kinds += zip(itertools.cycle(operation.layouts[::-1]), others, strict=False)
         found += [(usual_problem(operation, layout, dtype, kernel.name), kernel) for layout, dtype in kinds]
     return found
 

@@ -12,17 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gpu_models import GPUS, T4
-from sampling import (
-    MEANT_FOR,
-    catalogues,
-    covering,
-    is_legal,
-    kernels,
-    name_of,
-    right_space,
-    space,
-    usual_problem,
-)
+from sampling import MEANT_FOR, catalogues, covering, kernels, name_of, right_space, space, usual_problem
 
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
@@ -110,7 +100,6 @@ def test_some_config_is_legal_everywhere_and_its_launch_stays_within_the_device(
 def assert_within(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> None:
     """The launch is one that the device takes, and has the blocks that the declared tiles say."""
     launch = render(kernel, problem, config).launch
-    assert launch is not None
     grid, block = [*launch.grid, 1, 1][:3], [*launch.block, 1, 1][:3]
     assert 1 <= grid[0] < 2**31
     assert all(1 <= size <= 65_535 for size in grid[1:])
@@ -133,7 +122,7 @@ def test_defaults_are_legal_for_the_usual_problem(operation: Operation, kernel: 
     enough = all if kernel.target == "cuda" else any
     for layout in operation.layouts:
         problem = usual_problem(operation, layout, kernel=kernel.name)
-        assert enough(is_legal(kernel, problem, config, device) for device in devices(kernel))
+        assert enough(kernel.legal(problem, device, config) for device in devices(kernel))
 
 
 @pytest.mark.parametrize(("operation", "kernel"), kernels("cpu"), ids=name_of)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sampling import covering, every_kind, is_first_kind, is_legal, name_of, space
+from products import gemm, kernel_of
+from sampling import covering, every_kind, is_first_kind, is_legal, is_right, name_of, space
 
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
@@ -19,6 +23,17 @@ pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with th
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 #: For this one, defaults spill no registers.
 IN_REGISTERS = "sm_90a"
+
+
+def spilled(kernel: Kernel, problem: Problem, config: Config, architecture: str) -> int:
+    """Bytes that the machine code spills, of those kernels of the source that spill most."""
+    job = render(kernel, problem, config)
+    cubin, log = compile_cubin(job.text, architecture, job.options)
+    assert cubin.startswith(b"\x7fELF")
+    assert not re.search(r"C7508|C751[0-8]", log), log  # registers not set aside; products one by one
+    report = read_report(log, cubin)
+    assert report.registers > 0
+    return report.spill_bytes
 
 
 def first_config(usual: Problem, kernel: Kernel) -> Config:
@@ -41,14 +56,72 @@ def test_compiles(usual: Problem, kernel: Kernel, architecture: str) -> None:
     configs = [first_config(usual, kernel)]
     if is_first_kind(usual) or architecture != IN_REGISTERS:
         configs += covering(space(kernel, usual), seed=zlib.crc32(f"{usual} {architecture}".encode()))[:1]
-    spilled = []
-    for job in (render(kernel, usual, config) for config in configs):
-        cubin, log = compile_cubin(job.text, architecture, job.options)
-        assert cubin.startswith(b"\x7fELF")
-        report = read_report(log, cubin)
-        assert report.registers > 0
-        spilled.append(report.spill_bytes)
-    assert architecture != IN_REGISTERS or spilled[0] == 0, "the default keeps everything in registers"
+    first, *_ = [spilled(kernel, usual, config, architecture) for config in configs]
+    assert architecture != IN_REGISTERS or first == 0, "the default keeps everything in registers"
+
+
+ALL, SOME = "alpha+beta+bias-col+gelu+residual", "bias-col+gelu-tanh"
+#: What tells a config of emulated from its default.
+PACKED = {"CHUNK": 64, "STAGES": 5, "CLUSTER": 2, "GIVEN": 232, "BLOCKS": 132, "PLAIN": "any"}
+#: Kernels for one precision or architecture, and epilogues: dtype, layout and epilogue; architecture;
+#: what differs from the default.
+SPECIAL: list[tuple[str, tuple[str, str, str], str, Mapping[str, Any]]] = [
+    ("wgmma_tma", ("bfloat16", "nn", ""), "sm_90a", {"LEAD": 3}),
+    ("wgmma_tma", ("float16", "nt", ""), "sm_90a", {"STORE": "registers", "CLUSTER_M": 1, "CLUSTER_N": 2}),
+    ("wgmma_tma", ("bfloat16", "tn", ""), "sm_90a",
+     {"TEAM": "apart", "ROWS": 2, "WIDTH": 128, "ORDER": "hilbert"}),
+    ("wgmma_tma", ("float16", "tt", ""), "sm_90a",
+     {"CONSUMERS": 3, "WIDTH": 64, "GIVEN": 160, "SPLIT_K": 4, "CLUSTER_N": 2}),
+    ("wgmma_tma", ("bfloat16", "nn", ""), "sm_90a", {
+        "CONSUMERS": 1, "WIDTH": 32, "STAGES": 16, "GIVEN": 0, "CLUSTER_M": 1, "CLUSTER_N": 2, "BLOCKS": 0}),
+    ("wgmma_tma", ("float16", "nn", ""), "sm_90a",
+     {"WIDTH": 160, "CLUSTER_M": 4, "CLUSTER_N": 2, "BLOCKS": 0}),
+    ("wgmma_tma", ("float16", "tn", ""), "sm_90a", {
+        "SWAP": 1, "CLUSTER_M": 1, "BLOCKS": 0, "SPLIT_K": 16, "ADD": "after", "STORE": "registers"}),
+    ("wgmma_tma", ("bfloat16", "nn", SOME), "sm_90a", {"WIDTH": 128, "STAGES": 6}),
+    ("wgmma_tma", ("float16", "nn", ALL), "sm_90a", {"STORE": "registers", "WIDTH": 128, "STAGES": 6}),
+    ("emulated", ("", "nn", ""), "sm_90a", {"WIDTH": 192}),
+    ("emulated", ("", "nn", ALL), "sm_90a", {"WIDTH": 128, "STAGES": 6}),
+    ("emulated", ("", "nt", ""), "sm_90a", {"WIDTH": 128, "PARTS": 2, "STAGES": 4, "SPLIT_K": 4}),
+    ("emulated", ("", "tn", ""), "sm_90a", {"WIDTH": 176, "CLUSTER": 1, "TURNS": "early", "ORDER": "snake"}),
+    ("emulated", ("", "tt", ""), "sm_90a", {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "TURNS": "taken"}),
+    ("emulated", ("", "nn", ""), "sm_90a",
+     {"WIDTH": 128, "STAGES": 6, "PROMOTION": "compensated", "SPLIT_K": 16}),
+    ("emulated", ("", "nt", ""), "sm_90a",
+     {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}),
+    ("emulated", ("", "tn", ""), "sm_90a", {"CONSUMERS": 1, "WIDTH": 96, "GIVEN": 0}),
+    *(("double_sums", ("", "nn", ""), at, {"VECTOR": vector, "SPLIT_K": shares})
+      for at in ("sm_80", "sm_90") for vector, shares in ((4, 1), (1, 8))),
+    *((name, ("", "nn", SOME), "sm_80", {})
+      for name in ("tiled", "register_tiled", "warp_tiled", "multivector")),
+    ("half_tiled", ("bfloat16", "nn", SOME), "sm_80", {}),
+]  # fmt: skip
+#: In bytes. Those of the first two are of the producer's one thread, which waits most of the time.
+SPILLED_MOST = {"wgmma_tma": 96, "emulated": 128, "register_tiled": 8}
+
+
+@pytest.mark.parametrize(("name", "kind", "architecture", "changes"), SPECIAL)
+def test_sums_stay_in_registers_in_every_way_of_a_kernel_and_with_epilogues(
+    name: str, kind: tuple[str, str, str], architecture: str, changes: Mapping[str, Any]
+) -> None:
+    kernel, (dtype, layout, epilogue) = kernel_of(name), kind
+    emulated = "emulated" if name in ("emulated", "double_sums") else ""
+    of = gemm(*(1023 if name == "emulated" else 4096,) * 3, layout, dtype, emulated, epilogue)
+    config = Config({**kernel.default_config(), **(PACKED if name == "emulated" else {}), **changes})
+    assert is_right(kernel, of, config)
+    assert spilled(kernel, of, config, architecture) <= SPILLED_MOST.get(name, 0)
+
+
+@pytest.mark.parametrize(("layout", "dtype", "tt"), [
+    ("nn", "float16", 8), ("nt", "float16", 8), ("tn", "bfloat16", 4), ("tt", "bfloat16", 1),
+])  # fmt: skip
+def test_starts_of_16_bits_are_few_and_spill_no_registers(layout: str, dtype: str, tt: int) -> None:
+    kernel, problem = kernel_of("multivector"), gemm(tt, 8192, 8192, layout, dtype)
+    found = [each for each in kernel.first_configs() if is_legal(kernel, problem, each)]
+    assert 1 <= len(found) <= 8
+    for config in found:
+        assert config.VECTOR == 8
+        assert spilled(kernel, problem, config, IN_REGISTERS) == 0, config
 
 
 NAMED = """

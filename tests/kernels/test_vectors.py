@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from types import ModuleType
 
 import numba
 import numpy as np
 import pytest
+from fences import loaded
 
 from tuner.declare.folders import kernels_folder
 
 
 @pytest.fixture(scope="module")
 def vectors() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("vectors_under_test", kernels_folder() / "vectors.numba.py")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(kernels_folder() / "vectors.numba.py")
 
 
 @pytest.mark.parametrize("register_bytes", [16, 32, 64])

@@ -17,7 +17,6 @@ DEFAULT = KERNEL.default_config()
 
 
 def config(**changes: int | str) -> Config:
-    assert DEFAULT is not None
     return Config({**DEFAULT, **SMALL, **changes})
 
 

@@ -78,7 +78,7 @@ def test_unknown_names_are_told_with_the_nearest() -> None:
 
 
 TOYS = TOY.read_text()
-MISSPELT = TOYS.replace('operation="toy",\n        name="chunks"', 'operation="tiy",\n name="chunks"')
+MISSPELT = TOYS.replace('operation="toy", name="chunks"', 'operation="tiy", name="chunks"')
 TWO = f"{TOYS}\nfrom dataclasses import replace\nOTHER = replace(OPERATION, name='other')\n"
 
 
