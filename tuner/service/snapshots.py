@@ -145,10 +145,13 @@ class OpenSnapshot:
         return self.snapshot.once((ANSWER, lookup), made)
 
     def warm(self) -> None:
-        """Reads what the first questions need: champions, kernels, models and what is worked out from them."""
+        """Reads what the first questions need: champions, kernels, models and what is worked out from them.
+
+        Of models those of each operation's first dtype: what others work out, 100 MB, waits for a question.
+        """
         for operation in builtin_now().operations.values():
             with contextlib.suppress(TunerError):  # a question will tell
-                for dtype in operation.dtypes:
+                for dtype in operation.dtypes[:1]:
                     for model in self.snapshot.models(operation.name, COLD, dtype):
                         for _, layout in (trait for trait in model.traits if trait[0] == dtype):
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
