@@ -106,6 +106,15 @@ def test_time_goes_where_the_gain_is_and_each_end_has_its_reason(spend: Spend) -
     assert finals(runner) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("beyond_s", [0.0, 1.4])
+def test_finals_that_take_longer_than_their_share_have_their_time_put_aside(
+    spend: Spend, beyond_s: float
+) -> None:
+    items, runner = spend(10, 1, 125, 30.0, beyond_s=beyond_s)
+    assert sum(item.state == "tuned" for item in items) >= 3
+    assert runner.now_s <= 125
+
+
 def test_a_night_too_short_for_all_says_what_was_not_reached(spend: Spend) -> None:
     items, runner = spend(20, 1, 120, 60, falling(0.1))
     reached = [item.state for item in items].count("tuned")

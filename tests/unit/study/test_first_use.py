@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, write_device
+from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, study, write_device
 
 from tuner.declare import catalogue
 from tuner.declare.space import Config
@@ -65,6 +65,18 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     with Store.open(database(tmp_path), read_only=True) as store:
         found = answer(store, ProblemKey.of(PROBLEM), find(spec).info, catalogue=DECLARED)
     assert (found.match, dict(found.config)) == ("exact", BEST)
+
+
+def test_a_study_goes_on_from_a_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_device(tmp_path / "device.json")
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, OTHER))
+    _, records = first_use(tmp_path, spec)
+    before = sum(each.role is Role.TRIAL for each in records)
+    result = study(tmp_path, spec, trials=before + 5)
+    assert result.progress.trials == before + 5
+    with Store.open(database(tmp_path), read_only=True) as store:
+        trials = store.records(role=Role.TRIAL)
+    assert len({tuple(each.config.values()) for each in trials}) == len(trials) == before + 5
 
 
 def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(

@@ -94,6 +94,21 @@ def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
     assert reason in finals[0].reason
 
 
+def test_a_champion_that_reigns_meets_the_next_best_where_the_best_turns_out_wrong(tmp_path: Path) -> None:
+    first = study(tmp_path, write_device(tmp_path / "device.json", rules=[]), trials=1)
+    assert first.champion is not None
+    slow = dict(first.champion.record.config)
+    assert slow not in (BOGUS, BEST)
+    rules = [
+        rule(BOGUS, latency_s=BOGUS_S, fault="stale", after=60), rule(BEST, latency_s=BEST_S),
+        rule(slow, latency_s=4 * BEST_S),
+    ]  # fmt: skip
+    again = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
+    assert again.champion is not None
+    assert dict(again.champion.record.config) == BEST
+    assert again.champion.verdict == "faster"
+
+
 def test_where_the_time_for_the_finals_is_up_the_next_run_goes_on(tmp_path: Path) -> None:
     device = bogus_device(tmp_path / "device.json", fault="wrong_result", only_at=1)
     result = study(tmp_path, device, finals_s=0.0)
