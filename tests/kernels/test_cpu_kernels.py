@@ -91,23 +91,21 @@ def test_memory_for_packing_is_kept_until_the_end(compiled: Build) -> None:
 #: Operation and kernel -> configs; each takes the dtypes in turn.
 OTHERS = {
     ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
-    ("gemv", "naive"): [{"THREADS": 2}],
     ("gemv", "blocked"): [{"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2}, {"BLOCK": 32, "AT_ONCE": 1, "THREADS": 1}],
     ("gemv", "streaming"): [
         {"WIDTH": 16, "AT_ONCE": 4, "UNROLL": 2, "BLOCK": 16, "PARTS": 1, "PREFETCH": 512, "THREADS": 1},
         {"WIDTH": 2, "AT_ONCE": 2, "UNROLL": 2, "BLOCK": 32, "PARTS": 4, "PREFETCH": 0, "THREADS": 3},
     ],
-    ("read", "read"): [{"THREADS": 2}],
+    ("read", "read"): [{"THREADS": 2}], ("transpose", "naive"): [{"THREADS": 1}],
     ("copy", "copy"): [{"STREAM": True, "THREADS": 2}, {"STREAM": False, "THREADS": 3}],
     ("multiply_add", "multiply_add"): [{"LANES": 64, "THREADS": 2}],
-    ("transpose", "naive"): [{"THREADS": 1}],
-    ("transpose", "blocked"): [{"BLOCK": 16, "THREADS": 2}],
+    ("transpose", "blocked"): [{"BLOCK": 16, "THREADS": 2}], ("gemv", "naive"): [{"THREADS": 2}],
     ("transpose", "micro_tiles"): [
         {"WIDTH": 4, "ROWS": 16, "COLUMNS": 32, "STREAM": False, "PREFETCH": 0, "THREADS": 3},
         {"WIDTH": 16, "ROWS": 16, "COLUMNS": 16, "STREAM": True, "PREFETCH": 32, "THREADS": 2},
     ],
     ("distances", "distances"): [{"TILE": 32, "ROWS": 4, "THREADS": 2}],
-}
+}  # fmt: skip
 CASES = {(operation.name, kernel.name): (operation, kernel) for operation, kernel in kernels("cpu")}
 
 

@@ -55,13 +55,10 @@ def cases(lanes: int, dtype: str) -> list[tuple[str, str, str, str, dict[str, in
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 CPUs")
-@pytest.mark.parametrize(
-    ("cpu", "lanes", "dtype", "registers"),
-    [
-        ("haswell", 8, "float32", [False, True, True]),  # 256 bits, fused
-        ("x86-64", 2, "float64", [False, False, False]),  # 128 bits, multiplied and added one after the other
-    ],
-)
+@pytest.mark.parametrize(("cpu", "lanes", "dtype", "registers"), [
+    ("haswell", 8, "float32", [False, True, True]),  # 256 bits, fused
+    ("x86-64", 2, "float64", [False, False, False]),  # 128 bits, multiplied and added one after the other
+])  # fmt: skip
 def test_every_kernel_is_right_with_narrower_vectors_and_more_threads_than_cores(
     tmp_path: Path, cpu: str, lanes: int, dtype: str, registers: list[bool]
 ) -> None:

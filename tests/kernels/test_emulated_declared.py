@@ -27,13 +27,9 @@ def problem(m: int, n: int, k: int, precision: str = "emulated", layout: str = "
     return gemm(m, n, k, layout, precision=precision)
 
 
-def legal(of: Problem, config: Config) -> bool:
-    return config in Space.build(KERNEL.parameters, KERNEL.constraints, of, H200)
-
-
 def first(of: Problem) -> Config:
     """The first of the kernel's own configs that is legal."""
-    return next(config for config in KERNEL.first_configs() if legal(of, config))
+    return next(config for config in KERNEL.first_configs() if KERNEL.legal(of, H200, config))
 
 
 def test_it_serves_the_emulated_precision_alone_and_leaves_shallow_products_to_plain_kernels() -> None:
@@ -109,7 +105,9 @@ def test_an_export_has_the_fallback_of_its_record(tmp_path: Path) -> None:
 
 def test_a_fallback_that_shares_k_has_memory_within_the_workspace() -> None:
     of = problem(512, 512, 32768)
-    config = next(each for each in KERNEL.first_configs() if each["SPLIT_K"] == 16 and legal(of, each))
+    config = next(
+        each for each in KERNEL.first_configs() if each["SPLIT_K"] == 16 and KERNEL.legal(of, H200, each)
+    )
     own, launch = KERNEL.launch(of, config).workspace, KERNEL.launched(of, config)
     plain = KERNEL.scope.fallback.kernel.launch(of, Config(KERNEL.scope.fallback.config(config))).workspace
     place, after = (dict(launch.workspace.regions)[name] for name in ("fallback", "packed_a"))

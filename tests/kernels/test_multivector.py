@@ -47,10 +47,9 @@ def test_every_thin_side_and_depth(layout: str, blocks: int, ahead: int, folder:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("dtype", "chosen"),
-    [("bfloat16", {"AHEAD": 2}), ("float16", {"TT": 8, "LINES": 4, "BK": 256, "BLOCKS": 6})],
-)
+@pytest.mark.parametrize(("dtype", "chosen"), [
+    ("bfloat16", {"AHEAD": 2}), ("float16", {"TT": 8, "LINES": 4, "BK": 256, "BLOCKS": 6}),
+])  # fmt: skip
 def test_16_bits_in_every_alignment(layout: str, dtype: str, chosen: dict[str, int], folder: Path) -> None:
     """Pieces of 1 to 8 elements; the thin operand is copied 16 bytes at a time, or one by one; shares of k.
 

@@ -36,12 +36,6 @@ def spilled(kernel: Kernel, problem: Problem, config: Config, architecture: str)
     return report.spill_bytes
 
 
-def first_config(usual: Problem, kernel: Kernel) -> Config:
-    """What a person would try first and is legal; any legal one where no such was declared."""
-    known = [config for config in kernel.first_configs() if is_legal(kernel, usual, config)]
-    return known[0] if known else space(kernel, usual)[0]
-
-
 #: Every architecture for the first kind of problem, one in turn for each of the others, beside `IN_REGISTERS`.
 CASES = [
     (usual, kernel, architecture)
@@ -53,7 +47,8 @@ CASES = [
 
 @pytest.mark.parametrize(("usual", "kernel", "architecture"), CASES, ids=name_of)
 def test_compiles(usual: Problem, kernel: Kernel, architecture: str) -> None:
-    configs = [first_config(usual, kernel)]
+    known = [config for config in kernel.first_configs() if is_legal(kernel, usual, config)]
+    configs = [known[0] if known else space(kernel, usual)[0]]
     if is_first_kind(usual) or architecture != IN_REGISTERS:
         configs += covering(space(kernel, usual), seed=zlib.crc32(f"{usual} {architecture}".encode()))[:1]
     first, *_ = [spilled(kernel, usual, config, architecture) for config in configs]

@@ -36,11 +36,7 @@ def test_what_would_be_wrong_is_refused() -> None:
     assert [is_right(KERNEL, odd, config(PITCH=pitch)) for pitch in (4, 1)] == [True, False], "rows are aligned"
 
 
-@pytest.mark.parametrize(
-    "sharing",
-    [{"SPLIT_K": 2}, {"SPLIT_K": 8, "UNTIE": 0}, {"SPLIT_K": 64}, {"BLOCKS": 4}, {"BLOCKS": 10}],
-    ids=str,
-)
+@pytest.mark.parametrize("sharing", [{"SPLIT_K": 2}, {"SPLIT_K": 64}, {"BLOCKS": 4}, {"BLOCKS": 10}], ids=str)
 def test_blocks_that_share_k_add_up_in_the_same_order(sharing: dict[str, int], folder: Path) -> None:
     problem = gemm(33, 68, 8 * sharing.get("SPLIT_K", 0) + 92)
     assert_same_in_every_order(KERNEL, problem, config(**sharing), folder)

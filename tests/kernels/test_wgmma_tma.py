@@ -12,15 +12,10 @@ from products import LAYOUTS, gemm, kernel_of
 from sampling import is_legal
 
 from tuner.declare.launch import Launch
-from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 
 KERNEL = kernel_of("wgmma_tma")
 FOLDER = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
-
-
-def problem(m: int, n: int, k: int, dtype: str = "bfloat16", layout: str = "nn") -> Problem:
-    return gemm(m, n, k, layout, dtype)
 
 
 # --- shares of k ----------------------------------------------------------------------------------------------
@@ -117,7 +112,7 @@ def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
 def test_shapes_with_whole_16_byte_rows_have_a_start(
     dims: tuple[int, int, int], dtype: str, layout: str
 ) -> None:
-    of = problem(*dims, dtype, layout)
+    of = gemm(*dims, layout, dtype)
     assert any(is_legal(KERNEL, of, each) for each in KERNEL.first_configs())
 
 
@@ -128,13 +123,13 @@ def test_operands_with_other_rows_are_padded_and_no_others() -> None:
         ((1000, 1304, 777), "nt", {"a": (1000, 784), "b": (1304, 784)}),
         ((8192, 1, 8192), "nn", {"b": (8192, 8)}),
     ):  # fmt: skip
-        of = problem(*dims, layout=layout)
+        of = gemm(*dims, layout, "bfloat16")
         start = next(each for each in KERNEL.first_configs() if is_legal(KERNEL, of, each))
         launch = KERNEL.launched(of, start)
         assert {each.tensor: each.shape for each in launch.padded} == padded
 
 
 def test_devices_without_its_instructions_have_the_plain_kernel() -> None:
-    plain, of = kernel_of("half_tiled"), problem(1001, 777, 333)
+    plain, of = kernel_of("half_tiled"), gemm(1001, 777, 333, "nn", "bfloat16")
     assert all(len(Space.build(plain.parameters, plain.constraints, of, device)) for device in GPUS)
     assert not any(len(Space.build(KERNEL.parameters, KERNEL.constraints, of, device)) for device in GPUS[1:])
