@@ -42,8 +42,7 @@ def test_every_kind_of_inputs_is_rounded_once(kind: str, folder: Path) -> None:
     found, wanted = product(folder, a, b, VECTOR=1), rounded(a, b)
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
     where = np.isfinite(wanted)
-    last_place = np.spacing(np.abs(wanted[where]))
-    assert (np.abs(found[where] - wanted[where].astype(np.float64)) <= last_place).all()
+    assert (np.abs(found[where] - wanted[where].astype(float)) <= np.spacing(np.abs(wanted[where]))).all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -90,9 +90,8 @@ ORDERS = ("rows", "snake", "hilbert")
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_tile_is_taken_once(order: str, folder: Path) -> None:
     names = "".join(f"#define ORDER_{name} {place}\n" for place, name in enumerate(ORDERS))
-    text = (
-        f"{names}#define ORDER ORDER_{order}\n#define GROUP 4\n{(FOLDER / 'tile_order.cuh').read_text()}{WALK}"
-    )
+    walk = (FOLDER / "tile_order.cuh").read_text() + WALK
+    text = f"{names}#define ORDER ORDER_{order}\n#define GROUP 4\n{walk}"
     for rows, columns in ((1, 1), (1, 7), (9, 1), (2, 3), (5, 5), (32, 16), (13, 64), (64, 17), (31, 33)):
         outputs, dims = [("y", (rows * columns, 2), "int32")], {"rows": rows, "columns": columns}
         x = {"x": np.zeros(1, np.int32)}
