@@ -84,7 +84,8 @@ def overview_values(service: Service) -> dict[str, Any]:
 
     def known() -> tuple[Any, ...]:
         rows = problem_rows(view, Selection())
-        tuned = Counter(row["device"] for row in rows if row["champion"])
+        tuned = Counter({row["device"]: 0 for row in rows})
+        tuned.update(row["device"] for row in rows if row["champion"])
         devices = [name for name, _ in tuned.most_common()]
         champions = present(places(view, devices[0])) if devices else []
         return rows, devices, required("figures").of_champions(champions, None) if champions else []
@@ -95,8 +96,8 @@ def overview_values(service: Service) -> dict[str, Any]:
     events = stored.events(service.store, limit=EVENTS)
     nights = [event.data for event in events if event.event == stored.ENDED]
     return {
-        "rows": rows, "latest": rows[:LATEST], "here_devices": here, "figures": figures,
-        "device_names": list(dict.fromkeys([*devices, *here])),
+        "rows": rows, "latest": [row for row in rows if row["records"]][:LATEST], "figures": figures,
+        "here_devices": here, "device_names": list(dict.fromkeys([*devices, *here])),
         "running": jobs_json(service.store, *running), "wanted": wanted_rows(service)[:WANTED],
         "queued": jobs.counts(service.store)[jobs.QUEUED], "night": nights[-1] if nights else None,
     }  # fmt: skip
@@ -130,7 +131,7 @@ def problem_values(service: Service, view: OpenSnapshot, lookup: LookupRequest) 
 
 
 def _over_time(history: Sequence[Mapping[str, Any]], records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The champions of a problem beside the library in each of its forms; nothing without a champion."""
+    """The champions of a problem beside the library in each of its forms, from the second on."""
     library = [record for record in records if record.role is Role.BASELINE and record.measurement.time_s]
     timed = [("champion", one["crowned_at"], one["time_s"]) for one in history]
     timed += [(record.kernel, record.measured_at, record.measurement.time_s) for record in library]
@@ -143,7 +144,7 @@ def _over_time(history: Sequence[Mapping[str, Any]], records: Iterable[Record]) 
     layout = {"height": 360, "yaxis": {"title": {"text": "seconds of a run"}, "rangemode": "tozero"}}
     about = "Each champion when it was crowned, and each run of the library."
     figure = {"name": "over-time", "title": "Champion and library over time", "about": about}
-    return [figure | {"data": [*traces.values()], "layout": layout}] if history else []
+    return [figure | {"data": [*traces.values()], "layout": layout}] if len(history) > 1 else []
 
 
 def _records_of(view: OpenSnapshot, problem: ProblemKey, device: DeviceInfo, regime: str) -> list[Record]:

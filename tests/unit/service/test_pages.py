@@ -220,6 +220,7 @@ def test_a_fresh_clone_shows_what_is_published(tmp_path: Path) -> None:
         assert "<option>NVIDIA H200" in texts["/"].partition("</option>")[0] + "</option>"
         for name in ("speedups", "map", "roofline"):
             assert f'id="{name}"' in texts["/device?name=NVIDIA+H200"]
+        assert "The latest champions" not in texts["/"], "those of others are no news"
         assert "measured limits" in texts["/device?name=NVIDIA+H200"]
         # Share of the limit, registers, spilled bytes, shared bytes, occupancy.
         facts = r'(<td class="n">\d+( %)?</td>){5}'
