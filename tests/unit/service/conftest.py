@@ -36,9 +36,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         yield running, secrets
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser."""
+    """A browser; no other test may find its loop of events running."""
     if may_be_missing():
         pytest.skip("there is no Chromium, and it cannot be installed here")
     with browser() as opened:
