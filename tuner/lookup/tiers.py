@@ -95,12 +95,14 @@ def exact(case: Case) -> Answer | None:
     if store is not None:
         place = question.problem, question.device, question.regime
         own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
-    ruling = case.snapshot.once(("ruling",), store.ruling) if store is not None else None
     both = own, case.snapshot.published_champion(question)
     champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
 
     def merit(champion: Champion) -> tuple[bool, bool, bool, str]:
-        uuid, is_chosen = champion.record.device.uuid, ruling is not None and champion.id in ruling.chosen
+        uuid, is_chosen = (
+            champion.record.device.uuid,
+            store is not None and champion.id in store.ruling().chosen,
+        )
         stale, _ = staleness(champion.record, question.catalogue, question.device)
         of_board = bool(uuid) and uuid == question.device.uuid
         return is_chosen, of_board, not stale, rank_in_time(champion.crowned_at)
@@ -108,7 +110,7 @@ def exact(case: Case) -> Answer | None:
     best = max(champions, key=merit, default=None)
     if best is None:
         return None
-    if ruling is not None and best.baseline is not None and best.id in ruling.behind:
+    if store is not None and best.baseline is not None and store.is_behind(best):
         library = best.baseline.kernel
         reason = f"{library} was seen to be faster since this champion was crowned"
         return Answer(best, question=question, library=library, reasons=(reason,))
