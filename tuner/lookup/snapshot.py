@@ -186,10 +186,10 @@ class _Gathered:
 
 #: Results that are kept while nothing changes.
 KEPT = 40_000
-#: First words of the keys of answers, and of whether a problem has records.
-ANSWER, PROBLEM = "answer", "problem"
+#: First words of the keys of answers, of the problems that have records, and of what the crown log rules.
+ANSWER, PROBLEMS, RULING = "answer", "problems", "ruling"
 #: First words of the keys of what a later state must read again.
-READ_AGAIN = (ANSWER, PROBLEM, "devices")
+READ_AGAIN = (ANSWER, PROBLEMS, RULING, "devices")
 
 
 def predictor() -> Any:
@@ -303,7 +303,7 @@ class Snapshot:
     def has_problem(self, problem: ProblemKey) -> bool:
         """Whether the store has any record of a problem, on whatever device."""
         store = self.store
-        return store is not None and self.once((PROBLEM, problem), lambda: store.has_problem(problem))
+        return store is not None and problem in self.once((PROBLEMS,), store.problems)
 
     def published_champion(self, question: Question) -> Champion | None:
         """The published champion of this very problem and device."""

@@ -13,7 +13,7 @@ from tuner.devices.protocol import REGIMES
 from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
-from tuner.lookup.snapshot import Snapshot, predictor
+from tuner.lookup.snapshot import RULING, Snapshot, predictor
 from tuner.lookup.stale import staleness
 from tuner.results.measurement import KINDS_OF_INPUTS
 from tuner.results.record import Champion, Record, Role, Subject, rank_in_time
@@ -95,14 +95,12 @@ def exact(case: Case) -> Answer | None:
     if store is not None:
         place = question.problem, question.device, question.regime
         own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
+    ruling = case.snapshot.once((RULING,), store.ruling) if store is not None else None
     both = own, case.snapshot.published_champion(question)
     champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
 
     def merit(champion: Champion) -> tuple[bool, bool, bool, str]:
-        uuid, is_chosen = (
-            champion.record.device.uuid,
-            store is not None and champion.id in store.ruling().chosen,
-        )
+        uuid, is_chosen = champion.record.device.uuid, ruling is not None and champion.id in ruling.chosen
         stale, _ = staleness(champion.record, question.catalogue, question.device)
         of_board = bool(uuid) and uuid == question.device.uuid
         return is_chosen, of_board, not stale, rank_in_time(champion.crowned_at)
@@ -110,7 +108,7 @@ def exact(case: Case) -> Answer | None:
     best = max(champions, key=merit, default=None)
     if best is None:
         return None
-    if store is not None and best.baseline is not None and store.is_behind(best):
+    if ruling is not None and best.baseline is not None and best.id in ruling.behind:
         library = best.baseline.kernel
         reason = f"{library} was seen to be faster since this champion was crowned"
         return Answer(best, question=question, library=library, reasons=(reason,))

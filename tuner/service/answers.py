@@ -217,7 +217,9 @@ async def best(request: Request, service: Serves, question: AsQuery) -> Response
     view = view if number is None else await run_in_threadpool(service.cache.view, number)
     body: AnswerBody | None = view.snapshot.known((ANSWER, lookup))
     if body is None:
-        body = await anyio.to_thread.run_sync(view.body, lookup, limiter=service.answering)
+        # An answer by a model takes several times as long as one by results: those wait for each other only.
+        limiter = service.quick if view.is_quick(lookup.problem) else service.deep
+        body = await anyio.to_thread.run_sync(view.body, lookup, limiter=limiter)
     ANSWERS.labels(body.answer.match).inc()
     answer, data = _marked(service, view, body, counts=is_local(request))
     return tagged(request, data, view.manifest.number, basis=answer)

@@ -128,6 +128,14 @@ class OpenSnapshot:
             catalogue, confirmed=lookup.confirmed,
         )  # fmt: skip
 
+    def is_quick(self, problem: ProblemKey) -> bool:
+        """Whether a problem has results, from which it is answered without a model."""
+        standing = self.snapshot.standing
+        published = self.snapshot.once(
+            ("published problems", ""), lambda: {result.champion.record.problem for result in standing("")}
+        )
+        return problem in published or self.snapshot.has_problem(problem)
+
     def body(self, lookup: LookupRequest) -> AnswerBody:
         """The answer to a question, ready to be sent.
 

@@ -23,8 +23,8 @@ from tuner.store import Store
 PATIENCE_S = 10.0
 #: Addresses that only this machine can reach.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-#: Threads that answer.
-ANSWERING = 2
+#: Threads that answer from results, and by models.
+QUICK, DEEP = 2, 1
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
 #: Upper limits of the classes of times, seconds.
@@ -127,7 +127,8 @@ class Service:
         supervisor: Runs the jobs; None where it runs none.
         throttle: Addresses that present wrong tokens.
         sessions: Browsers that are logged in: digest of a cookie -> name of the token.
-        answering: Limits the threads that answer.
+        quick: Limits the threads that answer from results.
+        deep: Limits the threads that answer by models.
         taking: Records are stored of one stream after the other.
         streams: Event streams that are open.
     """
@@ -140,7 +141,8 @@ class Service:
     supervisor: JobSupervisor | None
     throttle: Throttle = field(default_factory=Throttle)
     sessions: Remembered = field(default_factory=lambda: Remembered(LASTS_S))
-    answering: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(ANSWERING))
+    quick: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(QUICK))
+    deep: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(DEEP))
     taking: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     streams: int = 0
 

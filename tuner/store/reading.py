@@ -113,9 +113,10 @@ class Reader:
                 self._ruling = stamp, _ruling(connection) if stamp[0] else Ruling()
         return self._ruling[1]
 
-    def has_problem(self, problem: ProblemKey) -> bool:
-        """True if anything was ever stored of a problem, on whatever device."""
-        return bool(self.read(rows.number_of(problem)))
+    def problems(self) -> set[ProblemKey]:
+        """Every problem of which anything was ever stored, on whatever device."""
+        with self.reading() as connection:
+            return set(map(rows.problem_of, connection.execute(sa.select(tables.problems))))
 
     def record(self, record_id: str) -> Record | None:
         """Returns the record with this id, even if it was retracted; see `retracted`."""
