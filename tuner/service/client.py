@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import logging
 import os
 import sqlite3
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,6 +184,22 @@ class Client:
             count, after = count + len(page["champions"]), page["next"]
         return count
 
+    def export(
+        self, problem: Problem | ProblemKey | str, device: str = "", *, form: str = "source",
+        folder: str | Path = ".", regime: str = "cold",
+    ) -> list[Path]:  # fmt: skip
+        """Writes the champion into a folder, as ``source``, ``binary``, ``python`` or ``json``.
+
+        Raises:
+            NothingFound: No config is legal.
+            ServerAway: The server does not answer.
+            EnvironmentTrouble: What came is not what was sent, or names a place outside of the folder.
+            InputError: The folder cannot be written.
+        """
+        query = _query(question(problem) | {"device": device, "regime": regime, "format": form})
+        with self._open(f"/v1/export?{query}") as response:
+            return _written(response.read(MOST_BYTES), response.headers, Path(folder))
+
     # --- jobs ----------------------------------------------
 
     def submit(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,6 +260,26 @@ class Client:
                 f"the server {self.url} does not answer ({getattr(error, 'reason', None) or error}); check "
                 "that it runs, or try again"
             ) from error
+
+
+def _written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path]:
+    """Checks an export against its digest, and writes its file, or those of a zip."""
+    from tuner.export import write_file
+
+    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+    if headers.get("repr-digest") != f"sha-256=:{digest}:":
+        raise EnvironmentTrouble(
+            "an export has the digest it is sent with, this one has another; fetch it again"
+        )
+    _, _, name = (headers.get("content-disposition") or "").rstrip('"').partition('filename="')
+    files = {name: data}
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = {inside: archive.read(inside) for inside in archive.namelist()}
+    for name in files:
+        if name != Path(name).name or name in ("", ".."):
+            raise EnvironmentTrouble(f"a file of an export has a plain name, got {name!r}; it is not written")
+    return [write_file(folder, name, content) for name, content in files.items()]
 
 
 def _path_of(job_id: str) -> str:

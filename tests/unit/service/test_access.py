@@ -219,6 +219,10 @@ def test_a_program_asks_by_a_typed_client(guarded: Guarded, tmp_path: Path) -> N
     many = client.best_of_many(["gemm 256 256 256", "gem 1"], "NVIDIA H200")
     assert many[0].kernel == "naive"
     assert isinstance(many[1], InputError)
+    paths = client.export(TUNED[1], "NVIDIA H200", form="json", folder=tmp_path / "out")
+    assert json.loads(paths[0].read_text())["record_id"] == answer.told["record_id"]
+    (both,) = [path for path in client.export(TUNED[1], "NVIDIA H200", folder=tmp_path) if path.suffix == ".cu"]
+    assert "__global__" in both.read_text()
     with pytest.raises(NothingFound, match="a snapshot has a number"):
         client.best("gemm 512 512 512", "NVIDIA H200", snapshot=10**6)
     with pytest.raises(InputError, match="which sender does not have"):
