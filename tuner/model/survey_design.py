@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -289,13 +289,20 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
 
 
 def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
-    """What the device's model takes for the fastest; nothing where there is none that knows such problems."""
+    """What the device's model takes for the fastest; nothing where there is none that knows such problems.
+
+    The first survey of a dtype asks the model of another one about the same shapes.
+    """
     model = model_of(request.operation.name, request.regime, store, device.name, request.ranges.dtype)
 
     def proposed(problem: Problem, count: int) -> list[Named]:
-        if model is None or not model.knows(problem):
+        if model is None:
+            return []
+        known, _ = next(iter(model.traits))
+        like = problem if model.knows(problem) else replace(problem, dtype=known)
+        if not model.knows(like):
             return []
         predictor = predictor_for(model, request.kernels, device)
-        return [one[:2] for one in predictor.candidates(problem, count)]
+        return [one[:2] for one in predictor.candidates(like, count)]
 
     return proposed

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD
 from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 
+from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
 from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
-from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw
+from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw, proposals
 from tuner.model.survey_pool import Named
 from tuner.results.measurement import Outcome
 from tuner.results.survey import Timing
@@ -60,6 +63,13 @@ def test_a_survey_comes_close_to_the_best_of_the_whole_space() -> None:
         if turn.configs
     ]
     assert np.mean(lost) < 0.05
+
+
+def test_the_first_survey_of_a_dtype_asks_the_model_of_another() -> None:
+    request = replace(REQUEST, kernels=tuple(builtin().of("gemm", "cuda")), ranges=Ranges(dtype="float64"))
+    problems = [GEMM.problem({"m": 512, "n": 640, "k": 768}, dtype) for dtype in ("float64", "float32")]
+    doubles, floats = (proposals(request, BOARD, None)(problem, 8) for problem in problems)
+    assert doubles == floats != []
 
 
 PROBLEMS = [draw(GEMM, Ranges(), number, 0) for number in range(400)]
