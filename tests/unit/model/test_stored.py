@@ -34,6 +34,14 @@ def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:
     assert to_bytes(again) == to_bytes(model)
 
 
+def test_networks_of_a_published_model_say_what_they_said() -> None:
+    [network] = [model.network for model in models("gemm") if model.network is not None]
+    spread = np.where(np.isfinite(network.spread), network.spread, 0.0)
+    rows = network.centre + np.linspace(-2, 2, 5)[:, None] * spread
+    expected = np.tile([0.19699, 0.22998, 0.92003, 1.48497, 2.75081], 300)
+    np.testing.assert_allclose(network.predict(np.tile(rows, (300, 1))), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("at", [0.02, 0.3, 0.97])
 def test_a_damaged_model_is_refused(at: float) -> None:
     text = bytearray(to_bytes(plain_model()))

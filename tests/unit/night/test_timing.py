@@ -55,6 +55,12 @@ def test_champion_the_one_before_and_the_library_are_timed_in_turns(tmp_path: Pa
     assert codec.from_json(Sentinel, codec.to_json(found)) == found
 
 
+def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+    spec = write_device(tmp_path / "d.json", baseline_s=2e-3, free_bytes=1000)
+    found = timed(spec, BEST)
+    assert "must fit into free memory" in found.players[0].wrong
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [("wrong_result", "times what rounding explains"), ("crash", "SIGSEGV"), ("compile_failed", "injected")],

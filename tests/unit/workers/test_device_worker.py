@@ -20,7 +20,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Measurement, Outcome
-from tuner.workers import device_worker
+from tuner.workers import device_worker, process
 from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import DeviceWorker
 
@@ -75,6 +75,17 @@ def test_a_worker_killed_between_two_configs_costs_nothing(make: Make, tmp_path:
     worker.channel.kill()
     with pytest.raises(DeviceTrouble, match=r"Fake board cannot measure baseline: .*; run `tuner doctor`"):
         worker.baseline()
+
+
+def test_a_worker_whose_clock_contradicts_the_studys_is_replaced_and_its_config_wrong(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make()
+    monkeypatch.setattr(process, "CLOCK_S", -3600.0)  # every clock is too far off
+    found = measured(worker, compiled_config(tmp_path, BEST))
+    assert (found.outcome, worker.restarts) == (Outcome.WRONG_RESULT, 2)
+    assert found.reason.startswith("its clock says ")
+    assert found.samples_s == ()
 
 
 def test_finals_and_verification_go_through_the_worker(make: Make, tmp_path: Path) -> None:

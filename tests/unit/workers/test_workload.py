@@ -54,6 +54,31 @@ def test_the_right_answer_passes_and_none_does_not() -> None:
     assert 0 < error.rms_rel <= error.max_rel < 1e-6
 
 
+@pytest.mark.parametrize("spoil", ["pool", "first", "second"])
+def test_what_results_are_held_against_is_known_to_be_sound_or_not(spoil: str) -> None:
+    workload = toy()
+    references = {"first": workload.first.references["y"], "second": workload.second.references["y"]}
+    assert workload.sound()
+    if spoil == "pool":
+        # A kernel finds it by writing far outside of its arrays.
+        workload.inputs._pools["x"].numbers[70] ^= 1
+    else:
+        references[spoil][5] = 0.0
+    assert not workload.sound()
+
+
+def test_a_reference_that_is_a_view_of_its_input_stays_what_it_was() -> None:
+    transposed = replace(
+        TOYS,
+        tensors=lambda p: (Tensor("x", (p.n, 3), "float64"), Tensor("y", (3, p.n), "float64", output=True)),
+        reference=lambda xp, p, arrays: arrays["x"].T,
+    )
+    workload = Workload(DEVICE, transposed.problem({"n": 7}), 1)
+    before = workload.references["y"].copy()
+    workload.inputs.shuffle()
+    assert (workload.references["y"] == before).all()
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 999), st.sampled_from(["nan", "inf", "off", "zero", "skip"]))
 def test_a_single_wrong_element_is_found(place: int, how: str) -> None:
