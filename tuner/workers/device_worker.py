@@ -113,12 +113,12 @@ class DeviceWorker:
         try:
             return self.channel.ask(message, limit_s)
         except WorkerFailed as failure:
-            what = str(message.get("method", message["do"])).replace("_", " ")
             if failure.outcome is Outcome.TIMED_OUT and limit_s < LONG_LIMIT_S:
                 raise NothingFound(
-                    f"{self._found.info.name} could not {what} in the {limit_s:.3g} s that were left, so that "
-                    "nothing was measured; give it more seconds"
+                    "a study has time for arrays, their reference and the library; these take more than the "
+                    f"{limit_s:.3g} s that it had for them on {self._found.info.name}; give it more seconds"
                 ) from failure
+            what = str(message.get("method", message["do"])).replace("_", " ")
             raise DeviceTrouble(
                 f"{self._found.info.name} cannot {what}: {failure}; run `tuner doctor`"
             ) from failure

@@ -44,7 +44,7 @@ def test_seconds_bound_the_opening_too(tmp_path: Path, monkeypatch: pytest.Monke
     slow = 'object.__setattr__(OPERATION, "reference", lambda *_: __import__("time").sleep(600))'
     (tmp_path / "toy.py").write_text(f"{TOY.read_text()}{slow}\n")
     monkeypatch.setattr("tuner.study.study.LEAST_OPENING_S", 0.1)
-    with pytest.raises(NothingFound, match=r"could not prepare in the .* s that were left.*give it more"):
+    with pytest.raises(NothingFound, match=r"these take more than the .* s .*; give it more seconds"):
         study(tmp_path, write_device(tmp_path / "device.json"), file=tmp_path / "toy.py", seconds=1.0)
 
 
