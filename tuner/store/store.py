@@ -30,17 +30,6 @@ def _inode(file: Path | None) -> tuple[int, int] | None:
     return None
 
 
-def _identity_in(file: Path) -> str:
-    """The UUID of the database in a file; empty if there is none."""
-    engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=True)
-    try:
-        return opening.identity(engine, str(file))
-    except StoreTrouble:
-        return ""
-    finally:
-        engine.dispose()
-
-
 class Store(Reader):
     """Records and champions.
 
@@ -161,7 +150,7 @@ class Store(Reader):
         if _inode(file) == self._inode:
             return  # another thread did
         gone, own = not file.exists(), self.identity
-        if gone or _identity_in(file) != own:
+        if gone or not self._is_made_again(file):
             file = file if gone else file.with_name(f"{file.name}.{own[:8]}.db")
             file.parent.mkdir(parents=True, exist_ok=True)
             for ending in ("-wal", "-shm"):
@@ -177,6 +166,19 @@ class Store(Reader):
         self._engine.dispose()
         self._engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=False)
         self._where, self._file, self._inode = str(self._engine.url), file, _inode(file)
+
+    def _is_made_again(self, file: Path) -> bool:
+        """True if another writer of this database has made its file again: it has all that is known here."""
+        engine = opening.make_engine(opening.parsed(f"sqlite:///{file}"), read_only=True)
+        try:
+            with opening.reading(str(file)), engine.connect() as new, self._engine.connect() as old:
+                last, known = rows.positions(new), rows.positions(old)
+            is_same = opening.identity(engine, str(file)) == self.identity
+            return is_same and all(last[name] >= number for name, number in known.items())
+        except StoreTrouble:
+            return False
+        finally:
+            engine.dispose()
 
     def insert(self, table: sa.Table) -> Any:
         """Makes an INSERT of the database's dialect, which says what to do on a conflict; both spell it alike.
