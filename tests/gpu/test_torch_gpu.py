@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import tuner  # noqa: E402
-import tuner.torch as tuned  # noqa: E402
+import tuner
 
-nn = torch.nn
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pytorch() -> None:
+    """Loaded where these tests run: it takes seconds."""
+    global torch, nn, tuned
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import tuner.torch as tuned
+
+    nn = torch.nn
 
 
 @pytest.fixture(autouse=True)

@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-import tuner.torch as tuned  # noqa: E402
-from tuner.errors import UnknownName  # noqa: E402
-from tuner.torch import Product  # noqa: E402
+from tuner.errors import UnknownName
 
-nn, functional = torch.nn, torch.nn.functional
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pytorch() -> None:
+    """Loaded by the process that runs these tests, not by all that collect them: it takes seconds."""
+    global torch, nn, functional, tuned
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import tuner.torch as tuned
+
+    nn, functional = torch.nn, torch.nn.functional
 
 
 @pytest.fixture
@@ -159,7 +165,7 @@ def test_prepare_finds_the_products_of_a_step_and_changes_nothing(tmp_path: Path
     state = {name: each.clone() for name, each in net.state_dict().items()}
     plan = tmp_path / "step.toml"
     products = tuned.prepare(net, x, precision="emulated", plan=plan)
-    assert products[0] == Product(5, 6, 8, "float32", "tn", "emulated")
+    assert products[0] == tuned.Product(5, 6, 8, "float32", "tn", "emulated")
     assert {(each.m, each.n, each.k) for each in products} == {
         (8, 5, 6), (8, 4, 5), (8, 5, 4), (4, 5, 8), (5, 6, 8)
     }  # fmt: skip
