@@ -55,6 +55,14 @@ class Operand:
         return math.prod(self.shape) * self.itemsize
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Bytes from its first element to the lowest one, and to behind the highest."""
+        if 0 in self.shape:
+            return 0, 0
+        steps = [step * (size - 1) for size, step in zip(self.shape, self.strides, strict=True)]
+        return sum(step for step in steps if step < 0), self.itemsize + sum(step for step in steps if step > 0)
+
+    @property
     def turned(self) -> Operand:
         """Its transposed view."""
         return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
@@ -213,12 +221,8 @@ class GpuFamily(Family):
 
     def _span(self, array: Any) -> tuple[int, int]:
         """Addresses of the first byte and behind the last."""
-        operand, address = self.operand(array), self.address(array)
-        if 0 in operand.shape:
-            return address, address
-        steps = [step * (size - 1) for size, step in zip(operand.shape, operand.strides, strict=True)]
-        last = sum(step for step in steps if step > 0)
-        return address + sum(step for step in steps if step < 0), address + operand.itemsize + last
+        address, (low, high) = self.address(array), self.operand(array).span
+        return address + low, address + high
 
 
 class CupyFamily(GpuFamily):

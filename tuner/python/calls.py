@@ -93,7 +93,29 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         run = baseline.bind(decision.problem) if baseline is not None else None
         if run is not None:
             return _bound(request, run)
-    return family.transpose if request.function == "transpose" else family.matmul
+    if request.function == "transpose":
+        return family.transpose
+    operands = request.operands.values()
+    guarded = family is not NUMPY and request.out is not None and all(operand.plain for operand in operands)
+    return _apart(request, family.matmul) if guarded else family.matmul
+
+
+def _apart(request: CallRequest, call: Prepared) -> Prepared:
+    """The library's product, copied where `out` overlaps an input: on a GPU it is written while they are read."""
+    address, assign = request.family.address, request.family.assign
+    *spans, (first, end) = [operand.span for operand in request.operands.values()]
+
+    def called(*given: Any) -> Any:
+        *arrays, out = given
+        to = address(out)
+        for array, (low, high) in zip(arrays, spans, strict=True):
+            at = address(array)
+            if to + first < at + high and at + low < to + end:
+                assign(out, call(*arrays, None))
+                return out
+        return call(*given)
+
+    return called
 
 
 def _finished(request: CallRequest, a: Any, b: Any, *more: Any) -> Any:
@@ -235,15 +257,22 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
         decision: What runs; None for the library of the arrays.
     """
     try:
-        if decision is not None and decision.kernel is not None:
-            return kernel_call(request, decision)
-        return library_call(request, decision)
+        if decision is None or decision.kernel is None:
+            return library_call(request, decision)
+        kernel = kernel_call(request, decision)
+        return _in_graphs(request, kernel, library_call(request, decision)) if decision.in_graphs else kernel
     except Exception as error:
         decisions.warn_once(
             f"{request.function} of {request.problem} is left to the library, since the kernel cannot be had: "
             f"{type(error).__name__}: {error}"
         )
         return library_call(request, None)
+
+
+def _in_graphs(request: CallRequest, kernel: Prepared, library: Prepared) -> Prepared:
+    """The kernel where a graph is captured, whose launches no host waits for; elsewhere the library."""
+    capturing = request.family.capturing
+    return lambda *given: (kernel if capturing(given[0]) else library)(*given)
 
 
 def missed_call(request: CallRequest) -> Prepared:

@@ -123,6 +123,7 @@ class Decision:
         kernel: What runs; None for the library.
         config: Its config.
         saves_s: Seconds that the kernel saves against the library, by the records; 0 where that is unknown.
+        in_graphs: Whether the kernel runs only where a graph is captured: else its call costs more than it saves.
     """
 
     problem: Problem
@@ -133,6 +134,7 @@ class Decision:
     kernel: Kernel | None = None
     config: Config | None = None
     saves_s: float = 0.0
+    in_graphs: bool = False
 
     @property
     def is_miss(self) -> bool:
@@ -178,10 +180,11 @@ def decision_for(request: CallRequest) -> Decision | None:
     if tensors and launch is not None and not launch.is_single and decision.answer is not None:
         kernel_s, library_s = _times_s(decision.answer)
         if library_s and max(kernel_s, CALL_S + LAUNCHES_S) > max(library_s, CALL_S):
-            return decision.by_library(
-                f"its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us of the host, and the "
-                f"library is done sooner; else: {decision.why}"
+            why = (
+                f"outside of CUDA graphs: its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us "
+                f"of the host, and the library is done sooner; else: {decision.why}"
             )
+            return replace(decision, in_graphs=True, why=why)
     return decision
 
 

@@ -185,7 +185,7 @@ def _explained(request: CallRequest, decision: Decision | None) -> Explanation:
         operands=tuple(f"{name} {operand.dtype} {operand.shape}" for name, operand in request.operands.items()),
         problem=str(request.problem or ""),
         device=decision.device.name if decision else request.device,
-        use="kernel" if kernel else library,
+        use="kernel" if decision and kernel and not decision.in_graphs else library,
         why=decision.why if decision else request.why,
         fallback=kernel.falls_back_to(answer.config) if kernel and answer else "",
         memory={name: str(tensor) for name, tensor in zip(tensors, request.tensors, strict=False)},

@@ -132,6 +132,7 @@ def test_an_out_of_any_strides_is_written_and_nothing_beside_it(speedup: float) 
     ("a", "b"),
     [
         (normal(2, 3, 4), normal(2, 4, 5)), (normal(2, 3, 4).swapaxes(0, 1), normal(4, 5)),
+        (normal(2, 1, 3, 4), normal(5, 4, 2)), (normal(4), normal(3, 4, 2)), (normal(3, 0), normal(0, 2)),
         (normal(4), normal(4)), (normal(0, 4), normal(4, 3)), ([[1, 2], [3, 4]], [[5.0], [6.0]]),
         (normal(3, 4, dtype=np.float16), normal(4, 5, dtype=np.float16)),
         (normal(3, 4), normal(4, 5, dtype=np.float64)),

@@ -153,6 +153,47 @@ def test_several_launches_run_where_the_device_does_not_wait_for_them(
     config = {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}
     given = {"layout": "nn", "kernel": "emulated", "device": H200, "precision": "emulated", "config": config}
     crowned("gemm", {"m": 256, "n": 128, "k": 256}, time_s=time_s, **given)
-    told = tuner.explain(kind(on_gpu(normal(256, 256))), kind(on_gpu(normal(256, 128))), precision="emulated")
+    a, b = kind(on_gpu(normal(256, 256))), kind(on_gpu(normal(256, 128)))
+    told = tuner.explain(a, b, precision="emulated")
     assert told.use == use
     assert ("several launches takes 30 us of the host" in told.why) == (use == "cuBLAS")
+    for gpu.capturing in (False, True, False):  # launches of a CUDA graph are queued without the host
+        tuner.matmul(a, b, precision="emulated")
+    assert (len(gpu.runs), len(gpu.library)) == ((1, 2) if use == "cuBLAS" else (3, 0))
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+@pytest.mark.parametrize("speedup", [2.0, 0.5])
+def test_an_out_that_overlaps_an_operand_is_written_as_if_it_did_not(
+    kind: Any, speedup: float, gpu: Log
+) -> None:
+    champion_of("gemm", "nn", speedup=speedup, m=4, n=4, k=4)
+    square, stack = on_gpu(normal(4, 4)), on_gpu(normal(2, 4, 4))
+    for first, last in ((0, 4), (1, 5)):  # the operand itself, and its rows one further
+        for a, b in ((square, None), (None, square), (stack, square), (stack, stack[:1]), (square, stack)):
+            whole = on_gpu(normal(2, 5, 4) if a is stack or b is stack else normal(5, 4))
+            view, out = whole[..., :4, :], whole[..., first:last, :]
+            left, right = view if a is None or a is stack else a, view if b is None or b is stack else b
+            wanted = left @ right
+            tuner.matmul(kind(left), kind(right), out=kind(out))
+            np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+    assert bool(gpu.runs) == (speedup > 1)
+
+
+def test_views_with_gaps_reach_the_library_as_they_are_and_empty_arrays_do(gpu: Log) -> None:
+    for layout in ("nt", "tt"):
+        crowned("gemm", {"m": 4, "n": 4, "k": 4}, layout=layout, kernel="naive", device=H200, time_s=1e-9)
+    rows, columns = TorchTensor(on_gpu(normal(4, 9))[:, :4]), TorchTensor(on_gpu(normal(4, 4)).T)
+    read: list[int] = []
+    plain = sys.modules["torch"].matmul
+    sys.modules["torch"].matmul = lambda a, b, out=None: read.append(a.data_ptr()) or plain(a, b)
+    for view in (rows, rows.T):
+        close(tuner.matmul(view, columns), view.host @ columns.host)
+        assert read.pop() == view.data_ptr()
+    told = tuner.explain(rows, columns)
+    assert told.use == "cuBLAS"
+    assert (
+        "a copy of a (strides (36, 4) leave gaps, kernels take dense arrays) is taken to cost more" in told.why
+    )
+    close(tuner.matmul(TorchTensor(aligned((3, 0), "f")), TorchTensor(aligned((0, 2), "f"))), np.zeros((3, 2)))
+    assert gpu.runs == []
