@@ -101,7 +101,7 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
 
 
 def _apart(request: CallRequest, call: Prepared) -> Prepared:
-    """The library's product, copied where `out` overlaps an input: on a GPU it is written while they are read."""
+    """The library's product, copied where `out` overlaps an input: a GPU writes it while they are read."""
     address, assign = request.family.address, request.family.assign
     *spans, (first, end) = [operand.span for operand in request.operands.values()]
 

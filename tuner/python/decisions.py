@@ -123,7 +123,7 @@ class Decision:
         kernel: What runs; None for the library.
         config: Its config.
         saves_s: Seconds that the kernel saves against the library, by the records; 0 where that is unknown.
-        in_graphs: Whether the kernel runs only where a graph is captured: else its call costs more than it saves.
+        in_graphs: Whether the kernel runs only where a graph is captured: elsewhere its call costs too much.
     """
 
     problem: Problem
@@ -181,8 +181,8 @@ def decision_for(request: CallRequest) -> Decision | None:
         kernel_s, library_s = _times_s(decision.answer)
         if library_s and max(kernel_s, CALL_S + LAUNCHES_S) > max(library_s, CALL_S):
             why = (
-                f"outside of CUDA graphs: its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} us "
-                f"of the host, and the library is done sooner; else: {decision.why}"
+                f"outside of CUDA graphs its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} "
+                f"us of the host, and the library is done sooner; else: {decision.why}"
             )
             return replace(decision, in_graphs=True, why=why)
     return decision
