@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import threading
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -96,6 +97,32 @@ def _on_stream(handle: int) -> Iterator[None]:
         before.use()
 
 
+def _is_capturing(handle: int) -> bool:
+    """Whether a stream is being captured into a graph, or may not say so because another one is."""
+    try:
+        return bool(runtime.streamIsCapturing(handle))
+    except runtime.CUDARuntimeError:
+        return True
+
+
+@contextlib.contextmanager
+def _beside_capture() -> Iterator[None]:
+    """Makes memory and loads modules for a stream that is captured: on another one, and waits for it.
+
+    The thread may do so in the relaxed mode alone (CUDA driver API, cuThreadExchangeStreamCaptureMode).
+    """
+    exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    mode = ctypes.c_int(runtime.streamCaptureModeRelaxed)
+    exchange(ctypes.byref(mode))
+    try:
+        beside = cupy.cuda.Stream(non_blocking=True)
+        with _on_stream(beside.ptr):
+            yield
+        beside.synchronize()
+    finally:
+        exchange(ctypes.byref(mode))
+
+
 def _stream_name(handle: int) -> tuple[int, int]:
     """Tells streams apart: the handle of the per-thread default stream is the same in every thread."""
     return handle, threading.get_ident() if handle == runtime.streamPerThread else 0
@@ -104,6 +131,8 @@ def _stream_name(handle: int) -> tuple[int, int]:
 #: What a kernel is loaded as, and a stream -> its run there, the oldest first. CuPy reuses dropped memory only
 #: on the stream that used it, and thus after the work queued there.
 _RUNS: dict[tuple[object, Hashable], PreparedRun] = {}
+#: Runs that were made while their stream was captured: a graph may be replayed as long as the process lives.
+_OF_GRAPHS: list[PreparedRun] = []
 _LOCK = threading.Lock()
 
 
@@ -215,8 +244,8 @@ class Loaded:
 
     def _run_for(self, stream: int, name: Hashable) -> PreparedRun:
         """Prepares a run for a stream, and keeps it."""
-        own_module = self._launch.pieces is not None
-        with _on_stream(stream):
+        own_module, captured = self._launch.pieces is not None, _is_capturing(stream)
+        with _beside_capture() if captured else _on_stream(stream):
             module = load_module(self._code) if own_module else self._module
             run = self._prepared(module, self._launch, self._packed)
         run.bytes += len(self._code) + CONSTANT_BYTES if own_module else 0
@@ -224,6 +253,8 @@ class Loaded:
             _keep((self._token, name), run, self._kept_bytes)
         else:
             self._run_of_all = run
+        if captured:
+            _OF_GRAPHS.append(run)
         return run
 
     def _prepared(self, module: Any, launch: Launch, elsewhere: Mapping[str, Any]) -> PreparedRun:
