@@ -154,12 +154,13 @@ class Device:
         run(baseline.prepare)
         return run
 
-    def in_programs(self, run: Run, library: Run) -> dict[str, float]:
+    def in_programs(self, run: Run, library: Run, seconds: float) -> dict[str, float]:
         """How a run compares with the library as programs call both, where that is another matter.
 
         Args:
             run: A kernel's, which has run before.
             library: The library's.
+            seconds: That it may take; each state is timed once in any case.
 
         Returns:
             Name of a state (`tuner.results.measurement.STATES`) -> the library's time over the run's then.
@@ -380,6 +381,7 @@ class DeviceKind:
         most_per_cycle: Bytes of operands of its arithmetic, and bytes written, that none of its cores or
             multiprocessors exceeds in a cycle.
         times_pass: False if its runs do not take the times that it tells.
+        states_s: Seconds of finals in which configs are timed as programs call them (`Device.in_programs`).
         least_limits: What every device of the kind has at the least, by field of `DeviceInfo`.
     """
 
@@ -395,6 +397,7 @@ class DeviceKind:
     fastest_hz: float
     most_per_cycle: tuple[float, float]
     times_pass: bool = True
+    states_s: float = 0.0
     least_limits: Mapping[str, int] = MappingProxyType({})
 
     def detect(self) -> list[DetectedDevice]:

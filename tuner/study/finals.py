@@ -111,12 +111,13 @@ class Finals:
         while lineup := self._line_up(end_s):
             finals, libraries = self._measured(lineup, max(end_s - time.monotonic(), 0.0))
             outcomes = dict(zip(lineup, (record.measurement.outcome for record in finals), strict=True))
-            failed = [config for config, outcome in outcomes.items() if outcome is not Outcome.MEASURED]
+            failed = [config for config, outcome in outcomes.items() if outcome.failed]
             for config in failed:
                 self._strike(config)
             # Challengers need not be faster than a champion that is wrong or exceeds the error limit.
             holder_plays = reigning is not None and outcomes.get(reigning, DETHRONED[0]) not in DETHRONED
-            stands = not failed or any(config not in failed for config in lineup if config != reigning)
+            measured = {config for config, outcome in outcomes.items() if outcome is Outcome.MEASURED}
+            stands = not failed or bool(measured - {reigning})
             others = self._times_s.keys() - {self._holder}
             if stands or not others or time.monotonic() > end_s:
                 return self._crown(finals, libraries, holder_plays)
@@ -147,11 +148,13 @@ class Finals:
         passed: dict[Named, CompiledConfig] = {}
         half_s = (time.monotonic() + end_s) / 2  # the other half is for the rounds
         while True:
-            wanted = shortlist(self._times_s, self._holder)
-            compiled, failed = self._compiled([config for config in wanted if config not in passed]), 0
-            for config in [config for config in wanted if config not in passed]:
+            wanted, failed = shortlist(self._times_s, self._holder), 0
+            compiled, waiting = dict[Named, CompiledConfig](), [one for one in wanted if one not in passed]
+            for number, config in enumerate(waiting):
                 if passed.keys() - {self._holder} and time.monotonic() > half_s:
                     break
+                if number % self._session.pool.size == 0:  # so many are compiled side by side
+                    compiled = self._compiled(waiting[number : number + self._session.pool.size])
                 if config in compiled and self._right_elsewhere(config, compiled[config]):
                     passed[config] = compiled[config]
                 else:

@@ -279,6 +279,9 @@ class Loop:
             measurement = replace(measurement, compiled=trial.code.compiled)
         for stage in ("load", "verify", "time", "power"):
             self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))
+        if measurement.outcome is Outcome.MEASURED:
+            self._session.keep(trial.code, measurement)
+            self._budget.verified(measurement.stages_s["load"] + measurement.stages_s["verify"])
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:

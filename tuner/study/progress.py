@@ -109,6 +109,9 @@ class Result:
 
 #: Share of the budget kept for the finals, and its bounds in seconds.
 FINALS_SHARE, FINALS_LEAST_S, FINALS_MOST_S = 0.10, 1.0, 20.0
+#: Finals of one config take as long as verifying it so many times in the search: over each poison, at other
+#: shapes, after the rounds, and the library. They are left at most this share of a budget.
+FINALS_CHECKS, FINALS_MOST_SHARE = 12, 0.5
 #: Seconds between two reports of progress.
 REPORT_EVERY_S = 0.2
 
@@ -116,7 +119,7 @@ REPORT_EVERY_S = 0.2
 def finals_share_s(seconds: float | None) -> float:
     """Returns the seconds of a budget that the finals may take; None means no limit."""
     budget_s = seconds or FINALS_MOST_S / FINALS_SHARE
-    return min(max(FINALS_SHARE * budget_s, FINALS_LEAST_S), FINALS_MOST_S, budget_s / 2)
+    return min(max(FINALS_SHARE * budget_s, FINALS_LEAST_S), FINALS_MOST_S, FINALS_MOST_SHARE * budget_s)
 
 
 class TimeBudget:
@@ -124,8 +127,11 @@ class TimeBudget:
 
     Attributes:
         progress: The reported progress; its times are updated here.
-        finals_s: Seconds that the finals may take.
+        finals_s: Seconds that are kept for the finals.
+        states_s: Seconds of these beside those of checks and rounds.
     """
+
+    states_s = 0.0
 
     def __init__(
         self,
@@ -142,8 +148,8 @@ class TimeBudget:
         """
         self.progress = Progress()
         self.finals_s = finals_share_s(seconds) if finals_s is None else finals_s
-        self._seconds, self._report = seconds, report
-        self._start_s = time.monotonic()
+        self._seconds, self._report, self._is_told = seconds, report, finals_s is not None
+        self._start_s, self._check_s = time.monotonic(), math.inf
         self._reported_s = 0.0
 
     @property
@@ -152,6 +158,19 @@ class TimeBudget:
         if self._seconds is None:
             return None
         return self._seconds - self.finals_s - (time.monotonic() - self._start_s)
+
+    def verified(self, seconds: float) -> None:
+        """Keeps more for the finals where to load and verify a config takes so many seconds at best."""
+        self._check_s = min(self._check_s, seconds)
+        if self._seconds is not None and not self._is_told:
+            wanted_s = max(finals_share_s(self._seconds), FINALS_CHECKS * self._check_s) + self.states_s
+            self.finals_s = min(wanted_s, FINALS_MOST_SHARE * self._seconds)
+
+    @property
+    def finals_left_s(self) -> float:
+        """Seconds that the finals may take: what was kept, or the rest of the budget if that is less."""
+        left_s = self.search_left_s
+        return self.finals_s if left_s is None or self._is_told else max(self.finals_s + min(left_s, 0.0), 0.0)
 
     def give_back(self, seconds: float) -> None:
         """Takes time out of the count in which a device did not run."""

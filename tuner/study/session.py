@@ -32,6 +32,8 @@ from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, ruled_out
 from tuner.workers.device_worker import LONG_LIMIT_S, Crew, DeviceWorker
 
+#: Configs whose machine code is kept, the fastest: more than finals need.
+KEPT_CODES = 16
 #: Boards of one model do not differ by more; if the library's times do, one of them was disturbed.
 MOST_APART = 1.5
 
@@ -97,6 +99,7 @@ class Session:
         self.shares_cores = kind_of(self.device.kind).is_host
         self._energy, self._error_limit = energy, error_limit
         self._crew, self._study, self._id = crew, study, new_id()
+        self._codes: dict[Rendered, tuple[float, CompiledConfig]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -124,8 +127,19 @@ class Session:
             worker.prepare(self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s)
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
-        """Compiles several configs and waits for all of them; those that fail are left out."""
-        return self.pool.compile_all(rendered) if rendered else {}
+        """Compiles several configs and waits for all of them; those that fail are left out.
+
+        What was kept is not compiled again.
+        """
+        kept = {number: self._codes[text][1] for number, text in rendered.items() if text in self._codes}
+        missing = {number: text for number, text in rendered.items() if number not in kept}
+        return kept | (self.pool.compile_all(missing) if missing else {})
+
+    def keep(self, code: CompiledConfig, measurement: Measurement) -> None:
+        """Keeps the machine code of a measured config, if it is one of the fastest."""
+        self._codes[code.rendered] = measurement.time_s or 0.0, code
+        if len(self._codes) > KEPT_CODES:
+            del self._codes[max(self._codes, key=lambda text: self._codes[text][0])]
 
     def timed(
         self, kernel: Kernel, config: Config, limit_s: float

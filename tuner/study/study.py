@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from tuner.declare.kernel import Fallback, Kernel, render
 from tuner.declare.problem import IEEE
 from tuner.declare.space import Config
+from tuner.devices.detect import kind_of
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import NothingFound
 from tuner.lookup import answer
@@ -203,6 +204,7 @@ class Study:
             interruption: Handles signals.
         """
         self.session, self.budget, self._machine, self._interruption = session, budget, machine, interruption
+        budget.states_s = kind_of(session.device.kind).states_s
         spaces = legal_spaces(request.kernels, request.problem, session.device)
         until_s = time.monotonic() + (LONG_LIMIT_S if request.seconds is None else request.seconds)
         session.prepare(left_s(until_s))
@@ -218,6 +220,8 @@ class Study:
         self.policy = SearchPolicy(
             request.kernels, search, leaderboard, session.shares_cores, request.trials, drops
         )
+        if session.problem.precision != IEEE:
+            session.worker.rehearse()
         self._loop = Loop(session, self.policy, budget)
 
     @property
@@ -259,7 +263,7 @@ class Study:
         self.budget.tick("finals")
         with self.budget.spent("finals"):
             finals = Finals(self.session, self.request.kernels, self._machine)
-            champion = finals.play(self.leaderboard, self.budget.finals_s)
+            champion = finals.play(self.leaderboard, self.budget.finals_left_s)
         self.budget.tick("done")
         return Result(champion, self.progress, self._loop.stop, self._front(champion))
 

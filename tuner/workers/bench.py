@@ -20,6 +20,7 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE, Problem
+from tuner.devices.detect import kind_of
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
 from tuner.results.measurement import KINDS_OF_INPUTS, CompileReport, Error, Measurement, Outcome, memory_reason
 from tuner.results.objectives import ErrorLimit
@@ -119,8 +120,10 @@ FIRST_FLOOR_S, FIRST_FACTOR = 4.0, 20.0
 #: A survey's samples of the library, with which all configs are compared: what fits into these seconds, and at
 #: most so many.
 LIBRARY_S, LIBRARY_SAMPLES = 0.01, 9
-#: Seconds after which no further finalist is timed as programs call it, the fastest first.
-STATES_S = 2.0
+#: Finalists that are checked and timed, however long that takes; share of the finals' time in which others are.
+#: Share of what the checks leave that the states of a program may take.
+LEAST_FINALISTS, CHECKS_SHARE, STATES_SHARE = 2, 0.4, 0.6
+NO_TIME = "the finals had no time to check it"
 
 
 class _Refused(Exception):
@@ -407,40 +410,52 @@ class Bench:
             default number of threads. The library's are missing if no finalist could be timed.
         """
         begun_s = time.monotonic()
-        admitted, lost = self._admitted(dict(enumerate(compiled_configs)), finals=True)
+        until_s = begun_s + CHECKS_SHARE * budget_s
+        admitted, lost = self._admitted(dict(enumerate(compiled_configs)), True, until_s)
         if not admitted:
             return list(lost.values())
         players = [*admitted.values(), *self._libraries(threads)]
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
-        times_s = interleave([player.turn_s for player in players], left_s)
-        self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s)
+        states_s = min(STATES_SHARE * left_s, kind_of(self.device.info.kind).states_s)
+        times_s = interleave([player.turn_s for player in players], left_s - states_s)
+        self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s, states_s)
         self.workload.draw_anew()
         timed = map(self._judged, players, times_s)
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
         return [*finalists, *timed]
 
+    def rehearse(self) -> str:
+        """Checks the library as finals check configs of a precision that promises to be as exact."""
+        return "".join(broken_promise(self.device, self.workload, player.run) for player in self._libraries())
+
     def _call_as_programs_do(
-        self, finalists: Sequence[_Player], libraries: Sequence[_Player], times: Sequence[Sequence[float]]
-    ) -> None:
+        self, finalists: Sequence[_Player], libraries: Sequence[_Player], times: Sequence[Sequence[float]],
+        seconds: float,
+    ) -> None:  # fmt: skip
         """Compares finalists with the library in the states of a program, the fastest first, for a while."""
-        until_s = time.monotonic() + STATES_S
+        until_s = time.monotonic() + seconds
         fastest_first = sorted(range(len(finalists)), key=lambda number: statistics.median(times[number]))
-        for player in (finalists[number] for number in fastest_first):
-            if not libraries or time.monotonic() > until_s:
+        for place, number in enumerate(fastest_first):
+            player, left_s = finalists[number], until_s - time.monotonic()
+            if not libraries or (place and left_s <= 0):
                 return
             try:
-                player.states = self.device.in_programs(player.run, libraries[0].run)
+                share_s = left_s / min(len(finalists) - place, 2)
+                player.states = self.device.in_programs(player.run, libraries[0].run, share_s)
             except (LaunchFailed, MemoryError) as failure:
                 player.wrong = player.wrong or f"called as programs do: {self._failed(failure, player).reason}"
 
     def _admitted(
-        self, compiled_configs: Mapping[Name, CompiledConfig], finals: bool = False
+        self, compiled_configs: Mapping[Name, CompiledConfig], finals: bool = False, until_s: float = math.inf
     ) -> tuple[dict[Name, _Player], dict[Name, Measurement]]:
-        """The configs that are to be timed, and what came of the others."""
+        """The configs that are to be timed, a few if the time is up by then, and what came of the others."""
         players: dict[Name, _Player] = {}
         lost: dict[Name, Measurement] = {}
         for name, compiled_config in compiled_configs.items():
             player = self._player(compiled_config)
+            if len(players) >= LEAST_FINALISTS and time.monotonic() > until_s:
+                lost[name] = player.measurement(Outcome.PRUNED, NO_TIME)
+                continue
             try:
                 self._admit(player, finals=finals)
                 players[name] = player

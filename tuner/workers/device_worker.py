@@ -72,7 +72,7 @@ class DeviceWorker:
         self._found = found
         self._prepared: dict[str, Any] | None = None
         self._begun: tuple[CompiledConfig, float | None, float | None]
-        self.restarts, self.stopped_s = 0, 0.0
+        self.restarts, self.stopped_s, self._rehearses = 0, 0.0, False
         self.channel = self._start()
 
     def open(self) -> None:
@@ -110,6 +110,7 @@ class DeviceWorker:
 
     def trusted(self, message: dict[str, Any], limit_s: float = LONG_LIMIT_S) -> dict[str, Any]:
         """Sends a request that no config can spoil; if it fails, the device is in trouble or had no time."""
+        self._settle()
         try:
             return self.channel.ask(message, limit_s)
         except WorkerFailed as failure:
@@ -210,6 +211,21 @@ class DeviceWorker:
         """
         return result_of(Bench.measure_baseline, self.trusted(call_of(Bench.measure_baseline), limit_s))
 
+    def rehearse(self) -> None:
+        """Has the library checked as finals check configs; nobody waits for it but the next request.
+
+        A GPU compiles what these checks need when they first run, for seconds: here beside the first configs.
+        """
+        self._request(call_of(Bench.rehearse), LONG_LIMIT_S)
+        self._rehearses = True
+
+    def _settle(self) -> None:
+        """Waits for the end of a rehearsal; a worker that it ended has been replaced."""
+        is_under_way, self._rehearses = self._rehearses and self.channel.busy, False
+        if is_under_way:
+            with contextlib.suppress(WorkerFailed):
+                self._collected(checks_clock=False)
+
     def begin(
         self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None
     ) -> None:
@@ -227,6 +243,7 @@ class DeviceWorker:
 
     def _request(self, message: Mapping[str, Any], limit_s: float) -> None:
         """Sends a request. A worker that was dead before it is replaced: that is not the request's fault."""
+        self._settle()
         try:
             self.channel.request(message, limit_s)
         except WorkerFailed:

@@ -132,3 +132,14 @@ def test_with_little_time_for_the_finals_fewer_are_checked_and_play(
     result = study(tmp_path, device, trials=6, finals_s=finals_s)
     assert result.champion is not None
     assert len([pair for pair in result.champion.own_pairs if pair.other != "CuPy"]) == others
+
+
+def test_finals_compile_nothing_again(tmp_path: Path) -> None:
+    compiled = tmp_path / "compiled"
+    rules = [{"where": {}, "latency_s": BEST_S}]
+    device = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S, compiled=str(compiled))
+    champion = study(tmp_path, device, trials=6, finals_s=5.0).champion
+    assert champion is not None
+    assert len(champion.own_pairs) > 2
+    hashes = compiled.read_text().split()
+    assert len(set(hashes)) == len(hashes) == 6

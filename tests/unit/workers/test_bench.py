@@ -109,6 +109,14 @@ def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_fin
     assert alone.circumstances["threads"] == 8
 
 
+def test_finals_without_time_check_two_and_say_so_of_the_others(tmp_path: Path) -> None:
+    configs = [BEST, SLOW, {**BEST, "ITEMS": 2}, {**BEST, "ITEMS": 8}]
+    room = Room(tmp_path, rules=[rule({}, latency_s=BEST_S, first_s=0.01)], baseline_s=BEST_S)
+    found = room.bench.finals([room.compiled_config(config) for config in configs], 0.01)
+    assert [each.outcome.value for each in found] == ["MEASURED", "MEASURED", "PRUNED", "PRUNED", "MEASURED"]
+    assert found[2].reason == "the finals had no time to check it"
+
+
 @pytest.mark.parametrize("regime", ["cold", "hot", "cold-graph", "hot-graph"])
 @pytest.mark.parametrize("runs", [1, 5])
 @pytest.mark.parametrize(

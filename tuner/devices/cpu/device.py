@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from tuner.devices.cpu.numba import COMPILER
 from tuner.devices.machine_load import EnergyCounters, memory_bytes
 from tuner.devices.protocol import Arrays, Device, Run, keep_busy
 from tuner.errors import DeviceTrouble
-from tuner.results.measurement import AFTER_IDLING, BACK_TO_BACK, IN_TURN
+from tuner.results.measurement import AFTER_IDLING, IN_TURN, STATES
 
 #: The flush reads and writes this multiple of the last-level cache.
 FLUSH_FACTOR = 2
@@ -27,8 +27,9 @@ FLUSH_FACTOR = 2
 #: and a kernel with a thread on each core took twice its time meanwhile. The next measurement waits until this
 #: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
 QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
-#: Calls in each state of a program; fewer if one takes longer than so many seconds. A rest between two of them.
-CALLS, FEW_CALLS, LONG_CALL_S, REST_S = 15, 3, 0.01, 0.005
+#: Calls of a block in a state of a program; one if it takes longer than so many seconds. A rest before each
+#: where the program idles. The time of a block is its shortest: what others do on the machine only adds.
+CALLS, LONG_CALL_S, REST_S = 5, 0.05, 0.005
 
 
 class LibraryRun:
@@ -103,16 +104,11 @@ class CpuDevice(Device):
                 samples.append(time.perf_counter() - start)
         return samples
 
-    def in_programs(self, run: Run, library: Run) -> dict[str, float]:
+    def in_programs(self, run: Run, library: Run, seconds: float) -> dict[str, float]:
         """Times both back to back, in turn with each other, and after rests; see the protocol."""
         with _bare(library) as other:
-            calls = FEW_CALLS if max(_took_s(run), _took_s(other)) > LONG_CALL_S else CALLS
-            turns = [(_took_s(other), _took_s(run)) for _ in range(calls)]
-            return {
-                BACK_TO_BACK: _ratio(_alone_s(other, calls), _alone_s(run, calls)),
-                IN_TURN: _ratio([library_s for library_s, _ in turns], [own_s for _, own_s in turns]),
-                AFTER_IDLING: _ratio(_alone_s(other, calls, REST_S), _alone_s(run, calls, REST_S)),
-            }
+            share_s = seconds / len(STATES)
+            return {state: statistics.median(ratios_in(state, run, other, share_s)) for state in STATES}
 
     def circumstances(self, run: Run) -> Mapping[str, float]:
         """Load average and clock from the operating system; a library's threads."""
@@ -147,19 +143,42 @@ def _took_s(call: Run) -> float:
     return time.perf_counter() - begun_s
 
 
-def _ratio(library_s: Sequence[float], own_s: Sequence[float]) -> float:
-    return statistics.median(library_s) / statistics.median(own_s)
+def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]:
+    """The library's time over a run's in a state of a program: a ratio for each pair of short blocks of calls.
+
+    The two blocks of a pair lie together, and each begins as often as the other, so that what else the machine
+    does meets both.
+
+    Args:
+        state: One of `tuner.results.measurement.STATES`.
+        own: What is compared with the library.
+        library: The library's run.
+        seconds: After this time no pair begins but the first.
+    """
+    end_s, ratios = time.monotonic() + seconds, list[float]()
+    count = 1 if max(_took_s(own), _took_s(library)) > LONG_CALL_S else CALLS
+    while not ratios or time.monotonic() < end_s:
+        is_even = len(ratios) % 2 == 0
+        calls = (library, own) if is_even else (own, library)
+        if state == IN_TURN:
+            turns = [[_took_s(call) for call in calls] for _ in range(count)]
+            first_s, second_s = map(min, zip(*turns, strict=True))
+        else:
+            first_s, second_s = (_block_s(call, count, state == AFTER_IDLING) for call in calls)
+        ratios.append(first_s / second_s if is_even else second_s / first_s)
+    return ratios
 
 
-def _alone_s(call: Run, count: int, rest_s: float = 0.0) -> list[float]:
-    """Times of calls with rests before them, when nothing of another library's spins any more."""
+def _block_s(call: Run, count: int, idles: bool) -> float:
+    """The shortest of some calls, when nothing of another library's spins any more."""
     wait_until_quiet()
-    call()
-    samples = []
+    if not idles:
+        call()
+    times_s = []
     for _ in range(count):
-        time.sleep(rest_s)
-        samples.append(_took_s(call))
-    return samples
+        time.sleep(REST_S if idles else 0.0)
+        times_s.append(_took_s(call))
+    return min(times_s)
 
 
 def wait_until_quiet() -> None:

@@ -30,6 +30,7 @@ class CpuKind(DeviceKind):
     driver_counts = False  # an operating system does not change its kernels
     guessed_rates = (1e11, 2e10)
     copied_bytes_per_s, copy_s = 2e9, 2e-6
+    states_s = 4.0
     #: Eight operations on vectors of 64 bytes, and two such stores: twice what Zen 5 does (AMD's Software
     #: Optimization Guide for family 1Ah: two FMAs and two additions, one store of 64 bytes).
     fastest_hz, most_per_cycle = 6.5e9, (512.0, 128.0)
