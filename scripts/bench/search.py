@@ -23,8 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes share the co
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tuner.report.simulate import simulate  # noqa: E402
-from tuner.study.recordings import read_recording  # noqa: E402
+from tuner.report.simulate import read_recording, simulate  # noqa: E402
 
 #: Kernel Tuner 1.5.0 replayed on the same recordings without noise: mean of 10 seeds at these trials.
 KERNEL_TUNER_AT = (50, 100, 200)

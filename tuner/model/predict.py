@@ -14,12 +14,11 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config, Space
 from tuner.errors import InputError
-from tuner.lookup.legality import Choices
 from tuner.model import physics
 from tuner.model.calibrate import Calibration, Forecast, doubted
 from tuner.model.forest import Bits, Forest, Network
 from tuner.model.physics import DeviceRates, Traits
-from tuner.model.table import Evidence, ParameterOrder, parameter_table
+from tuner.model.table import Choices, Evidence, ParameterOrder, parameter_table
 from tuner.results.distance import Floats, Numbers
 
 #: Configs that a first use times.

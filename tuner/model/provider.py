@@ -24,12 +24,11 @@ from tuner.lookup.answers import (
     Predicted,
     Question,
 )
-from tuner.lookup.legality import Choices
 from tuner.lookup.snapshot import TunedProblem
 from tuner.model.physics import limits
 from tuner.model.predict import Model, Predictor, predictor_for
 from tuner.model.stored import model_of, models
-from tuner.model.table import Evidence
+from tuner.model.table import Choices, Evidence
 from tuner.results.distance import distances, log_dims
 from tuner.results.record import latest_hash
 

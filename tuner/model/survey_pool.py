@@ -11,7 +11,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config, Space
-from tuner.lookup.legality import Choices, Points
+from tuner.lookup.legality import Points
+from tuner.model.table import Choices
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, Floats, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ProblemKey

@@ -1,4 +1,4 @@
-"""A survey's timings, the rows of features that learners are fitted to, and what was timed near a problem.
+"""A survey's timings, rows of features for learners, what was timed near a problem, and which of it is legal.
 
 Trees extrapolate. Of two thousand configs that they have never seen at a problem some look faster than any is.
 So an answer is a config that was good at one of the surveyed problems nearest to the one that is asked for.
@@ -6,16 +6,19 @@ So an answer is a config that was good at one of the surveyed problems nearest t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.lookup.legality import Flags, Points
 from tuner.model.physics import (
     config_features,
     fixed_features,
@@ -246,3 +249,50 @@ def evidence(data: FeatureRows, numbers: Numbers, shortlist: Numbers) -> Evidenc
         np.append(np.searchsorted(problem, timed), len(rows)).astype(np.int32),
         place[rows].astype(np.int32), np.minimum(np.round(lost / step) * step, FURTHEST),
     )  # fmt: skip
+
+
+class Choices:
+    """Configs of several kernels to choose from, as their kernels are declared now."""
+
+    def __init__(self, configs: Sequence[tuple[str, Mapping[str, Any]]], kernels: Iterable[Kernel]) -> None:
+        """Takes configs.
+
+        Args:
+            configs: Kernel and config.
+            kernels: Configs of a kernel that is missing, or that are not points of its parameters any more, are
+                never legal.
+        """
+        self._configs = configs
+        self._kernels = {each.name: each for each in kernels}
+        self._points: list[tuple[NDArray[np.int64], Points]] = []
+        for name, kernel in self._kernels.items():
+            numbers = np.array([at for at, (of, _) in enumerate(configs) if of == name], np.int64)
+            if len(numbers):
+                self._points.append((numbers, Points(kernel, [configs[at][1] for at in numbers])))
+
+    def legal(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> NDArray[np.int64]:
+        """Numbers of the configs that obey all constraints; where none does, of those that are legal.
+
+        Args:
+            problem: What is to be computed.
+            device: Where.
+            among: Per config: whether it is asked about; all when None.
+        """
+        right, fast = np.zeros((2, len(self._configs)), bool)
+        for numbers, points in self._points:
+            some = None if among is None else among[numbers]
+            if some is None or some.any():
+                right[numbers], fast[numbers] = points.flags(problem, device, some)
+        return np.flatnonzero(fast if fast.any() else right)
+
+    def named(self, number: int) -> tuple[str, Config]:
+        """A legal config, with its parameters in its kernel's order, in which files do not keep them."""
+        name, config = self._configs[number]
+        return name, Config(
+            {parameter.name: config[parameter.name] for parameter in self._kernels[name].parameters}
+        )
+
+    @cached_property
+    def points(self) -> Mapping[str, NDArray[np.int64]]:
+        """By kernel the numbers of its configs that are points of its parameters as they are now."""
+        return {points.kernel.name: numbers[points.fits] for numbers, points in self._points}

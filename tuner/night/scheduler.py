@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
+from tuner.night.budget import Budget
 from tuner.night.claims import patiently
 from tuner.night.plan import Plan, PlanItem, asks_for
 from tuner.night.work import Assignment, Done, NightItem, Place, Runner, Standing, kernels_of
 from tuner.results.record import ProblemKey
-from tuner.search import Budget
 from tuner.store import Store
 from tuner.study.progress import finals_share_s
 from tuner.study.session import check_fits

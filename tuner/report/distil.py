@@ -38,11 +38,11 @@ from tuner.lookup.asking import completed_device, opened, parse_device
 from tuner.lookup.legality import Flags, Points
 from tuner.lookup.snapshot import Column, Snapshot, TunedProblem
 from tuner.lookup.stale import builtin_now
+from tuner.report.remeasuring import MissingTime, remeasure
 from tuner.results.distance import distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ELSEWHERE, Subject
 from tuner.store import Store
-from tuner.study.first_use import MissingTime, remeasure
 from tuner.study.locks import occupied
 from tuner.version import __version__
 from tuner.workers.device_worker import Crew

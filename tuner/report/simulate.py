@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -24,16 +24,106 @@ from threadpoolctl import threadpool_limits
 from tuner.cli.formatting import clock, duration
 from tuner.cli.formatting import show as show_rows
 from tuner.cli.options import SAMPLER, json_option
-from tuner.declare.space import Config
+from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Measurement, Outcome
+from tuner.results.record import Record, Role
 from tuner.results.verdict import shortlist
 from tuner.search import Candidate, Known, Observation, Search, SearchOptions
-from tuner.study.recordings import Recording, read_recording
+from tuner.store.kernel_tuner import Row, cache_of, rows_of, text_of
+from tuner.store.lines import parsed
 from tuner.workers.sampling import screen_by
 
 #: The champion is evaluated after these numbers of trials, if the study is that long, and at its end.
 CHECKPOINTS = (10, 25, 50, 100, 200)
+
+
+class Recording:
+    """A recorded space.
+
+    Attributes:
+        name: Name of the file without its suffixes.
+        device: Name of the recorded device.
+        spaces: Kernel -> its configs, all of them legal.
+        measurements: Kernel -> measurements in the order of its space.
+        mean_s: Kernel -> mean of the samples of each config, in seconds; infinite if it failed.
+        optimum_s: Mean time of the fastest config, in seconds; infinite if none has a time.
+    """
+
+    def __init__(self, name: str, device: str, rows: Iterable[Row]) -> None:
+        """Gathers the rows by kernel; of a config the last one counts.
+
+        Raises:
+            InputError: Configs of a kernel differ in their parameters.
+        """
+        by_kernel: dict[str, dict[Config, Measurement]] = {}
+        for row in rows:
+            by_kernel.setdefault(row.kernel, {})[row.config] = row.measurement
+        self.name, self.device = name, device
+        self.spaces = {kernel: _space_of(list(configs)) for kernel, configs in by_kernel.items()}
+        self.measurements = {kernel: tuple(configs.values()) for kernel, configs in by_kernel.items()}
+        self.mean_s = {
+            kernel: np.array(
+                [np.mean(one.samples_s) if one.outcome is Outcome.MEASURED else np.inf for one in all_]
+            )
+            for kernel, all_ in self.measurements.items()
+        }
+        self.optimum_s = float(min((mean_s.min() for mean_s in self.mean_s.values()), default=np.inf))
+
+    def measurement(self, kernel: str, config: Config) -> Measurement:
+        """Returns the recorded measurement of a config."""
+        return self.measurements[kernel][self.spaces[kernel].index_of(config)]
+
+
+def _space_of(configs: Sequence[Config]) -> Space:
+    names = list(configs[0])
+    other = next((config for config in configs if list(config) != names), None)
+    if other is not None:
+        raise InputError(
+            f"all configs of a kernel have the same parameters, got {', '.join(names)} and {', '.join(other)}; "
+            f"split the recording"
+        )
+    parameters = [choice(name, *dict.fromkeys(config[name] for config in configs)) for name in names]
+    return Space.of(parameters, configs)
+
+
+def read_recording(path: Path) -> Recording:
+    """Reads a recorded space.
+
+    Args:
+        path: A ``.json`` or ``.json.gz`` file.
+
+    Raises:
+        InputError: There is no such file, it has neither form, or no config in it has a time.
+    """
+    text = text_of(path)
+    cache = cache_of(text, path)
+    device, rows = (
+        _our_rows(text, path) if cache is None else (str(cache.get("device_name", "")), rows_of(cache))
+    )
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
+    recording = Recording(name, device, rows)
+    if not np.isfinite(recording.optimum_s):
+        raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
+    return recording
+
+
+def _our_rows(text: str, path: Path) -> tuple[str, list[Row]]:
+    """The device and the trials of our own records."""
+    try:
+        kept = list(map(parsed, text.splitlines()))
+    except ValueError as error:
+        raise InputError(
+            f"a recording is a Kernel Tuner cache or an export of our records, {path} is neither: {error}"
+        ) from error
+    trials = [item for item in kept if isinstance(item, Record) and item.role is Role.TRIAL]
+    if len({(trial.problem, trial.regime) for trial in trials}) > 1:
+        raise InputError(
+            f"a recording is of one problem and regime, {path} has several; choose one with "
+            f"`tuner records export --operation --shape --regime`"
+        )
+    rows = [Row(trial.kernel, Config(trial.config), trial.measurement) for trial in trials]
+    return trials[0].device.name if trials else "", rows
 
 
 def simulate(

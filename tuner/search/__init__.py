@@ -1,6 +1,5 @@
-"""Search: which config to try next. The only package that imports Optuna."""
+"""Search: which config to try next. Optuna is imported here, and where the service shows studies by it."""
 
-from tuner.search.budget import Budget as Budget
 from tuner.search.search import SAMPLERS as SAMPLERS
 from tuner.search.search import Candidate as Candidate
 from tuner.search.search import Search as Search

@@ -1,4 +1,4 @@
-"""Optuna: its samplers as strategies, and studies in its form for the dashboard.
+"""Optuna: its samplers as strategies.
 
 Our own strategies do not need it, so it loads where it is used.
 """
@@ -6,7 +6,6 @@ Our own strategies do not need it, so it loads where it is used.
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,11 +15,10 @@ import numpy as np
 
 from tuner.errors import InputError
 from tuner.results.measurement import Outcome
-from tuner.search.strategy import History, Observation, Place, RandomStrategy, Strategy
+from tuner.search.strategy import History, Place, RandomStrategy, Strategy
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
 
 #: Samplers by the names that users give: Optuna's class and its options beside the seed.
 OPTUNA_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -33,12 +31,10 @@ OPTUNA_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 KERNEL = "kernel"
 #: Number of legal configs among which the nearest is searched.
 NEAREST_AMONG = 100_000
-#: Studies that are shown.
-MOST_STUDIES = 50
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Optuna without its progress messages and its warnings of what is experimental."""
     import optuna
 
@@ -70,7 +66,7 @@ class OptunaStrategy(Strategy):
         self._random = RandomStrategy(history, seed)
         self._rng = np.random.default_rng(seed)
         sampler, options = OPTUNA_SAMPLERS[name]
-        with _quiet():
+        with quiet():
             self._study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=seed, **options))
         self._distributions = self._flat()
         self._attributes: dict[Place, dict[str, object]] = {}
@@ -153,85 +149,3 @@ class OptunaStrategy(Strategy):
                 system_attrs=self._attributes.pop((kernel, index), {}),
             )
         )
-
-
-def finished_trial(
-    choices: Mapping[str, BaseDistribution], result: Observation, objectives: Sequence[str]
-) -> FrozenTrial:
-    """A finished trial in Optuna's form; its parameters are conditional on the kernel.
-
-    Args:
-        choices: Parameter -> the values that it may take; with the kernel's name in front.
-        result: The config that was tried, with its result.
-        objectives: The study's objectives.
-    """
-    from optuna.trial import TrialState, create_trial
-
-    kernel, config, outcome, time_s, others = result
-    params = {KERNEL: kernel} | {f"{kernel}.{name}": value for name, value in config.items()}
-    state, values, few_s = TrialState.FAIL, list[float](), dict[int, float]()
-    if outcome is Outcome.PRUNED and time_s is not None:
-        # The dashboard shows the value that the trial had when it was stopped.
-        state, few_s = TrialState.PRUNED, {0: time_s} if len(objectives) == 1 else {}
-        values = list(few_s.values())
-    elif outcome is Outcome.MEASURED and time_s is not None and len(others) + 1 == len(objectives):
-        state, values = TrialState.COMPLETE, [time_s, *others]
-    return create_trial(
-        params=params, distributions={name: choices[name] for name in params}, values=values or None,
-        intermediate_values=few_s, state=state, user_attrs={"outcome": outcome.value},
-    )  # fmt: skip
-
-
-class Shown:
-    """Studies in Optuna's form, in memory.
-
-    Attributes:
-        storage: What the dashboard reads.
-    """
-
-    def __init__(self) -> None:
-        """Shows none yet."""
-        import optuna
-
-        self.storage = optuna.storages.InMemoryStorage()
-        self._lock = threading.Lock()
-
-    def add(self, name: str, objectives: Sequence[str], trials: Sequence[Observation]) -> int:
-        """Shows a study; made anew if there are more trials than were shown.
-
-        Args:
-            name: Its name.
-            objectives: What it minimises.
-            trials: All of its finished trials.
-
-        Returns:
-            The study's number in the storage.
-        """
-        import optuna
-
-        with self._lock, _quiet():
-            known = {study.study_name: study._study_id for study in self.storage.get_all_studies()}
-            if name in known and self.storage.get_n_trials(known[name]) == len(trials):
-                return known[name]
-            if name in known or len(known) >= MOST_STUDIES:
-                self.storage.delete_study(known.get(name, min(known.values())))
-            minimised = [optuna.study.StudyDirection.MINIMIZE] * len(objectives)
-            study = optuna.create_study(storage=self.storage, study_name=name, directions=minimised)
-            study.set_metric_names(list(objectives))
-            choices = _tried_choices(trials)
-            study.add_trials([finished_trial(choices, trial, objectives) for trial in trials])
-            return study._study_id
-
-
-def _tried_choices(trials: Sequence[Observation]) -> dict[str, BaseDistribution]:
-    """Each parameter with the values that it took in any trial."""
-    from optuna.distributions import CategoricalDistribution
-
-    values: dict[str, set[Any]] = {KERNEL: {trial.kernel for trial in trials}}
-    for trial in trials:
-        for name, value in trial.config.items():
-            values.setdefault(f"{trial.kernel}.{name}", set()).add(value)
-    return {
-        name: CategoricalDistribution(sorted(some, key=lambda value: (str(type(value)), value)))
-        for name, some in values.items()
-    }

@@ -3,26 +3,119 @@
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from fastapi import APIRouter
 from fastapi.responses import Response
 
 from tuner.errors import NothingFound
+from tuner.results.measurement import Outcome
 from tuner.results.objectives import TIME
 from tuner.results.record import OBJECTIVES_OF_STUDY, Role
-from tuner.search.optuna_bridge import Shown
+from tuner.search import Observation
+from tuner.search.optuna_bridge import KERNEL, quiet
 from tuner.service.pages import ReadPage
 from tuner.service.responses import root_of
 from tuner.store.reading import Reader
 from tuner.study.starting import observed, that_count
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 router = APIRouter(include_in_schema=False)
 #: Path that the dashboard is served under; by itself it knows none, so its own paths are put below this one.
 HOME = "/optuna"
 #: Headers of the dashboard that are passed on.
 HEADERS = ("content-type", "content-security-policy", "content-disposition")
+#: Studies that are shown.
+MOST_STUDIES = 50
+
+
+def finished_trial(
+    choices: Mapping[str, BaseDistribution], result: Observation, objectives: Sequence[str]
+) -> FrozenTrial:
+    """A finished trial in Optuna's form; its parameters are conditional on the kernel.
+
+    Args:
+        choices: Parameter -> the values that it may take; with the kernel's name in front.
+        result: The config that was tried, with its result.
+        objectives: The study's objectives.
+    """
+    from optuna.trial import TrialState, create_trial
+
+    kernel, config, outcome, time_s, others = result
+    params = {KERNEL: kernel} | {f"{kernel}.{name}": value for name, value in config.items()}
+    state, values, few_s = TrialState.FAIL, list[float](), dict[int, float]()
+    if outcome is Outcome.PRUNED and time_s is not None:
+        # The dashboard shows the value that the trial had when it was stopped.
+        state, few_s = TrialState.PRUNED, {0: time_s} if len(objectives) == 1 else {}
+        values = list(few_s.values())
+    elif outcome is Outcome.MEASURED and time_s is not None and len(others) + 1 == len(objectives):
+        state, values = TrialState.COMPLETE, [time_s, *others]
+    return create_trial(
+        params=params, distributions={name: choices[name] for name in params}, values=values or None,
+        intermediate_values=few_s, state=state, user_attrs={"outcome": outcome.value},
+    )  # fmt: skip
+
+
+class Shown:
+    """Studies in Optuna's form, in memory.
+
+    Attributes:
+        storage: What the dashboard reads.
+    """
+
+    def __init__(self) -> None:
+        """Shows none yet."""
+        import optuna
+
+        self.storage = optuna.storages.InMemoryStorage()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, objectives: Sequence[str], trials: Sequence[Observation]) -> int:
+        """Shows a study; made anew if there are more trials than were shown.
+
+        Args:
+            name: Its name.
+            objectives: What it minimises.
+            trials: All of its finished trials.
+
+        Returns:
+            The study's number in the storage.
+        """
+        import optuna
+
+        with self._lock, quiet():
+            known = {study.study_name: study._study_id for study in self.storage.get_all_studies()}
+            if name in known and self.storage.get_n_trials(known[name]) == len(trials):
+                return known[name]
+            if name in known or len(known) >= MOST_STUDIES:
+                self.storage.delete_study(known.get(name, min(known.values())))
+            minimised = [optuna.study.StudyDirection.MINIMIZE] * len(objectives)
+            study = optuna.create_study(storage=self.storage, study_name=name, directions=minimised)
+            study.set_metric_names(list(objectives))
+            choices = _tried_choices(trials)
+            study.add_trials([finished_trial(choices, trial, objectives) for trial in trials])
+            return study._study_id
+
+
+def _tried_choices(trials: Sequence[Observation]) -> dict[str, BaseDistribution]:
+    """Each parameter with the values that it took in any trial."""
+    from optuna.distributions import CategoricalDistribution
+
+    values: dict[str, set[Any]] = {KERNEL: {trial.kernel for trial in trials}}
+    for trial in trials:
+        for name, value in trial.config.items():
+            values.setdefault(f"{trial.kernel}.{name}", set()).add(value)
+    return {
+        name: CategoricalDistribution(sorted(some, key=lambda value: (str(type(value)), value)))
+        for name, some in values.items()
+    }
 
 
 @functools.cache

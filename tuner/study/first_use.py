@@ -1,7 +1,4 @@
-"""Measures a problem at its first use: few promising configs, in rounds, then finals; in a process that serves.
-
-Also times given configs at given problems, with the same workers and checks as a study's trials.
-"""
+"""Measures a problem at its first use: few promising configs, then finals; in a process that serves."""
 
 from __future__ import annotations
 
@@ -13,17 +10,15 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, TextIO
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.devices.machine_load import MachineWatch
-from tuner.errors import DeviceTrouble, InputError, LockedByAnother, TunerError
+from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
 from tuner.lookup import answer
 from tuner.lookup.legality import legal
 from tuner.lookup.stale import builtin_now
@@ -36,9 +31,7 @@ from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TrialPolicy
-from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest
-from tuner.study.session import Session
 from tuner.study.starting import Predictions, declared_starts, near_champions
 from tuner.study.study import session_of
 from tuner.workers.device_worker import Crew
@@ -180,81 +173,6 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
             return None
         finals = Finals(session, request.kernels, MachineWatch(crew.found))
         return finals.play(policy.leaderboard, policy.left_s)
-
-
-#: In a re-measurement, configs slower than the best known by this factor are pruned after a few samples.
-PRUNED_BEYOND = 1.3
-
-
-@dataclass(frozen=True)
-class MissingTime:
-    """A time that is to be measured again, or at another problem.
-
-    Attributes:
-        problem: The problem.
-        kernel: Kernel, as declared now.
-        config: A legal config of it.
-        best_s: Median of the best known config there, in seconds; None if none is known.
-    """
-
-    problem: Problem
-    kernel: Kernel
-    config: Config
-    best_s: float | None = None
-
-
-class _Missing(TrialPolicy):
-    """Times what is missing at one problem; what is far slower than the best known is stopped early."""
-
-    def __init__(self, missing: Sequence[MissingTime]) -> None:
-        waiting = [Candidate(one.kernel.name, one.config, number) for number, one in enumerate(missing)]
-        super().__init__([one.kernel for one in missing], waiting)
-        self._best_s = [one.best_s for one in missing]
-
-    def to_beat_s(self, candidate: Candidate) -> float | None:
-        """See `TrialPolicy`."""
-        best_s = self._best_s[candidate.number]
-        return None if best_s is None else best_s * PRUNED_BEYOND
-
-
-def remeasure(
-    store: Store,
-    crew: Crew,
-    missing: Iterable[MissingTime],
-    regime: str,
-    study: str,
-    deadline_s: float | None = None,
-    report: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Measures and stores missing times problem by problem, the quick ones first.
-
-    Args:
-        store: Where records go.
-        crew: Workers of the device, open.
-        missing: The times to measure; a problem that does not fit into memory is left out.
-        regime: How time is taken.
-        study: Study name for the records.
-        deadline_s: `time.monotonic` at which to stop; None for no limit.
-        report: Called at the start of every problem.
-
-    Raises:
-        DeviceTrouble: The device stays unwell; earlier measurements are stored.
-    """
-    by_problem: dict[Problem, list[MissingTime]] = {}
-    for one in missing:
-        by_problem.setdefault(one.problem, []).append(one)
-    for problem in sorted(by_problem, key=lambda problem: problem.memory_bytes):
-        left_s = None if deadline_s is None else deadline_s - time.monotonic()
-        if left_s is not None and left_s <= 0:
-            return
-        report(f"{problem}: {len(by_problem[problem])} configs")
-        try:
-            with Session(crew, store, problem, regime, study) as session:
-                loop = Loop(session, _Missing(by_problem[problem]), TimeBudget(left_s, finals_s=0.0))
-                loop.prepare()
-                loop.run()
-        except InputError as error:
-            report(str(error))
 
 
 # --- the process that serves ---

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
-from tuner.lookup.legality import Choices, Points
+from tuner.lookup.legality import Points
+from tuner.model.table import Choices
 
 CATALOGUE = builtin()
 GEMM = CATALOGUE.operation("gemm")

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from tuner.cli.main import command_line
 from tuner.errors import InputError
-from tuner.report.simulate import simulate
-from tuner.study.recordings import Recording, read_recording
+from tuner.report.simulate import Recording, read_recording, simulate
 
 
 def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:

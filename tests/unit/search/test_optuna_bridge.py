@@ -7,7 +7,7 @@ from fixtures.landscape import SPACE
 
 from tuner.results.measurement import Outcome
 from tuner.search import Observation
-from tuner.search.optuna_bridge import Shown
+from tuner.service.dashboard import Shown
 
 #: States of trials whose results are those of `trials`.
 STATES = ["COMPLETE", "PRUNED", "FAIL"]

@@ -8,8 +8,7 @@ import optuna
 from fixtures.records import record, square
 
 from tuner.results.record import Role
-from tuner.search.optuna_bridge import Shown
-from tuner.service.dashboard import show
+from tuner.service.dashboard import Shown, show
 from tuner.store import Store
 
 

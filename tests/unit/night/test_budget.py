@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.search import Budget
-from tuner.search.budget import SLICES_WITHOUT_GAIN, TRIALS_WITHOUT_GAIN
+from tuner.night.budget import SLICES_WITHOUT_GAIN, TRIALS_WITHOUT_GAIN, Budget
 
 
 def following(budget: Budget) -> str | None:

@@ -13,10 +13,10 @@ from fixtures.records import record, square
 
 from tuner.declare.space import Config
 from tuner.errors import InputError
+from tuner.report.simulate import read_recording
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store.lines import header, line_of
-from tuner.study.recordings import read_recording
 
 
 def entry(block: int, mode: str, time: Any, **more: Any) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Recorded spaces: every config of a kernel with its samples, read from a file, without a device.
-
-Two forms are read: Kernel Tuner's cache files, and our own records of one problem and device, as
-`tuner records export` writes them. Both may be gzipped.
-"""
+"""Kernel Tuner's cache files, gzipped or not: their configs with times, and the records that they become."""
 
 from __future__ import annotations
 
@@ -11,22 +7,19 @@ import gzip
 import json
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
-from tuner.declare.space import Config, Space, choice
+from tuner.declare.space import Config
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, Record, Role
-from tuner.store.lines import parsed
 
 #: Text that Kernel Tuner writes in place of a time -> its meaning.
 _KERNEL_TUNER_FAILURES = {
@@ -46,7 +39,7 @@ _UNKNOWN = datetime.fromtimestamp(0, UTC)
 
 
 class Row(NamedTuple):
-    """One config of a recording.
+    """One config of a cache.
 
     Attributes:
         kernel: Name of its kernel.
@@ -61,75 +54,12 @@ class Row(NamedTuple):
     measured_at: str = ""
 
 
-class Recording:
-    """A recorded space.
-
-    Attributes:
-        name: Name of the file without its suffixes.
-        device: Name of the recorded device.
-        spaces: Kernel -> its configs, all of them legal.
-        measurements: Kernel -> measurements in the order of its space.
-        mean_s: Kernel -> mean of the samples of each config, in seconds; infinite if it failed.
-        optimum_s: Mean time of the fastest config, in seconds; infinite if none has a time.
-    """
-
-    def __init__(self, name: str, device: str, rows: Iterable[Row]) -> None:
-        """Gathers the rows by kernel; of a config the last one counts.
-
-        Raises:
-            InputError: Configs of a kernel differ in their parameters.
-        """
-        by_kernel: dict[str, dict[Config, Measurement]] = {}
-        for row in rows:
-            by_kernel.setdefault(row.kernel, {})[row.config] = row.measurement
-        self.name, self.device = name, device
-        self.spaces = {kernel: _space_of(list(configs)) for kernel, configs in by_kernel.items()}
-        self.measurements = {kernel: tuple(configs.values()) for kernel, configs in by_kernel.items()}
-        self.mean_s = {
-            kernel: np.array(
-                [np.mean(one.samples_s) if one.outcome is Outcome.MEASURED else np.inf for one in all_]
-            )
-            for kernel, all_ in self.measurements.items()
-        }
-        self.optimum_s = float(min((mean_s.min() for mean_s in self.mean_s.values()), default=np.inf))
-
-    def measurement(self, kernel: str, config: Config) -> Measurement:
-        """Returns the recorded measurement of a config."""
-        return self.measurements[kernel][self.spaces[kernel].index_of(config)]
-
-
-def _space_of(configs: Sequence[Config]) -> Space:
-    names = list(configs[0])
-    other = next((config for config in configs if list(config) != names), None)
-    if other is not None:
-        raise InputError(
-            f"all configs of a kernel have the same parameters, got {', '.join(names)} and {', '.join(other)}; "
-            f"split the recording"
-        )
-    parameters = [choice(name, *dict.fromkeys(config[name] for config in configs)) for name in names]
-    return Space.of(parameters, configs)
-
-
-def read_recording(path: Path) -> Recording:
-    """Reads a recorded space.
-
-    Args:
-        path: A ``.json`` or ``.json.gz`` file.
+def text_of(path: Path) -> str:
+    """The text of a file of JSON, gzipped or not.
 
     Raises:
-        InputError: There is no such file, it has neither form, or no config in it has a time.
+        InputError: There is no such file, or it cannot be read.
     """
-    text = _text(path)
-    cache = _cache(text, path)
-    device, rows = _our_rows(text, path) if cache is None else (str(cache.get("device_name", "")), _rows(cache))
-    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".jsonl")
-    recording = Recording(name, device, rows)
-    if not np.isfinite(recording.optimum_s):
-        raise InputError(f"a recording has a config with a time, got none in {path}; check the file")
-    return recording
-
-
-def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
@@ -139,7 +69,7 @@ def _text(path: Path) -> str:
         raise InputError(f"a recording is JSON or gzipped JSON, {path} cannot be read: {error}") from error
 
 
-def _cache(text: str, path: Path) -> Mapping[str, Any] | None:
+def cache_of(text: str, path: Path) -> Mapping[str, Any] | None:
     """The content of a Kernel Tuner cache; None if a text is none.
 
     A cache to which Kernel Tuner still adds ends in a comma, and is completed as Kernel Tuner would.
@@ -161,7 +91,7 @@ def _cache(text: str, path: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def _rows(cache: Mapping[str, Any]) -> list[Row]:
+def rows_of(cache: Mapping[str, Any]) -> list[Row]:
     """The configs of a Kernel Tuner cache."""
     kernel = str(cache.get("kernel_name", "")) or "kernel"
     return [
@@ -188,24 +118,6 @@ def _kernel_tuner_measurement(entry: Mapping[str, Any]) -> Measurement:
     return Measurement(Outcome.MEASURED, samples_s=samples_s, stages_s=stages)
 
 
-def _our_rows(text: str, path: Path) -> tuple[str, list[Row]]:
-    """The device and the trials of our own records."""
-    try:
-        kept = list(map(parsed, text.splitlines()))
-    except ValueError as error:
-        raise InputError(
-            f"a recording is a Kernel Tuner cache or an export of our records, {path} is neither: {error}"
-        ) from error
-    trials = [item for item in kept if isinstance(item, Record) and item.role is Role.TRIAL]
-    if len({(trial.problem, trial.regime) for trial in trials}) > 1:
-        raise InputError(
-            f"a recording is of one problem and regime, {path} has several; choose one with "
-            f"`tuner records export --operation --shape --regime`"
-        )
-    rows = [Row(trial.kernel, Config(trial.config), trial.measurement) for trial in trials]
-    return trials[0].device.name if trials else "", rows
-
-
 def is_cache(path: Path) -> bool:
     """True if a file has the name of a Kernel Tuner cache: ``.json``, gzipped or not."""
     return path.name.removesuffix(".gz").endswith(".json")
@@ -227,10 +139,10 @@ def records_of(
     Raises:
         InputError: There is no such file, it has another form, or neither file nor caller names the device.
     """
-    cache = _cache(_text(path), path)
+    cache = cache_of(text_of(path), path)
     if cache is None:
         raise InputError(f"a Kernel Tuner cache has its configs under 'cache', {path} has none; check the file")
-    rows, device = _rows(cache), device or str(cache.get("device_name", ""))
+    rows, device = rows_of(cache), device or str(cache.get("device_name", ""))
     if not device:
         raise InputError(f"a record needs its device, and {path} names none; name it with --device")
     problem, work = _problem(cache, rows), {"flops": 0.0, "bytes": 0.0}
