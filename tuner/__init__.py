@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tuner.report.comparing import compare_sides as compare  # noqa: F401
     from tuner.report.pages import show as show
     from tuner.service.client import connect as connect
+    from tuner.triton import autotune as autotune
 
 
 _PUBLIC: dict[str, tuple[str, str]] = {}

@@ -1,7 +1,7 @@
 """Languages of kernels, as far as their sources go; `tuner.devices.protocol.Language` says the rest.
 
 A language is a folder of `tuner/devices` with a module `language.py`, whose `LANGUAGE` implements the protocol.
-It is found there, and named nowhere else.
+It is found there, and named nowhere else. An extra may provide another one, as ``language``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.declare.space import Config
 from tuner.errors import DeclarationError
+from tuner.extras import provided
 
 
 class SourceLanguage:
@@ -58,7 +59,7 @@ def languages() -> Mapping[str, SourceLanguage]:
     """Target -> language, of all folders that have one. None of their libraries is loaded."""
     folders = sorted(path.parent.name for path in (Path(__file__).parents[1] / "devices").glob("*/language.py"))
     loaded = [import_module(f"tuner.devices.{folder}.language").LANGUAGE for folder in folders]
-    return {language.target: language for language in loaded}
+    return {language.target: language for language in (*loaded, *provided("language"))}
 
 
 def source_language(target: str) -> SourceLanguage:

@@ -48,6 +48,11 @@ class Reference:
     writes: bool = False
     title: str = ""
 
+    @property
+    def call(self) -> str:
+        """What makes the operation's reference of it."""
+        return f"tuner.declare.own.right({self.name}, {self.takes}, writes={self.writes})"
+
 
 @dataclass(frozen=True)
 class OwnKernel:
@@ -116,6 +121,11 @@ class OwnKernel:
         right = self.reference or Reference("", "", ())
         text = "\0".join([right.module, right.name, *right.takes, self.terms])
         return _digest(text, {name: array for name, array in self.arrays.items() if name.startswith("answer:")})
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind of device that it runs on."""
+        return source_language(self.target).kind
 
     @property
     def source_file(self) -> str:

@@ -189,7 +189,7 @@ def _guessed(
         if not fitting and size > 1:
             fitting = [next(name for at in range(1, 99) if (name := f"n{at if at > 1 else ''}") not in sizes)]
             sizes[fitting[0]] = size
-        if tied is not None:
+        if tied is not None and fitting:
             tied |= dict.fromkeys(fitting[1:], fitting[0])
         extents.append(fitting[0] if fitting else "1")
     return tuple(extents)

@@ -264,9 +264,11 @@ class Language(SourceLanguage):
         array_library: Library whose arrays its kernels take: ``NumPy``, ``CuPy``.
         compiler_packages: Packages whose version tells the compiler's, and the compiler's name in records. A
             compiler that did not come as one of them tells its version only to a process that loads it.
+        by_sizes: True if machine code is for the problem's numbers, False if for any.
     """
 
     array_library: str
+    by_sizes: bool = False
     compiler_packages: tuple[tuple[str, str], ...] = ()
 
     def compiler(self) -> Compiler:
@@ -277,6 +279,10 @@ class Language(SourceLanguage):
             EnvironmentTrouble: The cache cannot be written.
         """
         raise NotImplementedError
+
+    def loadable(self, rendered: Rendered, code: bytes) -> tuple[Rendered, bytes]:
+        """A kernel for a GPU with the launch that its compiler chose, and what the driver loads."""
+        return rendered, code
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Makes a compiled kernel ready to run on arrays; see `Device.load`."""

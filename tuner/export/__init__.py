@@ -15,6 +15,7 @@ from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.devices.detect import language_of
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.export.interface import Interface, interface_of, launch_json
 from tuner.lookup import Answer, tune_command
@@ -188,11 +189,12 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
             f"a binary is of a cuda kernel, got the cpu kernel {exported.kernel.name!r}; choose source, python "
             f"or json"
         )
-    from tuner.devices.cuda.nvrtc import compile_cubin
+    from tuner.devices.cuda.nvrtc import compiled_code
 
-    rendered, device = exported.rendered, exported.champion.record.device
+    device, language = exported.champion.record.device, language_of(exported.kernel.target)
+    code = compiled_code(exported.rendered, device.architecture, exported.problem)
+    rendered, cubin = language.loadable(exported.rendered, code)
     assert rendered.launch is not None, "a CUDA kernel has a launch"
-    cubin, _ = compile_cubin(rendered.text, device.architecture, rendered.options)
     about = {
         "format": "tile-tuner binary",
         "cubin": f"{exported.stem}.cubin",

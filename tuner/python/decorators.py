@@ -15,6 +15,7 @@ import numpy
 
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
+from tuner.declare.language import source_language
 from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import LockedByAnother, NothingFound
@@ -214,9 +215,15 @@ class TunedFunction:
         )
         return f"<tuned kernel {self._code.name}({', '.join(self._code.takes)}); {parameters}>"
 
+    def config_for(self, *arguments: Any, **by_name: Any) -> Mapping[str, Any]:
+        """The config that a call with such arguments runs, tuned now if the policy says so."""
+        return self._config(self._placed(self._code.named(*arguments, **by_name)))
+
     def _placed(self, values: Mapping[str, Any]) -> PlacedKernel:
         catalogue, problem = self._code.problem(values, tie=True)
-        device = self._options.get("device") or device_of(values.values(), self._code.target)
+        device = self._options.get("device") or device_of(
+            values.values(), source_language(self._code.target).kind
+        )
         return PlacedKernel(catalogue, problem, find(device))
 
     def _prepared(self, values: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
@@ -281,3 +288,6 @@ class TunedFunction:
                     warnings.warn(f"{nothing}; a config that is not tuned runs", UserWarning, stacklevel=6)
                     return None
             time.sleep(AGAIN_S)
+            known = self._answer(placed)  # another process may have measured it meanwhile
+            if known.match == EXACT and not known.stale:
+                return known.config

@@ -18,7 +18,6 @@ from tuner.declare.language import source_language
 from tuner.declare.own import OwnKernel, Reference
 from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.shapes import KernelArgument, read_shapes, shapes_of
-from tuner.devices.detect import kind_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import InputError, UnknownName
 from tuner.python.arrays import is_array, operand_of
@@ -274,7 +273,7 @@ class KernelCode:
     def _library(self, own: OwnKernel) -> Reference | None:
         """What is timed beside the kernel: on a CPU the reference, unless something else is named."""
         reference = self.options.get("reference")
-        library = self.options.get("library", reference if kind_of(self.target).is_host else None)
+        library = self.options.get("library", None if source_language(self.target).has_launch else reference)
         if library is None:
             return None
         plain = library is reference and own_source.unwrapped(library)[1] is None

@@ -17,6 +17,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import gpus, kind_of
 from tuner.devices.settings import setting
 from tuner.errors import DeclarationError, DeviceTrouble, InputError, Interrupted, UnknownName
+from tuner.extras import provided
 from tuner.lookup.asking import parse_key
 from tuner.python.own_kernel import KernelCode, is_cuda
 from tuner.python.running import device_of
@@ -55,7 +56,7 @@ def resolved(
             'if __name__ == "__main__":'
         )
     if is_own(what):
-        code = KernelCode(what, name, params, options)
+        code = code_of(what, name, params, options)
         if arguments is None:
             raise InputError(
                 f"{code.name} is tuned on arguments like those of a call, got none; give arguments="
@@ -77,6 +78,13 @@ def resolved(
     words, catalogue = [str(what), *(str(options[key]) for key in _HOW if options.get(key))], builtin()
     key = parse_key(" ".join(words), catalogue)
     return catalogue, key.of_operation(catalogue.operation(key.operation))
+
+
+def code_of(what: object, name: str, params: object, options: Mapping[str, Any]) -> KernelCode:
+    """A kernel that is given as code; an extra may read functions of other languages, as ``function``."""
+    others = [kind for kind in provided("function") if kind.reads(what)]
+    code: KernelCode = (*others, KernelCode)[0](what, name, params, options)
+    return code
 
 
 def is_own(what: object) -> bool:
@@ -252,7 +260,7 @@ def tune(
         options.setdefault("kernels", (what.name,))
         kernels = (what,)
     if not options.get("device"):
-        options["device"] = _default_device({kernel.target for kernel in kernels}, arguments)
+        options["device"] = _default_device({kernel.kind for kernel in kernels}, arguments)
     # The options of the study are among these; it reads no other.
     study = asked(catalogue, problem, cast(StudyOptions, options))
     return run_shown(study, options.get("progress", True))
@@ -288,25 +296,25 @@ def refuse_unknown(options: Iterable[str], known: Collection[str], kind: str = "
             raise UnknownName(kind, option, known)
 
 
-def _default_device(targets: Collection[str], arguments: object) -> str:
+def _default_device(on: Collection[str], arguments: object) -> str:
     """Where a problem is tuned if nobody says: on the CPU if all kernels are for it, or where its arrays are.
 
     Args:
-        targets: Of the problem's kernels.
+        on: Kinds of device of the problem's kernels.
         arguments: Of a kernel of one's own; None for others.
 
     Returns:
         A device; empty for the one that is used where none is named.
     """
     usual = str(setting("device", "tune") or "")
-    kinds = [kind_of(target) for target in targets]
+    kinds = list(map(kind_of, on))
     if all(kind.is_host for kind in kinds):
         return kinds[0].first if arguments is not None else usual or kinds[0].first
     if arguments is None or (usual and not gpus()):
         return usual
     if not gpus():
         raise DeviceTrouble(
-            "CUDA text needs an NVIDIA GPU and its driver, found none (see `tuner doctor`); for a CPU write "
+            "CUDA needs an NVIDIA GPU and its driver, found none (see `tuner doctor`); for a CPU write "
             "a function that Numba compiles"
         )
     device = device_of(arguments.values() if isinstance(arguments, Mapping) else arguments, "cuda")

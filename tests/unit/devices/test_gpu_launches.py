@@ -110,7 +110,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     for module in (calling, launching):
         monkeypatch.setattr(module, "runtime", runtime)
         monkeypatch.setattr(module, "load_module", made.module)
-    monkeypatch.setattr(calling, "compiled_code", lambda rendered, architecture: b"cubin")
+    monkeypatch.setattr(calling, "compiled_code", lambda *_: b"cubin")
     monkeypatch.setattr(calling, "_RUNS", {})
     monkeypatch.setattr(calling, "_MODULES", {})
     monkeypatch.setattr(launching, "_COUNTERS", {})

@@ -216,5 +216,5 @@ def test_what_is_asked_wrongly_is_told(
 
 def test_cuda_text_needs_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.python.tuning.gpus", list)
-    with pytest.raises(DeviceTrouble, match="CUDA text needs an NVIDIA GPU and its driver, found none"):
+    with pytest.raises(DeviceTrouble, match="CUDA needs an NVIDIA GPU and its driver, found none"):
         tune_add("")

@@ -26,6 +26,7 @@ from tuner.declare.problem import Problem
 from tuner.devices.cuda.device import describe
 from tuner.devices.cuda.launching import PreparedRun, load_module
 from tuner.devices.cuda.nvrtc import compiled_code
+from tuner.devices.protocol import language_of
 
 #: Workspaces, modules and larger arrays are kept up to this total size, or this part of a GPU's memory if that
 #: is more; the oldest are dropped first.
@@ -149,18 +150,23 @@ def _drop(token: object) -> None:
             del _RUNS[key]
 
 
-#: What was loaded: rendered kernel, GPU -> cubin and module.
-_MODULES: dict[tuple[str, int], tuple[bytes, Any]] = {}
+#: What was loaded: rendered kernel, problem where its code is for that alone, GPU -> code, cubin and module.
+_MODULES: dict[tuple[str, Problem | None, int], tuple[bytes, bytes, Any]] = {}
 
 
-def _module(rendered: Rendered, architecture: str, index: int) -> tuple[bytes, Any]:
+def _module(
+    rendered: Rendered, problem: Problem, architecture: str, index: int
+) -> tuple[Rendered, bytes, Any]:
     """Compiles and loads a kernel, unless another shape already loaded the same one."""
-    key = rendered.hash, index
+    language = language_of(rendered.target)
+    key = rendered.hash, problem if language.by_sizes else None, index
     if key not in _MODULES:
-        code = compiled_code(rendered, architecture)
+        code = compiled_code(rendered, architecture, problem)
+        cubin = language.loadable(rendered, code)[1]
         with cupy.cuda.Device(index):
-            _MODULES[key] = code, load_module(code)
-    return _MODULES[key]
+            _MODULES[key] = code, cubin, load_module(cubin)
+    code, cubin, module = _MODULES[key]
+    return language.loadable(rendered, code)[0], cubin, module
 
 
 class Loaded:
@@ -172,11 +178,12 @@ class Loaded:
         Raises:
             CompileFailed: The source does not compile.
         """
-        assert rendered.launch is not None, "a CUDA kernel has a launch"
-        self._rendered, self._problem, self._index = rendered, problem, index
+        self._problem, self._index = problem, index
         self._scalars = tuple(numpy.dtype(scalar.dtype).type(scalar.value) for scalar in problem.scalars)
-        self._code, self._module = _module(rendered, device.architecture, index)
-        self._declared = self._launch = rendered.launch
+        loaded = _module(rendered, problem, device.architecture, index)
+        self._rendered, self._code, self._module = loaded
+        assert self._rendered.launch is not None, "a kernel for a GPU has a launch"
+        self._declared = self._launch = self._rendered.launch
         self._packed: dict[str, Any] = {}
         self._kept_bytes = max(KEPT_BYTES, device.memory_bytes // KEPT_PART)
         self._forget_runs()

@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
-from tuner.devices.protocol import Binary, CompileFailed
+from tuner.devices.protocol import Binary, CompileFailed, language_of
 from tuner.devices.settings import cache_root, cache_trouble
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import CompileReport
@@ -180,11 +180,13 @@ def _key(rendered: Rendered, architecture: str, compiler: str) -> str:
     return hashlib.sha256("\0".join((rendered.hash, architecture, compiler)).encode()).hexdigest()
 
 
-def compiled_code(rendered: Rendered, architecture: str) -> bytes:
-    """The cubin of a kernel, from the cache if it is there.
+def compiled_code(rendered: Rendered, architecture: str, problem: Problem | None = None) -> bytes:
+    """The code of a kernel by its language's compiler, from the cache if it is there.
 
     Raises:
         CompileFailed: The source does not compile.
     """
-    with contextlib.closing(NvrtcCompiler()) as compiler:
-        return compiler.compile(rendered, architecture).code
+    compiler: Any = language_of(rendered.target).compiler()
+    with contextlib.closing(compiler):
+        code: bytes = compiler.compile(rendered, architecture, problem).code
+        return code

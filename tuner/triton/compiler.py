@@ -1,0 +1,248 @@
+"""Compiles Triton's kernels to cubins, which needs no GPU, and binds them to arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import linecache
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.problem import Problem
+from tuner.devices.cuda.nvrtc import NvrtcCompiler, read_report
+from tuner.devices.detect import kind_of
+from tuner.devices.protocol import Arrays, Binary, CompileFailed, Compiler, Run
+from tuner.errors import DeviceTrouble
+from tuner.extras import load, remedy
+from tuner.results.measurement import CompileReport
+from tuner.triton.language import LANGUAGE, version
+
+#: Options of Triton's compiler that a config may set, beside the arguments that are constants.
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+#: Arrays that are zeros, or hold what they held at first, whenever a run begins: a source may name some.
+RESET, RESTORED = "reset_to_zero", "restore_value"
+#: Dtype -> as Triton writes it.
+TYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int32": "i32", "int64": "i64",
+    "uint8": "u8",
+}  # fmt: skip
+#: Whole numbers are compiled for whether they are multiples of this, as Triton's own launch does.
+DIVISOR = 16
+
+
+@lru_cache(maxsize=64)
+def module_of(text: str) -> ModuleType:
+    """A rendered source as a module.
+
+    Raises:
+        CompileFailed: Python refuses it.
+    """
+    name = f"<triton {abs(hash(text)):x}>"
+    # Triton reads its functions' sources; a file of each config's would be left behind.
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    module = ModuleType(name)
+    try:
+        exec(compile(text, name, "exec"), vars(module))
+    except Exception as error:
+        raise CompileFailed(f"{type(error).__name__}: {error}") from error
+    return module
+
+
+def opened() -> Compiler:
+    """Triton's compiler; or its interpreter, if the environment says so.
+
+    Raises:
+        DeviceTrouble: Triton is not installed.
+    """
+    try:
+        import triton
+    except ImportError as error:
+        raise DeviceTrouble(
+            f"Triton's kernels need Triton, which is missing ({error}); {remedy('triton')}"
+        ) from error
+    return Interpreter() if triton.knobs.runtime.interpret else TritonCompiler()
+
+
+class Interpreter:
+    """Compiles nothing: kernels run in Python, on arrays of the host."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Reads the source; see the protocol."""
+        called(rendered, problem)
+        return Binary(
+            b"", CompileReport(binary_hash=rendered.hash, compiler=f"Triton {version()}, interpreted")
+        )
+
+
+class TritonCompiler(NvrtcCompiler):
+    """`tuner.devices.protocol.Compiler` for Triton's kernels, with the cache of those of CUDA C++."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem | None = None) -> Binary:
+        """Compiles for the problem's dtypes, and for which of its numbers are 1 or multiples of 16."""
+        assert problem is not None, "the machine code depends on the numbers"
+        compiled_as = (
+            f"{version()} {json.dumps(_kinds(problem))} {[tensor.dtype for tensor in problem.tensors]}"
+        )
+        keyed = replace(rendered, options=(*rendered.options, compiled_as))
+        binary = self.get(keyed, architecture, f"Triton {version()}")
+        if binary is None:
+            binary = _compiled(rendered, architecture, problem)
+            self.put(keyed, architecture, binary)
+        return binary
+
+
+def called(rendered: Rendered, problem: Problem) -> tuple[Any, dict[str, str], dict[str, Any]]:
+    """The function, its arguments with their dtypes, and its constants.
+
+    Raises:
+        CompileFailed: It is none of Triton's, or lacks a value.
+    """
+    module = module_of(rendered.text)
+    function: Any = getattr(module, rendered.entry, None)
+    if not hasattr(function, "arg_names"):
+        raise CompileFailed(
+            f"the source has a function {rendered.entry!r} under triton.jit, found {function!r}"
+        )
+    types = {tensor.name: f"*{TYPES[tensor.dtype]}" for tensor in problem.tensors}
+    types |= {scalar.name: TYPES[scalar.dtype] for scalar in problem.scalars}
+    signature = inspect.signature(function.fn).parameters.items()
+    defaults = {name: one.default for name, one in signature if one.default is not one.empty}
+    constants = {
+        name: vars(module).get(name, defaults.get(name)) for name in function.arg_names if name not in types
+    }
+    lacking = [name for name in constants if name not in vars(module) and name not in defaults]
+    if lacking:
+        raise CompileFailed(
+            f"an argument is a tensor, a scalar, a constant or a parameter of the declaration; "
+            f"{', '.join(lacking)} of {rendered.entry} is none"
+        )
+    return function, {name: types[name] for name in function.arg_names if name in types}, constants
+
+
+def _kinds(problem: Problem) -> dict[str, int]:
+    """Whole numbers that Triton compiles for: 1 for the number 1, 16 for multiples of 16, else 0."""
+    whole = {scalar.name: int(scalar.value) for scalar in problem.scalars if scalar.dtype.startswith("int")}
+    return {name: 1 if value == 1 else 0 if value % DIVISOR else DIVISOR for name, value in whole.items()}
+
+
+def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function, types, constants = called(rendered, problem)
+    aligned = dict.fromkeys((tensor.name for tensor in problem.tensors), DIVISOR)
+    kinds = {
+        parameter.name: 0 if parameter.do_not_specialize else (aligned | _kinds(problem)).get(parameter.name, 0)
+        for parameter in function.params
+    }
+    constants |= {name: 1 for name in types if kinds[name] == 1}
+    signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}
+    attributes = {
+        (place,): [["tt.divisibility", DIVISOR]]
+        for place, name in enumerate(function.arg_names)
+        if name not in constants and kinds[name] == DIVISOR
+    }
+    source = ASTSource(function, signature, constants, attributes)
+    options = {
+        name: vars(module_of(rendered.text))[name] for name in OPTIONS if name in vars(module_of(rendered.text))
+    }
+    target = GPUTarget("cuda", int("".join(filter(str.isdigit, architecture))), 32)
+    log = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope(), triton.knobs.nvidia.scope():
+        triton.knobs.cache.dir, triton.knobs.nvidia.dump_ptxas_log = folder, True
+        try:
+            with contextlib.redirect_stdout(log):
+                compiled = triton.compile(source, target=target, options=options)
+        except Exception as error:  # of many kinds: Triton's, LLVM's, those of the kernel's own assertions
+            raise CompileFailed(f"{type(error).__name__}: {error}\n{log.getvalue()}".strip()) from error
+    about = compiled.metadata
+    if about.num_ctas > 1 or about.launch_cooperative_grid or about.launch_pdl:
+        raise CompileFailed("clusters, cooperative and dependent launches of Triton's are not launched here")
+    launch = {
+        "arguments": [name for name in types if name not in constants], "threads": 32 * about.num_warps,
+        "shared_bytes": about.shared, "scratch_bytes": about.global_scratch_size,
+        "kinds": {name: kinds[name] for name in types if not types[name].startswith("*")},
+        **{what: list(vars(module_of(rendered.text)).get(what, ())) for what in (RESET, RESTORED)},
+    }  # fmt: skip
+    code = json.dumps(launch).encode() + b"\n" + compiled.asm["cubin"]
+    report = read_report(log.getvalue(), code, rendered.entry)
+    return Binary(code, replace(report, shared_bytes=about.shared, compiler=f"Triton {version()}"))
+
+
+def bound(rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+    """A run on arrays; see `tuner.devices.protocol.Language.bind`.
+
+    Code that was compiled for other numbers, such as multiples of 16, is compiled anew.
+    """
+    if not code:
+        return _interpreted(rendered, arrays)
+    about, now = json.loads(code.partition(b"\n")[0]), _kinds(arrays.problem)
+    if any(kind not in (0, now.get(name)) for name, kind in about["kinds"].items()):
+        code = opened().compile(rendered, device.architecture, arrays.problem).code
+    run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(
+        *LANGUAGE.loadable(rendered, code), arrays, device
+    )
+    return _begun(run, arrays, about[RESET], about[RESTORED])
+
+
+def _begun(run: Run, arrays: Arrays, reset: Sequence[str], restored: Sequence[str]) -> Run:
+    """A run with what comes before it: some arrays are zeros, or hold numbers that are always the same."""
+    if not (reset or restored):
+        return run
+    at_first = {
+        name: numpy.random.default_rng(0).standard_normal(arrays.arrays[name].shape) for name in restored
+    }
+    kept = {name: arrays.arrays[name].copy() for name in restored}
+    for name, array in kept.items():
+        array[...] = (
+            sys.modules[type(array).__module__.partition(".")[0]].asarray(at_first[name]).astype(array.dtype)
+        )
+
+    def whole() -> None:
+        for name in reset:
+            arrays.arrays[name].fill(0)
+        for name, array in kept.items():
+            arrays.arrays[name][...] = array
+        run()
+
+    return whole
+
+
+def _interpreted(rendered: Rendered, arrays: Arrays) -> Run:
+    """Triton's interpreter works on tensors of PyTorch: on the same memory."""
+    import torch
+
+    function, types, constants = called(rendered, arrays.problem)
+    module, launch = vars(module_of(rendered.text)), rendered.launch
+    assert launch is not None, "the declaration has a launch"
+    values = {scalar.name: scalar.value for scalar in arrays.problem.scalars}
+    values |= {name: torch.from_numpy(arrays.arrays[name]) for name in types if name not in values}
+    run = partial(function[launch.grid], **values, **constants)
+    return _begun(run, arrays, module.get(RESET, ()), module.get(RESTORED, ()))
+
+
+def by_first(kernel: Callable[[], Kernel]) -> Callable[..., dict[str, Any]]:
+    """A reference of an operation: what its kernel's first config computes, in the kernel's own arithmetic."""
+
+    def reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        own, fresh = kernel(), Arrays()
+        info = DeviceInfo("", own.kind) if xp is numpy else kind_of(own.kind).describe(0)
+        rendered = render(own, p, own.first_configs()[0])
+        fresh.problem = p
+        fresh.arrays = dict(arrays) | {one.name: xp.zeros_like(arrays[one.name]) for one in p.outputs}
+        bound(rendered, opened().compile(rendered, info.architecture, p).code, fresh, info)()
+        return {one.name: fresh.arrays[one.name].astype("float64") for one in p.outputs}
+
+    return reference

@@ -1,0 +1,81 @@
+"""Triton as a language of kernels. Triton itself is loaded where something is compiled."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.launch import Launch, Step, Workspace
+from tuner.declare.space import Config
+from tuner.devices.cpu.language import python_syntax
+from tuner.devices.protocol import Arrays, Compiler, Language, Run
+from tuner.extras import load
+
+
+@cache
+def version() -> str:
+    """Version of the Triton that is installed; empty where none is."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+class TritonLanguage(Language):
+    """Kernels as ``.triton.py`` files: functions under ``triton.jit``, compiled by Triton.
+
+    Parameters are arguments that are ``tl.constexpr``, or Triton's options ``num_warps``, ``num_stages`` and
+    ``maxnreg``. The block of a launch is ``32 * num_warps``.
+    """
+
+    name, target, kind = "triton", "triton", "cuda"
+    suffix = ".triton.py"
+    has_launch = True
+    by_sizes = True
+    array_library = "CuPy"
+    compiler_packages = (("triton", "Triton {0}"),)
+
+    def measured_text(self, text: str) -> str:
+        """Triton's version, and the syntax tree without docstrings."""
+        try:
+            return f"Triton {version()}\n{python_syntax(text)}"
+        except (SyntaxError, ValueError):
+            return text
+
+    def rendered(self, kernel: Kernel, constants: Mapping[str, Any], config: Config, finishing: str) -> str:
+        """Assignments, then the source."""
+        return "\n".join(
+            [*(f"{name} = {value!r}" for name, value in {**constants, **config}.items()), "", kernel.text]
+        )
+
+    def compiler(self) -> Compiler:
+        """Triton's, with the cache of cubins; its interpreter under ``TRITON_INTERPRET=1``."""
+        compiler: Compiler = load("tuner.triton.compiler:opened")()
+        return compiler
+
+    def loadable(self, rendered: Rendered, code: bytes) -> tuple[Rendered, bytes]:
+        """The launch as Triton compiled it, which stands before the cubin, and the cubin."""
+        line, _, cubin = code.partition(b"\n")
+        about, declared = json.loads(line), rendered.launch
+        assert declared is not None, "the declaration has a launch"
+        grid, scratch = declared.grid, about["scratch_bytes"]
+        blocks = grid[0] * (grid[1] if len(grid) > 1 else 1) * (grid[2] if len(grid) > 2 else 1)
+        # Behind the arguments Triton takes its memory for all blocks, and its profiler's.
+        arguments = (*about["arguments"], "scratch" if scratch else "", "")
+        step = Step(rendered.entry, grid, (about["threads"],), about["shared_bytes"], arguments)
+        memory = Workspace(scratch * blocks, regions=(("scratch", 0),)) if scratch else None
+        return replace(rendered, launch=Launch.of(rendered.entry, [step], memory)), cubin
+
+    def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+        """Loads the cubin, or has the interpreter run the source."""
+        run: Run = load("tuner.triton.compiler:bound")(rendered, code, arrays, device)
+        return run
+
+
+LANGUAGE = TritonLanguage()

@@ -1,0 +1,76 @@
+"""What `tuner.autotune` makes of a function under ``triton.jit``: Triton's autotuner with other answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner, Config
+
+from tuner.errors import InputError, TunerError
+from tuner.python.decorators import TunedFunction
+from tuner.triton.jit import JitCode
+
+
+class TunedKernel(Autotuner):
+    """A kernel under ``triton.jit`` that runs its champion; a call at a new key asks the database, or measures.
+
+    Launches are Triton's own. `Autotuner` keeps the config of a key; which one that is comes from here.
+    """
+
+    def __init__(
+        self, fn: Any, configs: Sequence[Config], key: Sequence[str], options: Mapping[str, Any]
+    ) -> None:
+        """Keeps what is to be tuned; nothing is measured before the first call."""
+        pruning = options.get("prune_configs_by")
+        super().__init__(fn, fn.arg_names, list(configs), list(key), None, None, prune_configs_by=pruning)
+        if any(config.pre_hook for config in self.configs):
+            raise InputError(
+                "a config's pre_hook runs in this process alone, and configs are measured in others; use "
+                "reset_to_zero= or restore_value=, or triton.autotune for this kernel"
+            )
+        cold = "hot-graph" if options.get("use_cuda_graph") else "cold"
+        kept = {
+            name: value for name, value in options.items() if name not in ("prune_configs_by", "use_cuda_graph")
+        }
+        self._options = {"on_miss": "measure", "regime": cold, **kept}
+
+    def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
+        """The champion of those that the caller's own pruning leaves."""
+        configs = super().prune_configs(kwargs)
+        try:
+            return [self._champion(configs, kwargs)]
+        except TunerError as error:
+            warnings.warn(f"{error}; the first config runs", UserWarning, stacklevel=5)
+            return configs[:1]
+
+    def _champion(self, configs: Sequence[Config], kwargs: Mapping[str, Any]) -> Config:
+        by_values = named_values(configs)
+        names = next(iter(by_values.values()))
+        rows = [tuple(values.values()) for values in by_values.values()]
+        options = self._options | {
+            "configs": list(by_values.values()), "defaults": names, "grid": kwargs["grid"],
+            "restrictions": [f"({', '.join(names)},) in {sorted(set(rows), key=str)}"],
+        }  # fmt: skip
+        params = {
+            name: list(dict.fromkeys(column))
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        }
+        function = TunedFunction(JitCode(self.fn, "", params, options))
+        given = {**self.nargs, **kwargs}
+        config = function.config_for(**{name: value for name, value in given.items() if name in self.arg_names})
+        return next(one for one, values in by_values.items() if values == config)
+
+    def _bench(self, *args: Any, config: Config, **meta: Any) -> list[float]:
+        """Nothing is timed in this process."""
+        return [0.0] * 3
+
+
+def named_values(configs: Sequence[Config]) -> dict[Config, dict[str, Any]]:
+    """Config -> the values of all that any of them sets; 0 stands for what one leaves open."""
+    written = {config: config.all_kwargs() for config in configs}
+    names = dict.fromkeys(name for values in written.values() for name in values)
+    columns = {name: [values.get(name) or 0 for values in written.values()] for name in names}
+    used = [name for name, column in columns.items() if name != "num_ctas" or set(column) != {1}]
+    return {config: {name: values.get(name) or 0 for name in used} for config, values in written.items()}
