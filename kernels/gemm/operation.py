@@ -17,12 +17,16 @@ HALVES = ("float16", "bfloat16")
 FINISHED = ("float32", *HALVES)
 #: alpha and beta while kernels are verified and timed: neither 1 nor 0, exact in every dtype.
 FACTORS = {"alpha": 0.75, "beta": 0.5}
+#: What multiplies 16-bit matrices on a GPU unless something else is chosen, by PyTorch, too.
+GEMM_EX = "cublasGemmEx"
+#: ``cudaDataType`` (library_types.h).
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
 #: Parts of an epilogue by their numbers in epilogue.cuh.
 BIASES = ("", "bias-row", "bias-col")
 ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
-    "naive", "vectorised", "blocked", "direct", "packed",
+    "cublaslt", "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "warp_tiled",
     "multivector", "thin", "shallow", "small", "double_sums",
     "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma",
@@ -105,14 +109,16 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     """cublasSgemm or cublasDgemm, called directly so that nothing is copied or allocated.
 
     cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap. For 16-bit
-    numbers it is the fastest of cublasGemmEx and what cuBLASLt proposes.
+    numbers it is cublasGemmEx, for an epilogue cuBLASLt's first proposal: what users get who do not choose.
     """
     from ctypes import c_void_p
 
     from tuner.devices.cuda import cublas
 
     if p.epilogue or p.dtype in HALVES:
-        cublas.best_product(p, arrays)
+        from tuner.devices.cublaslt.products import default_product
+
+        default_product(p, arrays)
         return
     gemm = cublas.function("cublasSgemm_v2" if p.dtype == "float32" else "cublasDgemm_v2")
     a, b, c = arrays["a"], arrays["b"], arrays["c"]
@@ -125,30 +131,25 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     cublas.check(status)
 
 
-def _choose_cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
-    """Times cuBLAS's ways to multiply 16-bit matrices, or to finish a product: `_cublas` takes the fastest."""
-    if p.epilogue or p.dtype in HALVES:
-        from tuner.devices.cuda.cublas import choose
-
-        choose(p, arrays)
-
-
 def _library_names(p: Problem) -> str:
-    """What users have today on a GPU: cuBLASLt's epilogue, as far as it goes, and a kernel for the rest."""
+    """What users who do not choose have on a GPU: cuBLASLt's epilogue as far as it goes, and a kernel.
+
+    Until 2026-11-28 it was the fastest of what the library has, and had other names.
+    """
     fused, rest = Epilogue.read(p.epilogue).in_cublas
-    fused_by = "cuBLASLt epilogue" if fused.bias or fused.activation else "cuBLAS"
-    return f"{fused_by} + element-wise" if rest else fused_by
+    product = "cuBLASLt's first choice" if fused or p.dtype == "float32" else GEMM_EX
+    return f"{product} + element-wise" if rest else product
 
 
 def _epilogue_constants(p: Problem, target: str) -> dict[str, Any]:
-    """What epilogue.cuh and epilogue.numba.py read; nothing where there is none."""
-    if not p.epilogue:
+    """What epilogue.cuh and epilogue.numba.py read, nothing where there is none; and what cuBLASLt is told."""
+    if not p.epilogue and target != "cublaslt":
         return {}
     if target == "cpu":
         return {"EPILOGUE": p.epilogue}
     epilogue = Epilogue.read(p.epilogue)
     return {
-        "EPILOGUE": 1, "EPILOGUE_ALPHA": epilogue.alpha, "EPILOGUE_BETA": epilogue.beta,
+        "EPILOGUE": int(bool(p.epilogue)), "EPILOGUE_ALPHA": epilogue.alpha, "EPILOGUE_BETA": epilogue.beta,
         "EPILOGUE_BIAS": BIASES.index(epilogue.bias),
         "EPILOGUE_ACTIVATION": ACTIVATIONS.index(epilogue.activation),
         "EPILOGUE_RESIDUAL": epilogue.residual,
@@ -160,6 +161,8 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
         "A_TRANSPOSED": p.layout[0] == "t",
         "B_TRANSPOSED": p.layout[1] == "t",
     }
+    if target == "cublaslt":
+        return stored | {"DTYPE": DATA_TYPES[p.dtype]}
     if target == "cuda" and p.dtype in HALVES:
         return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
@@ -218,7 +221,11 @@ OPERATION = Operation(
     c_reference={"c": C_REFERENCE},
     baselines={
         "cuda": Baseline(
-            "cuBLAS", _cublas, finishing=_library_names, prepare=_choose_cublas, allowance=_roundings
+            "cuBLAS",
+            _cublas,
+            names=dict.fromkeys(HALVES, GEMM_EX),
+            finishing=_library_names,
+            allowance=_roundings,
         ),
         "cpu": Baseline(
             "NumPy",

@@ -22,7 +22,7 @@ from tuner.devices.detect import language_of
 from tuner.devices.protocol import CompileFailed, Compiler
 
 BROKEN_RULE = {"where": {"BROKEN": "1"}, "fault": "compile_failed"}
-TARGET = {"fake": "cuda", "numba": "cpu", "nvrtc": "cuda"}
+TARGET = {"fake": "cuda", "numba": "cpu", "nvrtc": "cuda", "cublaslt": "cpu"}
 
 
 def toy(n: int = 1000) -> Problem:
@@ -39,7 +39,7 @@ def of_toy(kind: str, number: int = 0) -> Rendered:
     return render(kernel, toy(), Config(configs[number]))
 
 
-@pytest.fixture(params=["fake", "numba", "nvrtc"])
+@pytest.fixture(params=["fake", "numba", "nvrtc", "cublaslt"])
 def kind(request: pytest.FixtureRequest) -> str:
     if request.param == "nvrtc":
         needs_nvrtc()
@@ -55,7 +55,7 @@ def compiler(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         return
     # A compiler that finds what an earlier run left shows nothing.
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
-    made: Any = language_of({"numba": "cpu", "nvrtc": "cuda"}[kind]).compiler()
+    made: Any = language_of({"numba": "cpu", "nvrtc": "cuda"}.get(kind, kind)).compiler()
     yield made
     if kind == "nvrtc":
         made.close()

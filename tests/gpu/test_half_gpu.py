@@ -77,9 +77,7 @@ def test_every_start_for_few_rows_or_columns_is_right(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
-    from tuner.devices.cuda import cublas as cublas_products
-
+def test_the_library_is_right(dtype: str, device: Device) -> None:
     problem = problem_of((520, 264, 136), dtype, "tn")
     workload = Workload(device, problem, 3)
     run = device.library(workload)
@@ -88,7 +86,6 @@ def test_the_library_is_right_and_chosen(dtype: str, device: Device) -> None:
     run()
     device.synchronize()
     assert workload.check()[1] == ""
-    assert (problem, 0) in cublas_products._FASTEST
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

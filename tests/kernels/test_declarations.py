@@ -31,7 +31,7 @@ every_kernel = pytest.mark.parametrize(("operation", "kernel"), CASES, ids=name_
 
 
 def devices(kernel: Kernel) -> tuple[DeviceInfo, ...]:
-    return GPUS if kernel.target == "cuda" else CPUS
+    return GPUS if kernel.kind == "cuda" else CPUS
 
 
 def problems(operation: Operation) -> list[Problem]:
@@ -48,7 +48,8 @@ def in_every_dtype(operation: Operation) -> list[Problem]:
     """The usual problem in all dtypes that the project declares for the operation, and with an epilogue."""
     declared = catalogues()[0].operations.get(operation.name, operation)
     found = [usual_problem(declared, dtype=dtype) for dtype in declared.dtypes]
-    return found + [replace(each, epilogue="bias-col") for each in found if each.dtype in declared.epilogues]
+    epilogues = [each for each in found if each.dtype in declared.epilogues]
+    return found + [replace(each, epilogue=one) for each in epilogues for one in ("bias-col", "bias-row")]
 
 
 def raw_columns(kernel: Kernel, count: int = 20_000) -> SimpleNamespace:
@@ -119,7 +120,7 @@ def test_defaults_are_legal_for_the_usual_problem(operation: Operation, kernel: 
     assert config is not None, "a person who does not tune needs a default for every parameter"
     assert kernel.idea
     # A default of a CPU kernel may name a vector width, which one of the CPUs has and the other has not.
-    enough = all if kernel.target == "cuda" else any
+    enough = all if kernel.kind == "cuda" else any
     for layout in operation.layouts:
         problem = usual_problem(operation, layout, kernel=kernel.name)
         assert enough(kernel.legal(problem, device, config) for device in devices(kernel))

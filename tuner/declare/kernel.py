@@ -252,6 +252,11 @@ class Kernel:
         """Name of the kind of device that it runs on."""
         return source_language(self.target).kind
 
+    @property
+    def is_library(self) -> bool:
+        """Whether what runs is a library's; see `tuner.declare.language.SourceLanguage`."""
+        return source_language(self.target).is_library
+
     def serves(self, precision: str) -> bool:
         """Whether the kernel may compute a problem of that precision."""
         return IEEE in self.scope.precisions or precision in self.scope.precisions

@@ -97,8 +97,6 @@ class Baseline:
         bind: Problem -> the library's own function for it. The function takes arrays in the order of the
             problem's tensors and queues a run on the current stream. Callables need it if the array library's
             own product or copy does not use that function; it returns None if it does.
-        prepare: Called as `call` is, before calls are timed: where the library has several algorithms, to
-            choose the fastest. It may write to outputs.
         allowance: Problem -> so many times the usual tolerance is allowed to the call, because it rounds more
             often than a kernel does.
     """
@@ -109,7 +107,6 @@ class Baseline:
     finishing: Callable[[Problem], str] | None = None
     blas: bool = True
     bind: Callable[[Problem], Callable[..., None] | None] = lambda problem: None
-    prepare: Callable[[Any, Problem, Mapping[str, Any]], None] = lambda xp, problem, arrays: None
     allowance: Callable[[Problem], float] = lambda problem: 1.0
 
     def named(self, problem: Problem) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.declare.epilogue import ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import COPY_ROWS, Step
+from tuner.declare.launch import COPY_ROWS, Launch, Step
 from tuner.declare.problem import TOLERANCE_FACTOR, Scalar, roundings
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import in_c
@@ -37,8 +37,7 @@ def cuda_source(
         rendered: Constants and kernel.
         face: What it takes, gives and launches.
     """
-    launch, operation = face.launch, face.problem.operation
-    assert launch is not None, "a CUDA kernel has a launch"
+    launch, operation = face.launch or Launch((), ()), face.problem.operation
     dims = [name for name, _ in face.problem.shape]
     references = {
         name: textwrap.indent("\n".join([*_factors(face), textwrap.dedent(body).strip()]), "    ")
@@ -55,6 +54,7 @@ def cuda_source(
         rendered=rendered,
         face=face,
         launch=launch,
+        launches_itself=face.launch is None,
         arrays=face.arguments,
         verb=operation.verb,
         includes=_includes(face),
@@ -93,8 +93,7 @@ def _passed(step: Step, face: Interface) -> str:
     passed as `Pointer`: the type is the function's affair, and a template takes any. Others are where the
     kernel may have a type of its own for the elements.
     """
-    launch = face.launch
-    assert launch is not None, "a CUDA kernel has a launch"
+    launch = face.launch or Launch((), ())
 
     def array(argument: Argument) -> str:
         name = argument.name if argument.tensor.output else f"const_cast<{_c_type(argument)}*>({argument.name})"

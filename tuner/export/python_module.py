@@ -24,6 +24,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
     dims = [dim for dim, _ in face.problem.shape]
     missing = [dim for dim in dims if dim not in face.sources and dim not in face.fixed]
     cuda, launch = face.launch is not None, face.launch or Launch((), ())
+    on_gpu = cuda or kernel.is_library
     own = {"": "numpy.uint64(0)", "workspace": "_workspace", launch.counter or "counter": "_counter(_device)"}
     maps = {tensor_map.name: f"_{tensor_map.name}" for tensor_map in launch.maps}
     texts = own | face.texts(
@@ -44,8 +45,9 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         face=face,
         launch=launch,
         cuda=cuda,
-        xp="cupy" if cuda else "numpy",
-        library="CuPy" if cuda else "NumPy",
+        on_gpu=on_gpu,
+        xp="cupy" if on_gpu else "numpy",
+        library="CuPy" if on_gpu else "NumPy",
         early=any(step.early for step in launch.steps),
         narrow=any(argument.tensor.dtype == "bfloat16" for argument in face.arguments),
         source=_quoted(rendered.text.strip()),

@@ -19,7 +19,7 @@ from tuner.lookup.answers import EXACT, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import completed_device, kept_open, parse_device, parse_key
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
-from tuner.lookup.stale import builtin_now, installed_compiler, staleness
+from tuner.lookup.stale import builtin_now, installed_versions, staleness
 from tuner.lookup.tiers import Case, by_another_regime, by_record, default
 from tuner.results.record import ProblemKey
 
@@ -104,7 +104,9 @@ def answer(
         result = _answered(Case(question, snapshot, declared, declared_problem(question, declared)))
         if result.champion is None:
             return result
-        versions = {"compiler": installed_compiler(device.kind)} if isinstance(device, DeviceInfo) else {}
+        versions = (
+            installed_versions(result.champion.record, declared) if isinstance(device, DeviceInfo) else {}
+        )
         stale, why = staleness(result.champion.record, catalogue, full, versions)
         return replace(result, stale=stale, stale_reason=why)
 

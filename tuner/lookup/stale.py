@@ -97,12 +97,21 @@ def _compared(
     return compared
 
 
+def installed_versions(record: Record, catalogue: Catalogue) -> dict[str, str]:
+    """What would be used here for a record's kernel: a compiler, or a library."""
+    named = record.problem.operation, record.kernel, record.device.kind
+    for kernel in catalogue.kernels:
+        if (kernel.operation, kernel.name, kernel.kind) == named:
+            return {"library" if kernel.is_library else "compiler": installed_compiler(kernel.target)}
+    return {}
+
+
 @functools.cache
-def installed_compiler(kind: str) -> str:
-    """The compiler that would be used here for a kind of device; empty where that is not known."""
+def installed_compiler(target: str) -> str:
+    """The compiler, or library, that kernels with a target would use here; empty where that is not known."""
     import importlib.metadata  # slow to load, and most lookups are of devices that are elsewhere
 
-    for package, form in language_of(kind).compiler_packages:
+    for package, form in language_of(target).compiler_packages:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -16,9 +16,10 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem, Tensor
 from tuner.declare.space import Config
-from tuner.devices.detect import is_on_host, kind_of
+from tuner.devices.detect import is_on_host, kind_of, language_of
 from tuner.devices.protocol import DeviceKind
 from tuner.errors import InputError
+from tuner.extras import load
 from tuner.python import arrays as families
 from tuner.python.arrays import KEY_OF, NUMPY, Family, family_of
 from tuner.python.decisions import device_info, keep
@@ -57,9 +58,8 @@ class ReadyKernel:
             known = _ENTRIES.get(rendered.hash)
             self._entry = known or _ENTRIES.setdefault(rendered.hash, ready(rendered, problem))
         else:
-            from tuner.devices.cuda.calling import Loaded
-
-            self.loaded = Loaded(rendered, problem, device, families.index_of(spec))
+            loaded = load(language_of(rendered.target).loader)
+            self.loaded = loaded(rendered, problem, device, families.index_of(spec))
 
     def runs(self, family: Family, numbers: Mapping[str, Any] | None = None, writable: bool = True) -> Runs:
         """What runs it on arrays of a library.

@@ -286,6 +286,8 @@ def _kernels(catalogue: Catalogue, problem: Problem, target: str, only: tuple[st
     if only and not usual:
         return shown
     kernels = catalogue.serving(problem, target, usual)
+    if not only:
+        kernels = tuple(kernel for kernel in kernels if not kernel.is_library)
     if not only and problem.precision != IEEE:
         kernels = tuple(kernel for kernel in kernels if not kernel.serves(IEEE))
     return [*shown, *kernels]

@@ -148,7 +148,7 @@ class Finals:
         passed: dict[Named, CompiledConfig] = {}
         half_s = (time.monotonic() + end_s) / 2  # the other half is for the rounds
         while True:
-            wanted, failed = shortlist(self._times_s, self._holder), 0
+            wanted, failed = self._wanted(), 0
             compiled, waiting = dict[Named, CompiledConfig](), [one for one in wanted if one not in passed]
             for number, config in enumerate(waiting):
                 if passed.keys() - {self._holder} and time.monotonic() > half_s:
@@ -162,6 +162,18 @@ class Finals:
                     failed += 1
             if not failed or time.monotonic() > end_s:
                 return {config: passed[config] for config in wanted if config in passed}
+
+    def _wanted(self) -> list[Named]:
+        """The finalists, and the best of what a library proposes: it is told beside the default."""
+        known_s = self._leaderboard.stopped_s | self._times_s
+        proposals = {
+            (kernel.name, start)
+            for kernel in self._kernels.values()
+            if kernel.is_library
+            for start in kernel.first_configs()
+        }
+        best = sorted(proposals & known_s.keys() - self._struck, key=known_s.__getitem__)[:1]
+        return list(dict.fromkeys([*shortlist(self._times_s, self._holder), *best]))
 
     def _compiled(self, finalists: list[Named]) -> dict[Named, CompiledConfig]:
         """Returns the finalists' machine code, without those that no longer compile."""

@@ -227,6 +227,7 @@ class Session:
             for record in self.past(role)
             if (kernel := kernels.get(record.kernel)) is not None
             and record.origin == self.origin
+            and (record.versions.get("library") == self.versions.get("library") or not kernel.is_library)
             and measured_as_now(record, kernel, self.problem)
         ]
 

@@ -178,6 +178,8 @@ LONG = 1031
 def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: DeviceInfo) -> tuple[Problem, ...]:
     """Small problems of the same operation, dtype and layout that the config must solve, too.
 
+    A library refuses what it does not solve, so it has none.
+
     Args:
         problem: Supplies operation, dtype and layout.
         kernel: The kernel to check.
@@ -185,6 +187,8 @@ def edge_problems(problem: Problem, kernel: Kernel, config: Config, device: Devi
         device: Constraints may depend on it.
     """
     cases: dict[Problem, None] = {}
+    if kernel.is_library:
+        return ()
     for sizes in _sizes(len(problem.shape), _tile(config)):
         with contextlib.suppress(InputError, ArithmeticError):
             case = problem.at({name: size for (name, _), size in zip(problem.shape, sizes, strict=True)})

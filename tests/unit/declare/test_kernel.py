@@ -71,7 +71,7 @@ def test_the_launch_hash_follows_the_launch_and_the_constants() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target": "gpu"}, "target of kernel 'blocks' is one of cpu, cuda, got 'gpu'"),
+        ({"target": "gpu"}, "target of kernel 'blocks' is one of cpu, cublaslt, cuda.*got 'gpu'"),
         ({"launch": None}, r"needs a launch rule .* \(cuda\) has none"),
         ({"target": "cpu"}, r"a cpu kernel has none; kernel 'blocks' \(cpu\) has one"),
         ({"parameters": (choice("A", 1), choice("A", 2))}, "have distinct names"),

@@ -1,4 +1,4 @@
-"""cuBLAS's functions and products, and which of them is fastest. No GPU: the libraries are played."""
+"""cuBLAS's functions, and products by cuBLASLt. No GPU: the libraries are played, on the host's memory."""
 
 from __future__ import annotations
 
@@ -8,129 +8,213 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from fixtures.fake_gpu import H200, at
 
 pytest.importorskip("cupy")
 
 from tuner.declare.catalogue import builtin
-from tuner.devices.protocol import LaunchFailed
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+from tuner.devices.detect import language_of
+from tuner.devices.protocol import Arrays, LaunchFailed
 
-GEMM = builtin().operation("gemm")
-NAME = "tuner.devices.cuda.cublas"
-#: Addresses of the arrays that calls are given.
-PLACES = {"a": 1, "b": 2, "c": 3, "c_in": 4, "bias": 5, "residual": 6}
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("cublaslt",))
+NAMES = "tuner.devices.cuda.cublas", "tuner.devices.cublaslt.products"
+TYPES = {0: "float32", 2: "float16", 14: "bfloat16"}
+#: By the manual: bit of a bias, and what is applied.
+ACTIVATIONS = {1: lambda x: x, 2: lambda x: np.maximum(x, 0)}
+#: An algorithm that cuBLASLt does not propose.
+NAMED = {"PROPOSAL": 0, "ALGORITHM": 20, "TILE": 15, "STAGES": 28, "SPLIT_K": 4, "REDUCTION": 2}
+
+
+class Function:
+    """A function of a library, whose arguments ctypes may be told."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> int:
+        return self._call(*given) or 0
+
+
+class CublasLt:
+    """cuBLASLt by its manual: column-major. It proposes two algorithms, the second of which needs memory."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}
+        self.ran: list[tuple[int, ...]] = []
+        self.refused: tuple[int, ...] = ()
+
+    def __getattr__(self, name: str) -> Function:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name.endswith("Destroy"):
+            return Function(lambda made: self.made.pop(made.value) and 0)
+        if name.endswith("SetAttribute") and "Config" not in name:
+            return Function(self._set)
+        return Function(getattr(self, f"_{name.removeprefix('cublasLt').lower()}", self._create))
+
+    def _create(self, made: Any, *given: Any) -> None:
+        made._obj.value = len(self.made) + 1
+        self.made[made._obj.value] = {"given": [getattr(each, "value", each) for each in given]}
+
+    def _set(self, of: Any, attribute: int, value: Any, size: Any) -> None:
+        assert size.value == ctypes.sizeof(value._obj)
+        self.made[of.value][attribute] = value._obj.value
+
+    def _matmulalgogetheuristic(self, *given: Any) -> None:
+        assert self.made[given[6].value][1] == 32 << 20, "bytes of workspace"
+        results, count = given[8], given[9]
+        for place in (0, 1):
+            results[place].algorithm[6], results[place].workspace = 100 + place, 512 * place
+        count._obj.value = 2
+
+    def _matmulalgoinit(self, *given: Any) -> None:
+        given[-1]._obj[6] = given[-2]
+
+    def _matmulalgoconfigsetattribute(self, algorithm: Any, attribute: int, value: Any, size: Any) -> None:
+        algorithm[attribute - 1] = value._obj.value
+
+    def _matmulalgocheck(self, *given: Any) -> int:
+        return 15 if tuple(given[-2]._obj) == self.refused else 0
+
+    def _matmul(self, *given: Any) -> None:
+        _, described, alpha, b, of_b, a, of_a, beta, added, of_c, c, _, algorithm, memory, size, _ = given
+        kind = self.made[described.value]
+
+        def matrix(address: int, of: Any) -> Any:
+            dtype, rows, columns, ld = self.made[of.value]["given"]
+            return at(address, (columns, ld), TYPES[dtype])[:, :rows].T
+
+        first, second = (matrix(*each).astype("f4") for each in ((b, of_b), (a, of_a)))
+        sums = (first.T if kind.get(3) else first) @ (second.T if kind.get(4) else second)
+        result = matrix(c, of_c)
+        sums = alpha._obj.value * sums + beta._obj.value * matrix(added, of_c).astype("f4")
+        if kind[7] & 4:
+            sums += at(kind[8], (len(sums), 1), TYPES[kind[26]]).astype("f4")
+        result[...] = ACTIVATIONS[kind[7] & ~4 or 1](sums)
+        assert bool(memory) == bool(size)
+        self.ran.append(tuple(algorithm))
 
 
 @pytest.fixture
-def cublas(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, loaded anew beside a wrapper that machines without a GPU cannot load."""
+def lt() -> CublasLt:
+    return CublasLt()
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch, lt: CublasLt) -> Any:
+    """The modules, loaded anew beside a wrapper that machines without a GPU cannot load."""
     played = SimpleNamespace(sgemv="sgemv", dgemv="dgemv", sgeam="sgeam", dgeam="dgeam")
     monkeypatch.setitem(vars(importlib.import_module("cupy_backends.cuda.libs")), "cublas", played)
-    monkeypatch.delitem(sys.modules, NAME, raising=False)
-    monkeypatch.setitem(sys.modules, NAME, importlib.import_module(NAME))
-    return sys.modules[NAME]
+    for name in NAMES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    module: Any = sys.modules[NAMES[1]]
+    monkeypatch.setattr(module.cublas, "library", lambda name: lt)
+    monkeypatch.setattr(module.cupy.cuda.runtime, "getDevice", lambda: 0)
+    memory = lambda size, dtype: SimpleNamespace(data=SimpleNamespace(ptr=1 << 20))
+    monkeypatch.setattr(module.cupy, "empty", memory)
+    monkeypatch.setattr(module.cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=7))
+    return module
 
 
-@pytest.fixture
-def products(cublas: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(cublas.cupy.cuda.runtime, "getDevice", lambda: 0)
-    monkeypatch.setattr(cublas, "torch_product", lambda problem: None)
-    return cublas
+class HostArrays(Arrays):
+    """Arrays of a problem in the host's memory, as CuPy tells where its own lie."""
+
+    def __init__(self, problem: Any) -> None:
+        self.problem, rng = problem, np.random.default_rng(3)
+        self.host = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.tensors}
+        self.arrays = {
+            name: SimpleNamespace(data=SimpleNamespace(ptr=each.ctypes.data))
+            for name, each in self.host.items()
+        }
+
+    def wrong(self) -> float:
+        """How far C is off, over the largest element."""
+        right = GEMM.reference(np, self.problem, self.host)
+        return float(abs(self.host["c"].astype(float) - right).max() / abs(right).max())
 
 
-@pytest.fixture
-def calls(products: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What is queued: products with what cuBLASLt was told, then kernels."""
-    queued: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        products, "proposed", lambda of, fused, device: [lambda *places: queued.append(("lt", fused, *places))]
-    )
-    monkeypatch.setattr(products, "_by_gemm_ex", lambda of, *places: queued.append(("ex", *places)))
-    monkeypatch.setattr(
-        products, "finishing", lambda of, rest: lambda *places: queued.append((rest.text, *places))
-    )
-    return queued
+def problem(epilogue: str = "", dtype: str = "float32", layout: str = "nn") -> Any:
+    return GEMM.problem({"m": 3, "n": 5, "k": 7}, dtype, layout, "", epilogue)
 
 
-def problem(epilogue: str = "") -> Any:
-    return GEMM.problem({"m": 4, "n": 6, "k": 8}, "bfloat16", "nn", "", epilogue)
-
-
-def arrays(of: Any) -> dict[str, Any]:
-    return {each.name: SimpleNamespace(data=SimpleNamespace(ptr=PLACES[each.name])) for each in of.tensors}
+def rendered(of: Any, **config: int) -> Any:
+    return render(KERNEL, of, Config({**KERNEL.first_configs()[0], **config}))
 
 
 @pytest.mark.parametrize("layout", GEMM.layouts)
-def test_a_row_major_product_is_the_column_major_one_of_the_transposes(
+@pytest.mark.parametrize("epilogue", ["", "alpha+beta+bias-col+relu", "bias-col+residual", "residual", "alpha"])
+def test_a_product_is_the_one_that_the_problem_describes(
+    products: Any, lt: Any, layout: str, epilogue: str
+) -> None:
+    for dtype, allowed in (("float32", 1e-5), ("bfloat16", 1e-2)):
+        arrays = HostArrays(problem(epilogue, dtype, layout))
+        run = language_of("cublaslt").bind(rendered(arrays.problem, PROPOSAL=2), b"", arrays, H200)
+        run()
+        assert arrays.wrong() < allowed
+        assert lt.ran.pop()[6] == 101, "the second proposal"
+        del run
+    assert [each for each in lt.made.values() if len(each) > 1] == [], "all that was described is given back"
+
+
+def test_a_config_names_an_algorithm_which_cublaslt_may_refuse(products: Any, lt: Any) -> None:
+    arrays = HostArrays(problem())
+    named = rendered(arrays.problem, **NAMED)
+    products.bound(named, arrays)()
+    # By the attributes' numbers: tile, split, reduction, swizzle, custom, stages; the id is kept at 7; cluster.
+    assert lt.ran == [(15, 4, 2, 0, 0, 28, 20, 0)]
+    assert arrays.wrong() < 1e-5
+    lt.refused = lt.ran[0]
+    with pytest.raises(LaunchFailed, match="cublasLtMatmulAlgoCheck: not supported"):
+        products.bound(named, arrays)
+    with pytest.raises(LaunchFailed, match="proposes 2 algorithms here, and none is number 3"):
+        products.bound(rendered(arrays.problem, PROPOSAL=3), arrays)
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+def test_users_who_do_not_choose_have_cublas_gemm_ex(
     products: Any, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     queued: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(products, "handle", lambda: "handle")
-    monkeypatch.setattr(products, "function", lambda name: lambda *given: queued.append((name, *given)) or 0)
-    products._by_gemm_ex(GEMM.problem({"m": 3, "n": 5, "k": 7}, "bfloat16", layout), 200, 100, 300)
+    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
+    monkeypatch.setattr(products.cublas, "function", lambda name: lambda *given: queued.append((name, *given)))
+    arrays = HostArrays(problem("", "bfloat16", layout))
+    GEMM.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
     name, _, of_b, of_a, *sizes = queued[0][:7]
-    assert (name, sizes) == ("cublasGemmEx", [5, 3, 7])
+    assert (name, sizes, GEMM.baselines["cuda"].named(arrays.problem)) == ("cublasGemmEx", [5, 3, 7], name)
     assert (of_b, of_a) == (int(layout[1] == "t"), int(layout[0] == "t"))
+    a, b, c = (arrays.arrays[each].data.ptr for each in "abc")
     values = [each.value if isinstance(each, ctypes.c_void_p) else each for each in queued[0][8:]]
-    assert values[:6] == [200, 14, 5 if layout[1] == "n" else 7, 100, 14, 7 if layout[0] == "n" else 3]
-    assert values[7:] == [300, 14, 5, 68, -1], "sums in float32, the default algorithm"
+    assert values[:6] == [b, 14, 5 if layout[1] == "n" else 7, a, 14, 7 if layout[0] == "n" else 3]
+    assert values[7:] == [c, 14, 5, 68, -1], "sums in float32, the default algorithm"
 
 
 @pytest.mark.parametrize(
-    ("epilogue", "told", "places", "behind"),
+    ("epilogue", "dtype", "rest", "name"),
     [
-        ("bias-col+gelu-tanh", (36, 1.0, 0.0, True), (0, 5), []),
-        ("bias-col+relu", (6, 1.0, 0.0, True), (0, 5), []),
-        ("alpha+beta+bias-col", (4, 0.75, 0.5, True), (4, 5), []),
-        ("bias-col+residual", (4, 1.0, 1.0, True), (6, 5), []),
-        ("relu", (2, 1.0, 0.0, False), (0, 0), []),
-        ("bias-col+gelu", (4, 1.0, 0.0, True), (0, 5), [("gelu", 3, 5, 0)]),
-        ("alpha+bias-row+silu+residual", (1, 0.75, 0.0, False), (0, 5), [("bias-row+silu+residual", 3, 5, 6)]),
+        ("alpha+bias-col+relu", "bfloat16", "", "cuBLASLt's first choice"),
+        ("bias-col+gelu", "float16", "gelu", "cuBLASLt's first choice + element-wise"),
+        ("bias-row+silu", "float32", "bias-row+silu", "cuBLASLt's first choice + element-wise"),
     ],
-)
+)  # fmt: skip
 def test_cublaslt_does_what_it_can_and_a_kernel_the_rest(
-    products: Any, calls: list[Any], epilogue: str, told: tuple, places: tuple, behind: list
+    products: Any, lt: Any, monkeypatch: pytest.MonkeyPatch, epilogue: str, dtype: str, rest: str, name: str
 ) -> None:
-    of = problem(epilogue)
-    products.best_product(of, arrays(of))
-    (_, fused, *given), *after = calls
-    assert (*products.fused_terms(of, fused), bool(fused.bias)) == told
-    assert given == [2, 1, 3, *places]
-    assert after == behind
-    by_lt = fused.bias or fused.activation or fused.residual or fused.alpha or fused.beta
-    assert ("cublasGemmEx" in products.candidates(of, 0)) is not bool(by_lt)
-
-
-def test_the_fastest_is_taken_and_one_that_fails_is_passed_over(
-    products: Any, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    took = {"lt": 1.0, "ex": 3.0}
-    timed: list[str] = []
-
-    def clock(run: Any, flush: Any) -> float:
-        run()
-        timed.append(calls.pop()[0])
-        return took[timed[-1]]
-
-    def broken(*places: int) -> None:
-        raise LaunchFailed("cuBLAS failed with status 15")
-
-    cupy = SimpleNamespace(
-        empty=lambda *_, **__: None, uint8="uint8", cuda=SimpleNamespace(
-            runtime=SimpleNamespace(getDevice=lambda: 0),
-            Device=lambda index: SimpleNamespace(attributes={"L2CacheSize": 1}),
-        ),
-    )  # fmt: skip
-    monkeypatch.setattr(products, "cupy", cupy)
-    monkeypatch.setattr(products, "_timed", clock)
-    monkeypatch.setattr(products, "torch_product", lambda of: broken)
-    for _ in range(2):
-        products.choose(problem(), arrays(problem()))
-    products.best_product(problem(), arrays(problem()))
-    assert [each[0] for each in calls] == ["lt"]
-    assert timed == ["ex", "lt"] * products.SAMPLES, "a second choice times none"
-
-
-def test_a_proposal_is_laid_out_as_cublaslt_has_it(products: Any) -> None:
-    proposal = products.Proposal
-    assert (ctypes.sizeof(proposal), proposal.algorithm.offset, proposal.state.offset) == (96, 0, 72)
+    behind: list[Any] = []
+    monkeypatch.setattr(
+        products, "finishing", lambda of, left: lambda places: behind.append((left.text, places))
+    )
+    arrays = HostArrays(problem(epilogue, dtype))
+    baseline = GEMM.baselines["cuda"]
+    baseline.call(None, arrays.problem, arrays.arrays)
+    assert baseline.named(arrays.problem) == name
+    assert [each[6] for each in lt.ran] == [100], "the first proposal"
+    places = {name: each.data.ptr for name, each in arrays.arrays.items()}
+    assert behind == ([(rest, places)] if rest else [])
+    assert rest or arrays.wrong() < 1e-2

@@ -42,7 +42,7 @@ def test_the_problem_without_it_answers_and_says_so(store: Store) -> None:
 
 def test_the_library_stays_the_library(store: Store) -> None:
     crown(store, final(PLAIN), library(PLAIN), 0.5)
-    assert answer(store, FINISHED, BOARD).use == "cuBLASLt epilogue + element-wise"
+    assert answer(store, FINISHED, BOARD).use == "cuBLASLt's first choice + element-wise"
 
 
 def test_a_model_answers_without_it() -> None:

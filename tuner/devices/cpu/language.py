@@ -49,7 +49,7 @@ class NumbaLanguage(Language):
     suffix = ".numba.py"
     has_launch = False
     array_library = "NumPy"
-    compiler_packages = (("numba", "Numba {0}"),)
+    compiler_packages: tuple[tuple[str, str], ...] = (("numba", "Numba {0}"),)
 
     def measured_text(self, text: str) -> str:
         """Its syntax tree without docstrings."""

@@ -1,0 +1,130 @@
+"""cuBLASLt's algorithms on a real GPU: right or refused, in graphs, called on arrays, exported.
+
+Alone: ``pytest tests/gpu/test_cublaslt_gpu.py``; about half a minute.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.exported import champion, imported
+from fixtures.gpu_starts import loaded, starts, wrong_starts
+
+import tuner
+from tuner.declare.catalogue import builtin
+from tuner.declare.problem import Problem
+from tuner.declare.space import Config, Space
+from tuner.devices.protocol import Device, LaunchFailed
+from tuner.export import export
+from tuner.python.decisions import device_info
+from tuner.workers.workload import Workload
+
+__all__ = ["empty_database", "own_records", "ran"]
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("cublaslt",))
+SIZES = [(1024, 1536, 640), (1001, 777, 333), (16, 4096, 4096), (8, 8, 8), (300, 1301, 200), (256, 256, 16384)]
+EPILOGUES = ("", "relu", "alpha+beta+bias-col+gelu-tanh", "bias-col+residual", "bias-col+relu", "beta")
+
+
+def problem_of(sizes: tuple[int, int, int], dtype: str, layout: str = "nn", epilogue: str = "") -> Problem:
+    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), dtype, layout, "", epilogue)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", KERNEL.scope.dtypes)
+def test_proposals_and_configs_at_random_are_right_or_refused(
+    sizes: tuple[int, int, int], dtype: str, device: Device
+) -> None:
+    for place, epilogue in enumerate(EPILOGUES):
+        problem = problem_of(sizes, dtype, GEMM.layouts[(place + sum(sizes)) % 4], epilogue)
+        space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
+        drawn = random.Random(str((sizes, dtype))).sample(range(len(space)), min(24, len(space)))
+        configs = [*starts(KERNEL, problem, device), *((KERNEL, space[at]) for at in drawn)]
+        assert wrong_starts(problem, configs, device) == []
+
+
+@pytest.mark.parametrize("dtype", KERNEL.scope.dtypes)
+def test_most_of_what_is_declared_is_accepted(dtype: str, device: Device, hopper: None) -> None:
+    problem = problem_of((1024, 1536, 640), dtype)
+    space, accepted = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info), 0
+    workload = Workload(device, problem, 3)
+    for at in random.Random(5).sample(range(len(space)), 60):
+        try:
+            loaded((KERNEL, space[at]), problem, device, workload)
+        except LaunchFailed:
+            continue
+        accepted += 1
+    assert accepted >= 30
+
+
+@pytest.mark.parametrize("epilogue", ["", "bias-col+relu"])
+def test_a_cuda_graph_replays_it(epilogue: str, device: Device) -> None:
+    problem = problem_of((256, 256, 16384), "bfloat16", "nt", epilogue)
+    workload = Workload(device, problem, 3)
+    for start in starts(KERNEL, problem, device)[:3]:
+        run = loaded(start, problem, device, workload)
+        workload.begin(workload.first)
+        run()
+        device.synchronize()
+        assert device.samples_s(run, 2, "cold-graph")
+        assert workload.check()[1] == ""
+
+
+@pytest.mark.parametrize("dtype", KERNEL.scope.dtypes)
+def test_arrays_and_tensors_are_multiplied(dtype: str, device: Device, ran: list[str]) -> None:
+    config = Config(KERNEL.first_configs()[1])
+    crowned(
+        "gemm",
+        {"m": 304, "n": 512, "k": 4096},
+        dtype,
+        "nt",
+        config,
+        kernel="cublaslt",
+        device=device_info("cuda:0"),
+    )
+    torch = pytest.importorskip("torch")
+    for _ in range(3):
+        a, b = (torch.randn(rows, 4096, device="cuda", dtype=getattr(torch, dtype)) for rows in (304, 512))
+        right, rough = a.double() @ b.double().T, 1e-4 if dtype == "float32" else 2**-7
+        torch.testing.assert_close(tuner.matmul(a, b.T).double(), right, rtol=rough, atol=64 * rough)
+        if dtype != "bfloat16":
+            got = tuner.matmul(cp.from_dlpack(a), cp.from_dlpack(b).T)
+            torch.testing.assert_close(torch.from_dlpack(got).double(), right, rtol=rough, atol=64 * rough)
+    assert set(ran) == {"cublaslt"}
+
+
+@pytest.mark.parametrize(("dtype", "epilogue"), [("float32", ""), ("float16", "bias-col+relu")])
+def test_exports_compute_it_without_the_package(
+    dtype: str, epilogue: str, device: Device, tmp_path: Path
+) -> None:
+    problem = problem_of((304, 512, 4096), dtype, "nt", epilogue)
+    told = champion(KERNEL, problem, dict(KERNEL.first_configs()[1]))
+    (path,) = export(told, KERNEL, problem, "python", tmp_path)
+    a, b = (cp.random.default_rng(1).standard_normal((rows, 4096), dtype="float32") for rows in (304, 512))
+    a, b, bias = a.astype(dtype), b.astype(dtype), cp.ones(512, dtype)
+    right = a.astype("float64") @ b.astype("float64").T
+    right = cp.maximum(right + 1, 0) if epilogue else right
+    got = imported(path).matmul(a, b.T, *([bias] if epilogue else []))
+    assert float(cp.abs(got.astype("float64") - right).max()) < (1e-2 if dtype == "float32" else 1.0)
+    if shutil.which("nvcc"):
+        (source,) = export(told, KERNEL, problem, "source", tmp_path)
+        command = [
+            "nvcc",
+            "-std=c++17",
+            "-arch=native",
+            "-DTILE_TUNER_MAIN",
+            source,
+            "-o",
+            "check",
+            "-lcublasLt",
+        ]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        assert "PASSED" in subprocess.run(["./check"], cwd=tmp_path, capture_output=True, text=True).stdout

@@ -1,0 +1,1 @@
+"""cuBLASLt: its algorithms as configs of a kernel."""

@@ -1,0 +1,61 @@
+"""Python that calls cuBLASLt, as a language of kernels: what runs is the library's own code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.problem import Problem
+from tuner.devices.cpu.language import NumbaLanguage
+from tuner.devices.cuda.language import macros
+from tuner.devices.protocol import Arrays, Binary, CompileFailed, Compiler, Run
+from tuner.extras import load
+from tuner.results.measurement import CompileReport
+
+
+class CublasLtLanguage(NumbaLanguage):
+    """Kernels as ``.py`` files of ``ctypes``, and beside each a ``.cpp`` file for exports."""
+
+    name, target, kind = "cuBLASLt", "cublaslt", "cuda"
+    suffix = ".py"
+    is_library = True
+    array_library = "CuPy"
+    loader = "tuner.devices.cublaslt.products:CalledProduct"
+    compiler_packages = tuple(
+        (name, "cuBLAS {1}{2:0>2}{3:0>2}") for name in ("nvidia-cublas", "nvidia-cublas-cu12")
+    )
+
+    def exported(self, kernel: Kernel, problem: Problem, config: Mapping[str, Any]) -> tuple[Rendered, str]:
+        """Macros, then the C++ source."""
+        constants = {**problem.operation.constants(problem, self.target), **config}
+        text = kernel.source.file.with_suffix(".cpp").read_text(encoding="utf-8")
+        source = "\n".join([*macros(constants), "", text])
+        return Rendered(source, kernel.source.entry, self.target), " -lcublasLt"
+
+    def compiler(self) -> Compiler:
+        """There is nothing to compile."""
+        return _Reader()
+
+    def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
+        """Has the library check the algorithm."""
+        run: Run = load("tuner.devices.cublaslt.products:bound")(rendered, arrays)
+        return run
+
+
+class _Reader:
+    """`tuner.devices.protocol.Compiler` that reads the source alone: it is Python."""
+
+    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
+        """Names the config; the code is empty."""
+        try:
+            compile(rendered.text, "cublaslt", "exec")
+        except SyntaxError as error:
+            raise CompileFailed(f"SyntaxError: {error}") from error
+        digest = hashlib.sha256(rendered.text.encode()).hexdigest()[:24]
+        return Binary(b"", CompileReport(binary_hash=digest, compiler="cuBLASLt"))
+
+
+LANGUAGE = CublasLtLanguage()

@@ -1,0 +1,165 @@
+"""Products by cuBLASLt: on a worker's arrays, at a caller's addresses, and what users who do not choose get."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import cupy
+import numpy
+
+from tuner.declare.catalogue import builtin
+from tuner.declare.epilogue import Epilogue
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
+from tuner.declare.problem import Problem
+from tuner.devices.cuda import cublas
+from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
+from tuner.devices.cuda.element_wise import element_wise_source
+from tuner.devices.cuda.launching import PreparedRun, helper
+from tuner.devices.protocol import Arrays, LaunchFailed, Run
+
+#: Threads and blocks of the kernel behind a product.
+_THREADS, _MOST_BLOCKS = 256, 4096
+
+
+@functools.lru_cache(1 << 14)
+def _module(text: str) -> Mapping[str, Any]:
+    """The names of a rendered source."""
+    module: dict[str, Any] = {}
+    exec(compile(text, "cublaslt", "exec"), module)
+    return module
+
+
+@functools.cache
+def _handle(device: int) -> int | None:
+    """A handle of cuBLASLt for a device, the current one; it stays."""
+    made = ctypes.c_void_p()
+    cublas.check(cublas.library("libcublasLt").cublasLtCreate(ctypes.byref(made)))
+    return made.value
+
+
+def product_of(rendered: Rendered, problem: Problem) -> Any:
+    """The product that a source describes, on the current device.
+
+    Raises:
+        LaunchFailed: cuBLASLt refuses the algorithm.
+    """
+    made = cublas.library("libcublasLt"), _handle(cupy.cuda.runtime.getDevice())
+    try:
+        return _module(rendered.text)["Product"](*made, *problem.dims.values())
+    except RuntimeError as error:
+        raise LaunchFailed(str(error)) from error
+
+
+class PreparedProduct(PreparedRun):
+    """A product on one stream, with its workspace.
+
+    Attributes:
+        bytes: Size of the workspace.
+    """
+
+    def __init__(self, rendered: Rendered, problem: Problem, scalars: Sequence[Any]) -> None:
+        """Has cuBLASLt check the algorithm.
+
+        Args:
+            rendered: The config and the source.
+            problem: What it computes.
+            scalars: NumPy's numbers of the dtypes that the problem declares.
+
+        Raises:
+            LaunchFailed: cuBLASLt refuses it.
+        """
+        self._product = product_of(rendered, problem)
+        self._factors = _module(rendered.text)["factors"](*map(float, scalars[len(problem.dims) :]))
+        self.bytes = int(self._product.workspace_bytes)
+        self._workspace = cupy.empty(self.bytes, dtype=cupy.uint8) if self.bytes else None
+        self._at = self._workspace.data.ptr if self._workspace is not None else 0
+
+    def __call__(self, stream: int, *addresses: int) -> None:
+        """Queues a run.
+
+        Args:
+            stream: Handle of a stream of the device.
+            addresses: Of the problem's tensors.
+
+        Raises:
+            LaunchFailed: The call failed.
+        """
+        cublas.check(self._product(stream, self._at, *self._factors, *addresses))
+
+
+def bound(rendered: Rendered, arrays: Arrays) -> Run:
+    """Makes a product ready to run on arrays; see `tuner.devices.protocol.Device.load`."""
+    tensors = arrays.problem.tensors
+    product = PreparedProduct(rendered, arrays.problem, arrays.arguments()[len(tensors) :])
+    addresses = [arrays.arrays[tensor.name].data.ptr for tensor in tensors]
+    return lambda: product(cupy.cuda.get_current_stream().ptr, *addresses)
+
+
+class CalledProduct(Loaded):
+    """A product on one GPU, for callers."""
+
+    def __init__(self, rendered: Rendered, problem: Problem, device: DeviceInfo, index: int) -> None:
+        """Has cuBLASLt check the algorithm.
+
+        Raises:
+            LaunchFailed: cuBLASLt refuses it.
+        """
+        self._rendered, self._problem, self._index = rendered, problem, index
+        self._scalars = tuple(numpy.dtype(scalar.dtype).type(scalar.value) for scalar in problem.scalars)
+        self._code, self._module, self._packed = b"", None, {}
+        self._declared = self._launch = Launch((), ())
+        self._kept_bytes = max(KEPT_BYTES, device.memory_bytes // KEPT_PART)
+        self._forget_runs()
+        with cupy.cuda.Device(index):
+            self._prepared(None, self._launch, {})
+
+    def _prepared(self, module: Any, launch: Launch, elsewhere: Mapping[str, Any]) -> PreparedProduct:
+        return PreparedProduct(self._rendered, self._problem, self._scalars)
+
+
+# --- What users get without a choice --------------------------------------------------------------------------
+
+
+def default_product(problem: Problem, arrays: Mapping[str, Any]) -> None:
+    """Queues cublasGemmEx, or for float32 and an epilogue cuBLASLt's first proposal; a kernel does the rest.
+
+    `tuner.declare.epilogue.Epilogue.in_cublas` says which part of an epilogue cuBLASLt applies.
+
+    Args:
+        problem: gemm in a 16-bit dtype, or with an epilogue.
+        arrays: CuPy arrays by name, as stored.
+
+    Raises:
+        LaunchFailed: The library fails.
+    """
+    for run in _default(problem, cupy.cuda.runtime.getDevice()):
+        run({name: array.data.ptr for name, array in arrays.items()})
+
+
+@functools.cache
+def _default(problem: Problem, device: int) -> Sequence[Callable[[Mapping[str, int]], None]]:
+    fused, rest = Epilogue.read(problem.epilogue).in_cublas
+    of = replace(problem, epilogue=fused.text)
+    names, behind = [tensor.name for tensor in of.tensors], [finishing(problem, rest)] if rest else []
+    if not fused and problem.dtype != "float32":
+        return [lambda at: cublas.gemm_ex(of, *(at[name] for name in names)), *behind]
+    (kernel,) = builtin().of("gemm", "cuda", ("cublaslt",))
+    first, scalars = kernel.first_configs()[0], [scalar.value for scalar in of.scalars]
+    product = PreparedProduct(render(kernel, of, first), of, scalars)
+    stream = cupy.cuda.get_current_stream
+    return [lambda at: product(stream().ptr, *(at[name] for name in names)), *behind]
+
+
+def finishing(problem: Problem, rest: Epilogue) -> Callable[[Mapping[str, int]], None]:
+    """A kernel that applies the rest of an epilogue to C in place."""
+    elements = problem.m * problem.n
+    grid, block = (min(-(-elements // _THREADS), _MOST_BLOCKS), 1, 1), (_THREADS, 1, 1)
+    kernel = helper(element_wise_source(problem, rest), "finish")
+    names, sizes = ("c", *rest.operands), (numpy.int64(elements), numpy.int32(problem.n))
+    return lambda at: kernel(grid, block, (*(at[name] for name in names), *sizes), 0)
