@@ -26,6 +26,7 @@ class SourceLanguage:
         kind: Name of the kind of device that its kernels run on; several languages may share one.
         suffix: End of a source's file name.
         has_launch: True if a declaration gives a grid and blocks; False if the source starts its own threads.
+        is_library: True if what runs is a library's, which may refuse a shape, and says so when it is loaded.
     """
 
     name: str
@@ -33,6 +34,7 @@ class SourceLanguage:
     kind: str
     suffix: str
     has_launch: bool
+    is_library: bool = False
 
     def measured_text(self, text: str) -> str:
         """The part of a source on which a measurement depends: equal for sources that differ in layout only.

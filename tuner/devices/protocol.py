@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Rendered
+from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.language import SourceLanguage, source_language
 from tuner.declare.problem import Problem
 from tuner.errors import InputError
@@ -143,15 +143,14 @@ class Device:
         if baseline is None or threads:
             return None
 
-        def run(of: Callable[[Any, Problem, Mapping[str, Any]], None] = baseline.call) -> None:
+        def run() -> None:
             try:
-                of(self.xp, arrays.problem, arrays.arrays)
+                baseline.call(self.xp, arrays.problem, arrays.arrays)
             except Exception as error:
                 raise LaunchFailed(
                     f"the baseline {baseline.name} fails: {type(error).__name__}: {error}"
                 ) from error
 
-        run(baseline.prepare)
         return run
 
     def in_programs(self, run: Run, library: Run, seconds: float) -> dict[str, float]:
@@ -264,10 +263,12 @@ class Language(SourceLanguage):
         array_library: Library whose arrays its kernels take: ``NumPy``, ``CuPy``.
         compiler_packages: Packages whose version tells the compiler's, and the compiler's name in records. A
             compiler that did not come as one of them tells its version only to a process that loads it.
+        loader: What loads its kernels on a GPU for callers, as ``MODULE:CLASS``.
         by_sizes: True if machine code is for the problem's numbers, False if for any.
     """
 
     array_library: str
+    loader: str = "tuner.devices.cuda.calling:Loaded"
     by_sizes: bool = False
     compiler_packages: tuple[tuple[str, str], ...] = ()
 
@@ -283,6 +284,10 @@ class Language(SourceLanguage):
     def loadable(self, rendered: Rendered, code: bytes) -> tuple[Rendered, bytes]:
         """A kernel for a GPU with the launch that its compiler chose, and what the driver loads."""
         return rendered, code
+
+    def exported(self, kernel: Kernel, problem: Problem, config: Mapping[str, Any]) -> tuple[Rendered, str]:
+        """A library's product as C++, and what the linker is told; see `is_library`."""
+        raise NotImplementedError
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Makes a compiled kernel ready to run on arrays; see `Device.load`."""

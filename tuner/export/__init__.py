@@ -162,18 +162,22 @@ def write_file(folder: Path, name: str, data: bytes) -> Path:
 
 
 def _source(exported: Exported) -> dict[str, str | bytes]:
-    if not source_language(exported.kernel.target).has_launch:
+    kernel, rendered, linked = exported.kernel, exported.rendered, ""
+    language = language_of(kernel.target)
+    if kernel.is_library:
+        rendered, linked = language.exported(kernel, exported.problem, exported.champion.record.config)
+    elif not language.has_launch:
         return _python(exported)
     from tuner.export.cuda_source import cuda_source
 
     name = f"{exported.stem}.cu"
     architecture = exported.champion.record.device.architecture or "native"
-    own = exported.kernel.scope.architecture
+    own = kernel.scope.architecture
     # -arch= alone has nvcc compile for what every chip of the architecture has, too.
     chosen = f"-gencode arch={own.replace('sm', 'compute')},code={own}" if own else f"-arch={architecture}"
-    command = f"nvcc -O3 -std=c++17 {chosen} -DTILE_TUNER_MAIN {name} -o check && ./check"
-    options = exported.kernel.source.options
-    return {name: cuda_source(header(exported), command, options, exported.rendered, exported.face)}
+    command = f"nvcc -O3 -std=c++17 {chosen} -DTILE_TUNER_MAIN {name} -o check{linked} && ./check"
+    options = kernel.source.options
+    return {name: cuda_source(header(exported), command, options, rendered, exported.face)}
 
 
 def _python(exported: Exported) -> dict[str, str | bytes]:
@@ -186,8 +190,8 @@ def _python(exported: Exported) -> dict[str, str | bytes]:
 def _binary(exported: Exported) -> dict[str, str | bytes]:
     if not source_language(exported.kernel.target).has_launch:
         raise InputError(
-            f"a binary is of a cuda kernel, got the cpu kernel {exported.kernel.name!r}; choose source, python "
-            f"or json"
+            f"a binary is of a cuda kernel, got the {exported.kernel.target} kernel {exported.kernel.name!r}; "
+            "choose source, python or json"
         )
     from tuner.devices.cuda.nvrtc import compiled_code
 
