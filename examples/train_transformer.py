@@ -1,10 +1,12 @@
 """Trains a small FP32 transformer with and without emulated products, and prints how long a step takes.
 
     python examples/train_transformer.py --width 1024 --tokens 8192 --steps 200
+    python examples/train_transformer.py --width 1024 --infer 1 8 64 512
 
 It needs PyTorch and an NVIDIA GPU. The first step with emulated products measures each product once;
 `studies.db` keeps what was found, so a second run starts at once. Losses beside plain FP32's say how exact each
-way is; a run in float64 (`--double`) says whose are right.
+way is; a run in float64 (`--double`) says whose are right. `--infer` times forward passes of so many rows in
+bfloat16 instead: eager, by `torch.compile`, and by its mode "reduce-overhead" (CUDA graphs), all ways in turn.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,6 +27,8 @@ import tuner
 import tuner.torch
 
 HEAD = 64
+#: Ways to run a forward pass, each with a mode of `torch.compile`; None for none.
+MODES = {"eager": None, "compiled": "default", "graphs": "reduce-overhead"}
 
 
 class Block(nn.Module):
@@ -76,6 +81,67 @@ def trained(way: str, options: argparse.Namespace) -> dict[str, object]:
     return {"ms": 1e3 * statistics.median(times_s[len(times_s) // 10 :]), "losses": losses}
 
 
+def wait(device: str) -> None:
+    """Until the device has done what is queued."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def made(net: nn.Module, mode: str | None, tuned: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A way to run a network."""
+    run = torch.compile(net, mode=mode, dynamic=False) if mode else net
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return run(x)
+
+    return tuner.torch.use()(forward) if tuned else forward
+
+
+def medians_us(ways: dict[tuple[str, bool], Callable[..., object]], x: torch.Tensor, rounds: int) -> dict:
+    """Microseconds of a pass for each way: ten in a row, all ways in turn, every second round backwards."""
+    times: dict[tuple[str, bool], list[float]] = {way: [] for way in ways}
+    for number in range(-3, rounds):
+        for way in list(ways)[:: 1 if number % 2 else -1]:
+            wait(x.device.type)
+            begun_s = time.perf_counter()
+            for _ in range(10):
+                ways[way](x)
+            wait(x.device.type)
+            if number >= 0:
+                times[way].append((time.perf_counter() - begun_s) * 1e5)
+    return {way: statistics.median(of) for way, of in times.items()}
+
+
+def inferred(options: argparse.Namespace) -> None:
+    """Prints how long a forward pass in bfloat16 takes, and compiling it, with and without tuned kernels."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    net = nn.Sequential(*(Block(options.width) for _ in range(4))).to(device, torch.bfloat16).eval()
+    torch._inductor.config.force_disable_caches = True
+    modes = MODES if device == "cuda" else {name: MODES[name] for name in ("eager", "compiled")}
+    print("| rows | way | PyTorch us | tuned us | x |\n|--:|---|--:|--:|--:|")
+    first_s: dict[tuple[str, bool], list[float]] = {}
+    with torch.no_grad():
+        for rows in (options.infer[0], *options.infer):  # the first time is to load what compiles
+            x = torch.randn(1, rows, options.width, device=device, dtype=torch.bfloat16)
+            tuner.torch.prepare(net, x, seconds=options.seconds)
+            torch._dynamo.reset()
+            ways = {(name, tuned): made(net, modes[name], tuned) for name in modes for tuned in (False, True)}
+            for way, run in ways.items():
+                begun_s = time.perf_counter()
+                run(x)
+                wait(device)
+                first_s.setdefault(way, []).append(time.perf_counter() - begun_s)
+            if len(first_s["eager", False]) == 1:
+                continue
+            us = medians_us(ways, x, 20)
+            for name in modes:
+                plain, tuned = us[name, False], us[name, True]
+                print(f"| {rows} | {name} | {plain:.0f} | {tuned:.0f} | {plain / tuned:.3f} |", flush=True)
+    plain, tuned = (statistics.median(first_s["compiled", tuned][1:]) for tuned in (False, True))
+    print(f"compiling takes {plain:.2f} s, with tuned kernels {tuned:.2f} s: {tuned / plain - 1:+.1%}")
+
+
 def main() -> None:
     """Runs each way and prints them side by side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,7 +154,11 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
     parser.add_argument("--double", action="store_true", help="in float64, too, to compare losses with")
     parser.add_argument("--json", default="", help="file for all figures")
+    parser.add_argument("--infer", type=int, nargs="+", help="time forward passes in bfloat16, of so many rows")
     options = parser.parse_args()
+    if options.infer:
+        inferred(options)
+        return
     ways = ["fp32", "emulated", "tf32", *(["float64"] if options.double else [])]
     found = {way: trained(way, options) for way in ways}
     right = found[ways[-1] if options.double else "fp32"]["losses"]
