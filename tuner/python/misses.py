@@ -95,7 +95,7 @@ class on_miss:  # noqa: N801 - called as a function is
 
         Args:
             how: ``library``, ``predict`` or ``measure``.
-            seconds: Seconds of timing at the most, for ``measure``.
+            seconds: Seconds of timing at the most, for ``measure``; on a CPU, of compiling, too.
             wait: True to have the first call wait for the result, for ``measure``.
 
         Raises:

@@ -38,7 +38,7 @@ from tuner.workers.device_worker import Crew
 
 #: Configs that are tried at first.
 CONFIGS = 8
-#: Seconds of timing at the most, unless given.
+#: Seconds of timing at the most, unless given; on a host of all that is done at a problem.
 SECONDS = 2.0
 #: Champions of other shapes to choose from.
 NEIGHBOURS = 12
@@ -76,7 +76,8 @@ class FirstUsePolicy(TrialPolicy):
 
     A model keeps a few of the legal configs, and was fitted on fewer at the problems near this one. It predicts
     well what differs from these in a parameter or two. Each round is compiled side by side, then verified and
-    timed one after the other, the most promising first.
+    timed one after the other, the most promising first. On a host, whose cores compile and run, a round is as
+    long as there are compile workers, and compiling is a part of the time.
 
     Attributes:
         leaderboard: The configs that were measured, with the counts of the trials.
@@ -85,16 +86,21 @@ class FirstUsePolicy(TrialPolicy):
 
     in_order = True
 
-    def __init__(self, request: StudyRequest, chosen: Sequence[Named], model: Predictions) -> None:
+    def __init__(
+        self, request: StudyRequest, chosen: Sequence[Named], model: Predictions, compilers: int = 0
+    ) -> None:
         """Begins with the first round.
 
         Args:
             request: What is asked.
             chosen: What to try first, the most promising first.
             model: What a model predicts.
+            compilers: Compile workers of a host; 0 for another device.
         """
         super().__init__(request.kernels)
-        self._seconds, self._model = request.seconds or SECONDS, model
+        self._seconds, self._model, self._compilers = request.seconds or SECONDS, model, compilers
+        self._begun_s = self._round_s = time.monotonic()
+        self._rest: Sequence[Named] = ()
         self.leaderboard, self.spent_s = Leaderboard(), 0.0
         self._round: Sequence[Named] = ()
         self._rounds = self._promising(chosen)
@@ -115,13 +121,20 @@ class FirstUsePolicy(TrialPolicy):
         """A round, once the one before is done."""
         if under_way:
             return ()
-        self._round = next(self._rounds, ())
+        before_s, self._round_s = self._round_s, time.monotonic()
+        left_s, count = self.left_s - (self._round_s - before_s), self._compilers or CONFIGS
+        if self._compilers and self.leaderboard.times_s and left_s < (1 - BEFORE_FINALS) * self._seconds:
+            self._round = ()  # another one, as long as the last, would take the time of the finals
+            return ()
+        rest = self._rest or next(self._rounds, ())
+        self._round, self._rest = rest[:count], rest[count:]
         return [Candidate(*place, next(self._numbers)) for place in self._round]
 
     @property
     def left_s(self) -> float:
         """Seconds that are left for the finals."""
-        return max(self._seconds - self.spent_s, 0.0)
+        spent_s = time.monotonic() - self._begun_s if self._compilers else self.spent_s
+        return max(self._seconds - spent_s, 0.0)
 
     def ended(self) -> str:
         """The time before the finals is spent."""
@@ -147,8 +160,8 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
     """Tries a problem's most promising configs, and crowns the best of them in finals against the library.
 
     Args:
-        request: The problem, its kernels and the regime. Its seconds are those of timing at the most: the first
-            config is timed, and finals have a few rounds, in any case.
+        request: The problem, its kernels and the regime. Its seconds are those of timing at the most, on a host
+            of compiling, too: the first config is timed, and finals have a few rounds, in any case.
         store: Where records go.
         crew: The device's workers, open.
         known: Has the model and the champions to begin with; `store` has when None.
@@ -163,9 +176,11 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
     """
     info = crew.devices[0].info
     model = Predictions(request.problem, request.kernels, info, request.regime, known or store)
-    policy = FirstUsePolicy(request, candidates(request, known or store, info, model), model)
+    chosen = candidates(request, known or store, info, model)
     request = replace(request, error_limit=limit_for(request.problem.precision, None))
     with session_of(request, store, crew) as session:
+        compilers = session.pool.size if session.shares_cores else 0
+        policy = FirstUsePolicy(request, chosen, model, compilers)
         loop = Loop(session, policy)
         loop.prepare()
         loop.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -28,8 +28,8 @@ FLUSH_FACTOR = 2
 #: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
 QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
 #: Calls of a block in a state of a program; one if it takes longer than so many seconds. A rest before each
-#: where the program idles. The time of a block is its shortest: what others do on the machine only adds.
-CALLS, LONG_CALL_S, REST_S = 5, 0.05, 0.005
+#: where the program idles. The time of a block is its lower quartile: what others do on the machine only adds.
+CALLS, LONG_CALL_S, REST_S = 10, 0.05, 0.005
 
 
 class LibraryRun:
@@ -162,7 +162,7 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
         calls = (library, own) if is_even else (own, library)
         if state == IN_TURN:
             turns = [[_took_s(call) for call in calls] for _ in range(count)]
-            first_s, second_s = map(min, zip(*turns, strict=True))
+            first_s, second_s = map(_lower_quartile, zip(*turns, strict=True))
         else:
             first_s, second_s = (_block_s(call, count, state == AFTER_IDLING) for call in calls)
         ratios.append(first_s / second_s if is_even else second_s / first_s)
@@ -170,7 +170,7 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
 
 
 def _block_s(call: Run, count: int, idles: bool) -> float:
-    """The shortest of some calls, when nothing of another library's spins any more."""
+    """The lower quartile of some calls, when nothing of another library's spins any more."""
     wait_until_quiet()
     if not idles:
         call()
@@ -178,7 +178,11 @@ def _block_s(call: Run, count: int, idles: bool) -> float:
     for _ in range(count):
         time.sleep(REST_S if idles else 0.0)
         times_s.append(_took_s(call))
-    return min(times_s)
+    return _lower_quartile(times_s)
+
+
+def _lower_quartile(times_s: Sequence[float]) -> float:
+    return sorted(times_s)[len(times_s) // 4]
 
 
 def wait_until_quiet() -> None:
