@@ -85,7 +85,7 @@ def gpu_group() -> str:
 def locks(group: str, gpu: str) -> list[str]:
     """Returns the names of the lock files to install."""
     if group == "test":  # kernels are compiled in the tests of a machine without a GPU, too
-        return ["runtime", "dev", gpu or "nvrtc"]
+        return ["runtime", "dev", "triton", gpu or "nvrtc"]
     return ["runtime", *(extra for extra in group.split("+") if extra != "run"), *([gpu] if gpu else [])]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import itertools
 import re
@@ -32,9 +33,11 @@ class _FirstConfig(Reference):
 class JitModule(own_source.Module):
     """A module of functions under ``triton.jit``."""
 
-    def add_jit(self, function: Any, name: str, free: Sequence[str] = ()) -> None:
+    def add_jit(
+        self, function: Any, name: str, free: Sequence[str] = (), node: ast.FunctionDef | None = None
+    ) -> None:
         """Writes a function down under a name, after what it uses. Its `free` numbers may have any value."""
-        node = own_source.definition(function.fn)
+        node = node or own_source.definition(function.fn)
         node.name, node.decorator_list, node.returns = name, [], None
         free = [*(getattr(function, "do_not_specialize", None) or ()), *free]
         self.add_node(node, function.fn, f"@triton.jit(do_not_specialize={free})" if free else "@triton.jit")
@@ -79,7 +82,8 @@ class JitCode(KernelCode):
         self._usual = {one.name: one.default for one in signature.values() if one.default is not one.empty}
         self.takes = tuple(argument for argument in signature if argument not in self.parameters)
         self.defaults = {name: values[0] for name, values in self.parameters.items()} | self.defaults
-        self._written = _written(own_source.definition(function.fn)) & set(self.takes)
+        self._node = own_source.definition(function.fn)
+        self._written = _written(self._node) & set(self.takes)
         return tuple(self._written)
 
     def _check_used(self) -> None:
@@ -120,7 +124,7 @@ class JitCode(KernelCode):
 
     def _source(self, given: Sequence[KernelArgument]) -> str:
         module = JitModule(frozenset(self.parameters))
-        module.add_jit(self.function, self.name, self.free)
+        module.add_jit(self.function, self.name, self.free, copy.deepcopy(self._node))
         more = {name: tuple(self.options[name]) for name in (RESET, RESTORED) if self.options.get(name)}
         lines = [f"{name} = {value!r}" for name, value in (self._fixed | more).items()]
         return "\n".join(["import triton", "import triton.language", module.text, *lines, ""])

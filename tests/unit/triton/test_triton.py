@@ -1,0 +1,148 @@
+"""Kernels of Triton: compiled without a GPU, and tuned, answered and kept as its interpreter runs them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.declare.kernel import render
+from tuner.declare.space import Config
+from tuner.devices.detect import language_of
+from tuner.devices.protocol import CompileFailed
+from tuner.errors import InputError
+
+FILE = Path(__file__).parents[2] / "fixtures" / "triton_kernels.py"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling needs Triton, the interpreter PyTorch's tensors."""
+    global torch, triton
+    torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # or Triton warns that its default will change
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    return SimpleNamespace(**runpy.run_path(str(FILE)))
+
+
+def arrays(n: int = 1000) -> list[Any]:
+    return [torch.arange(n, dtype=torch.float32), torch.zeros(n), n]
+
+
+def autotuned(function: Any, configs: list[Any], **options: Any) -> Any:
+    return tuner.autotune(configs, ["n"], device="interpreted", seconds=60, **options)(function)
+
+
+def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def declared(**options: Any) -> tuple[Any, Any]:
+    """The kernel `double` and its problem, as written down for workers."""
+    from tuner.triton.jit import JitCode
+
+    function = runpy.run_path(str(FILE))["double"]
+    code = JitCode(function, "", {"BLOCK": [64, 128], "num_warps": [2, 4]}, {"grid": "ceil_div(n, BLOCK)"})
+    catalogue, problem = code.problem(code.named(*arrays(**options)))
+    return catalogue.kernels[0], problem
+
+
+def compiled(**options: Any) -> Any:
+    kernel, problem = declared(**options)
+    rendered = render(kernel, problem, Config({"BLOCK": 64, "num_warps": 2}))
+    return rendered, language_of("triton").compiler().compile(rendered, "sm_90a", problem)
+
+
+def test_a_kernel_becomes_a_cubin_with_its_launch_on_a_machine_without_a_gpu() -> None:
+    rendered, binary = compiled(n=1000)
+    launched, cubin = language_of("triton").loadable(rendered, binary.code)
+    assert cubin.startswith(b"\x7fELF")
+    assert (binary.report.registers > 0, binary.report.spill_bytes) == (True, 0)
+    [step] = launched.launch.steps
+    assert (step.grid, step.block, step.arguments) == ((16,), (64,), ("x", "out", "n", "", ""))
+    # A number that is 1 is no argument, and one that is a multiple of 16 is compiled for.
+    assert (
+        language_of("triton")
+        .loadable(*[compiled(n=1)[0], compiled(n=1)[1].code])[0]
+        .launch.steps[0]
+        .arguments[2]
+        == ""
+    )
+    assert compiled(n=1024)[1].report.binary_hash != binary.report.binary_hash
+
+
+def test_what_does_not_compile_is_told_in_tritons_words() -> None:
+    kernel, problem = declared()
+    rendered = render(kernel, problem, Config({"BLOCK": 63, "num_warps": 2}))
+    with pytest.raises(CompileFailed, match="power of 2"):
+        language_of("triton").compiler().compile(rendered, "sm_90a", problem)
+
+
+def test_a_source_hash_covers_what_a_kernel_calls_but_no_comments() -> None:
+    text = declared()[0].text
+    hashes = {language_of("triton").measured_text(text.replace(*change)) for change in
+              (("", ""), ("values * by", "values * by  # twice"), ("values * by", "by * values"))}  # fmt: skip
+    assert len(hashes) == 2
+    assert all(f"Triton {triton.__version__}" in measured for measured in hashes)
+
+
+def test_tune_finds_a_config_that_is_right(kernels: SimpleNamespace) -> None:
+    result = tuner.tune(
+        kernels.double, arrays(), {"BLOCK": [256, 512], "WRONG": [0, 1]}, grid=blocks, device="interpreted",
+        reference=lambda x: 2 * x, seconds=60, progress=False,
+    )  # fmt: skip
+    assert result.config["WRONG"] == 0
+    outcomes = {trial.measurement.outcome.name for trial in result.trials if trial.config["WRONG"]}
+    assert outcomes == {"WRONG_RESULT"}
+
+
+def test_autotune_measures_once_and_another_process_has_its_answer(
+    kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [
+        triton.Config({"BLOCK": 64}),
+        triton.Config({"BLOCK": 512}),
+        triton.Config({"BLOCK": 1024, "WRONG": 1}),
+    ]
+    kernel = autotuned(kernels.double, configs)
+    x, out, n = arrays()
+    kernel[blocks](x, out, n)
+    assert torch.equal(out, 2 * x)
+    assert {row["outcome"] for row in tuner.records("double", role="trial")} >= {"MEASURED", "WRONG_RESULT"}
+    monkeypatch.setattr("tuner.python.decorators.run_shown", lambda *_: pytest.fail("measured again"))
+    other = autotuned(kernels.double, configs)
+    other[blocks](x, out, n)
+    assert other.best_config == kernel.best_config
+    pruned = autotuned(
+        kernels.double, configs, prune_configs_by={"early_config_prune": lambda all, *_, **__: all[:1]}
+    )
+    pruned[blocks](x, out, n)
+    assert pruned.best_config == configs[0]
+
+
+def test_an_array_that_is_read_and_written_is_restored_before_each_run(kernels: SimpleNamespace) -> None:
+    kernel = autotuned(
+        kernels.add_to, [triton.Config({"BLOCK": 256}), triton.Config({"BLOCK": 512})], restore_value=["out"]
+    )
+    x, out, n = arrays()
+    kernel[blocks](x, out, n)
+    assert torch.equal(out, x)
+    assert {row["outcome"] for row in tuner.records("add_to", role="trial")} <= {"MEASURED", "PRUNED"}
+
+
+def test_what_cannot_be_measured_in_other_processes_is_refused(kernels: SimpleNamespace) -> None:
+    with pytest.raises(InputError, match="pre_hook runs in this process alone"):
+        autotuned(kernels.double, [triton.Config({"BLOCK": 64}, pre_hook=print)])
+    with pytest.raises(InputError, match=r"an argument of tl.constexpr or an option .*got 'BLOK'"):
+        tuner.tune(kernels.double, arrays(), {"BLOK": [64]}, grid=blocks, device="interpreted")
