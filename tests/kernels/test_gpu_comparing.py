@@ -11,6 +11,7 @@ from probing import run_on_cpu
 from tuner.declare.launch import Launch
 from tuner.devices import comparing
 from tuner.devices.cuda.comparing import THREADS, source
+from tuner.workers.inputs import bits, infinity_of
 
 BLOCKS = 3
 TOLERANCE, SCALE = 1e-3, 0.5
@@ -82,3 +83,14 @@ def test_a_sum_of_words_changes_with_any_bit(n: int, folder: Path) -> None:
         changed = memory.copy()
         changed[at] ^= 1 << bit
         assert total(changed) != total(memory), (at, bit)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_a_fingerprint_is_the_same_on_a_gpu_as_by_numpy(dtype: str, folder: Path) -> None:
+    values = np.random.default_rng(1).integers(0, 256, 40_000 * np.dtype(dtype).itemsize, np.uint8).view(dtype)
+    cells, infinity = bits(values), infinity_of(dtype)
+    code = "if (threadIdx.x == 0) *total = 0; __syncthreads();"
+    call = f"fingerprint(cells, n, {cells.itemsize}, {infinity}ull, total);"
+    probe = ("const void* cells, unsigned long long* total", f"{code} {call}")
+    told = probed(probe, ("total", (1,), "int64"), folder, cells=cells)
+    assert int(told[0]) % 2**64 == comparing.fingerprint(np, cells, infinity)

@@ -15,7 +15,7 @@ from tuner.errors import NothingFound
 from tuner.python.tuned import champion_answer, why_none
 from tuner.python.tuning import run
 from tuner.results.measurement import headline
-from tuner.results.objectives import read_objectives
+from tuner.results.objectives import classes_text, read_objectives
 from tuner.study import dry_run
 from tuner.study.progress import Events, ProgressView, Result, where_time_went
 from tuner.study.requests import StudyOptions, asked, budget, competitors
@@ -36,6 +36,10 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
 )
 @cli.objective_option("time", "Objectives to minimise; several keep a Pareto front.")
 @cli.error_limit_option
+@click.option(
+    "--bits", metavar="keep|library|CLASS",
+    help="Crown only configs whose results have the champion's bits, the library's, or those of a class.",
+)  # fmt: skip
 @cli.folder_option("Write a plot of the front to this folder.")
 @cli.dry_run_option
 @cli.output_options
@@ -109,7 +113,8 @@ def _show(problem: Problem, result: Result, answer: dict[str, Any] | None, as_js
     if result.champion.pairs:
         finals = [versus(pair.to_json()) for pair in result.champion.own_pairs]
         table("The finals, interleaved", ("champion against", "takes", "champion is"), finals)
-    pairs(f"Champion of {result.champion.record.problem}", answer_rows(answer))
+    classes = [("classes of bits", classes_text(progress.classes_s))] if progress.classes_s else []
+    pairs(f"Champion of {result.champion.record.problem}", [*answer_rows(answer), *classes])
     if result.front is not None:
         show_front(result.front, result.champion)
     if progress.dropped:

@@ -6,6 +6,7 @@ timed a second. On a GPU each comparison is one kernel (`tuner.devices.cuda.comp
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +90,45 @@ def checksums(xp: Any, arrays: Sequence[Any]) -> list[int]:
     if xp.__name__ == "cupy":
         return list(load("tuner.devices.cuda.comparing:checksums")(arrays))
     return [int(array.sum(dtype="uint64")) for array in arrays]
+
+
+def fingerprint(xp: Any, cells: Any, infinity: int) -> int:
+    """Hashes a contiguous array: a sum of its elements by weights of their places, modulo 2^64.
+
+    All NaNs are one. The hash is the same on every device and in every version.
+
+    Args:
+        xp: The array module: numpy or cupy.
+        cells: Array of unsigned integers; see `tuner.workers.inputs.bits`.
+        infinity: Bits of infinity in the array's dtype; 0 for integers.
+    """
+    if xp.__name__ == "cupy":
+        return int(load("tuner.devices.cuda.comparing:fingerprint")(cells, infinity))
+    total, magnitude = 0, (1 << (8 * cells.itemsize - 1)) - 1
+    for number, start in enumerate(range(0, cells.size, PIECE)):
+        piece = cells[start : start + PIECE]
+        if infinity:
+            piece = numpy.where(piece & magnitude > infinity, cells.dtype.type(infinity + 1), piece)
+        total += int(piece.astype(numpy.uint64) @ _weights()[: piece.size]) * _weight_of(number)
+    return total % 2**64
+
+
+def mixed(numbers: Any) -> Any:
+    """Hashes whole numbers one by one: 64 bits in, 64 bits out (SplitMix64's step; Steele and others, 2014)."""
+    numbers = (numpy.asarray(numbers, numpy.uint64) + numpy.uint64(1)) * numpy.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> numpy.uint64(31))
+
+
+@functools.cache
+def _weights() -> Any:
+    """Weights of the places in a piece."""
+    return mixed(numpy.arange(PIECE)) | numpy.uint64(1)
+
+
+def _weight_of(piece: int) -> int:
+    return int(mixed(numpy.array([PIECE + piece]))[0]) | 1
 
 
 def _unequal(one: Any, other: Any) -> bool:

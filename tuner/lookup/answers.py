@@ -223,7 +223,7 @@ def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[st
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
     if champion is None:
-        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
+        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "bits", "baseline", "speedup", "error"))
     record, baseline, told_baseline = champion.record, champion.baseline, None
     measurement, error = record.measurement, record.measurement.error
     if baseline is not None:
@@ -231,11 +231,12 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         told_baseline = {
             "name": baseline.kernel,
             "version": baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} "),
-            "time_s": baseline.measurement.time_s, "tflops": baseline.tflops,
+            "time_s": baseline.measurement.time_s, "tflops": baseline.tflops, "bits": baseline.measurement.bits,
             **({} if threads is None else {"threads": int(threads)}),
         }  # fmt: skip
     return {
         "time_s": measurement.time_s, "noise": measurement.noise, "tflops": record.tflops, "gbps": record.gbps,
+        "bits": measurement.bits,
         "baseline": told_baseline,
         # 0 says that nothing was compared: no library, or one that could not be timed.
         "speedup": champion.speedup or None,

@@ -23,7 +23,7 @@ from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
 from tuner.devices.detect import is_spec, kinds
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
-from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
+from tuner.results.objectives import TIME, limit_for, read_bits, read_error_limit, read_objectives
 from tuner.results.record import ProblemKey, Wanted
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class PlanItem:
         trials: Budget of its study in trials; None without that limit.
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        bits: Class of bits that champions keep to; empty for any.
         wanted: How often it was asked for without an exact answer, where that is why it is tuned.
         devices: Kinds or models of device on which it is tuned; empty for any.
     """
@@ -73,6 +74,7 @@ class PlanItem:
     trials: int | None = None
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    bits: str = ""
     wanted: Wanted | None = field(default=None, compare=False)
     devices: tuple[str, ...] = ()
 
@@ -444,6 +446,8 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
             rule = f"several objectives need one of the samplers {', '.join(SEVERAL)}"
             raise InputError(f"{rule}, got sampler {defaults.sampler!r}; choose tile")
     limit = read_error_limit(table.error_limit)
+    with _at("bits"):
+        bits = read_bits(table.bits)
     for key, shape in _shapes(table, operation):
         for chosen in itertools.product(*words):
             with _at(key):
@@ -451,7 +455,7 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
                 check_sizes(problem)
             yield PlanItem(
                 problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
-                objectives, limit_for(problem.precision, limit), devices=tuple(table.devices or ()),
+                objectives, limit_for(problem.precision, limit), bits, devices=tuple(table.devices or ()),
             )  # fmt: skip
 
 

@@ -71,7 +71,8 @@ class Assignment:
         item = self.item
         return StudyRequest(
             item.problem, self.kernels, devices, item.regime, self.seconds, item.trials, self.seed,
-            self.sampler, item.objectives, item.error_limit, not item.kernels, self.finals_s, self.library,
+            self.sampler, item.objectives, item.error_limit, item.bits, not item.kernels, self.finals_s,
+            self.library,
         )  # fmt: skip
 
 
@@ -257,6 +258,12 @@ class NightItem:
         before_s, after_s = self.before.record.measurement.time_s, self.after.record.measurement.time_s
         return before_s / after_s if before_s and after_s else None
 
+    @property
+    def bits_changed(self) -> bool:
+        """True if results have other bits by the champion than by the one before this night."""
+        pair = [champion.record.measurement.bits for champion in (self.before, self.after) if champion]
+        return len(pair) == 2 and "" not in pair and pair[0] != pair[1]
+
     def to_json(self) -> dict[str, Any]:
         """Returns the result as a JSON object."""
         item, wanted, after = self.item, self.item.wanted, self.after
@@ -267,7 +274,7 @@ class NightItem:
             "before": self.before and _champion_json(self.before), "after": after and _champion_json(after),
             "improvement": self.improvement,
             "verdict": after.verdict if after and self.state == "tuned" else None, "stale": self.stale or None,
-            "error_limit": told(after.record.measurement) if after else None,
+            "error_limit": told(after.record.measurement) if after else None, "bits_changed": self.bits_changed,
             "places": [{"place": name, **there} for name, there in self.places.items()],
             **(self.front.as_keys() if self.front else {}),
         }  # fmt: skip
@@ -278,7 +285,7 @@ def _champion_json(champion: Champion) -> dict[str, Any]:
     return {
         "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
         "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
-        "record_id": record.id, "provisional_reasons": list(champion.doubts),
+        "bits": record.measurement.bits, "record_id": record.id, "provisional_reasons": list(champion.doubts),
     }  # fmt: skip
 
 
@@ -300,7 +307,7 @@ def kernels_of(item: PlanItem, target: str) -> tuple[Kernel, ...]:
 def study_of(item: PlanItem, device: DeviceInfo, kernels: tuple[Kernel, ...]) -> str:
     """Names the study of an item on a device."""
     key = ProblemKey.of(item.problem)
-    return study_name(key, device, item.regime, kernels, item.objectives, item.error_limit)
+    return study_name(key, device, item.regime, kernels, item.objectives, item.error_limit, item.bits)
 
 
 class Standing:

@@ -16,6 +16,7 @@ from tuner.errors import NothingFound, TunerError
 from tuner.lookup.asking import parse_key
 from tuner.python.tuned import Tuned
 from tuner.results.measurement import Outcome, headline
+from tuner.results.objectives import classes_text
 from tuner.results.record import Champion, ProblemKey, Record, Role, rank_in_time
 from tuner.results.units import config_text, duration, speed, speed_unit
 from tuner.store import Store, listing
@@ -26,7 +27,7 @@ PAIRS = 6
 #: Fewer measured configs say nothing of importance.
 LEAST = 4
 #: Where the time of a trial goes, in this order; and what else a running study counts.
-STAGES = ("compile", "load", "verify", "time", "power")
+STAGES = ("compile", "load", "verify", "time", "bits", "power")
 COUNTED = ("thinking", "storing", "opening", "finals")
 
 
@@ -109,7 +110,12 @@ class StudyView:
                 config = f" {config_text(record.config)}" if record.config else ""
                 shown = speed(**_work(record), time_s=time_of(record))
                 rows.append((name, f"{record.kernel}{config}: {shown}, {duration(time_of(record))}"))
-        return rows
+        classes: dict[str, float] = {}
+        for trial in self.timed:
+            bits = trial.measurement.bits
+            classes[bits] = min(time_of(trial), classes.get(bits, math.inf))
+        classes.pop("", None)
+        return [*rows, ("classes of bits", classes_text(classes))] if classes else rows
 
 
 def time_of(record: Record) -> float:

@@ -17,6 +17,8 @@ SAME_WITHIN = 0.005
 KINDS_OF_INPUTS = "kinds_of_inputs"
 #: Circumstances of a final on a CPU: the library's time over its own, as a program may call both.
 STATES = BACK_TO_BACK, IN_TURN, AFTER_IDLING = "back_to_back", "in_turn", "after_idling"
+#: The class of bits of a library whose runs on the same inputs differ.
+VARIES = "varies"
 #: A time longer than the library's by more than this share is slower than the library.
 SLOWER = 0.03
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.
@@ -131,6 +133,8 @@ class Outcome(enum.StrEnum):
     LAUNCH_FAILED = "LAUNCH_FAILED"
     WRONG_RESULT = "WRONG_RESULT"
     INACCURATE = "INACCURATE"
+    NOT_REPEATABLE = "NOT_REPEATABLE"
+    OTHER_BITS = "OTHER_BITS"
     TIMED_OUT = "TIMED_OUT"
     CRASHED = "CRASHED"
     PRUNED = "PRUNED"
@@ -199,6 +203,8 @@ class Measurement:
             limit, the keys of `tuner.results.objectives.ErrorLimit`; for finals and baselines, what other
             processes did meanwhile (`tuner.devices.machine_load`); for finals, reasons to doubt them
             (`doubts`), and on a CPU `STATES`.
+        bits: Class of its bits, a hash of its outputs at fixed inputs; empty if it was not measured
+            (`tuner.workers.further_checks.class_of_bits`).
     """
 
     outcome: Outcome
@@ -208,6 +214,7 @@ class Measurement:
     compiled: CompileReport | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
     circumstances: Mapping[str, float] = field(default_factory=dict)
+    bits: str = ""
 
     @property
     def time_s(self) -> float | None:

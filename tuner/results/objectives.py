@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -137,6 +138,8 @@ class Front:
         }  # fmt: skip
 
 
+#: Classes of bits that are told by name.
+FEW_CLASSES = 6
 #: Circumstances of a measurement under a limit: the limit, and the library's error on the same inputs.
 ERROR_LIMIT, LIBRARY_RMS = "error_limit", "library_rms_rel"
 #: Outputs with fewer elements are too small to compare two rms errors: on other inputs the ratio differs.
@@ -238,6 +241,49 @@ def judged(measurement: Measurement, limit: ErrorLimit | None) -> Measurement | 
         if wrong:
             return replace(measurement, outcome=Outcome.INACCURATE, reason=wrong, samples_s=())
     return None if measurement.outcome is Outcome.INACCURATE else measurement
+
+
+#: What a study may keep to instead of a class that it names: the reigning champion's, the library's.
+KEEP, LIBRARY_BITS = "keep", "library"
+
+
+def read_bits(text: str | None) -> str:
+    """Returns the requested class of bits, empty for any: `KEEP`, `LIBRARY_BITS`, or a class by its name.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if text and text not in (KEEP, LIBRARY_BITS) and not re.fullmatch("[0-9a-f]{12}", text):
+        raise InputError(f"bits are {KEEP}, {LIBRARY_BITS} or a class of 12 hexadecimal digits, got {text!r}")
+    return text or ""
+
+
+def of_class(measurement: Measurement, bits: str) -> Measurement:
+    """Judges a measurement by the class of bits that a study keeps to; unknown classes are left to the finals.
+
+    Args:
+        measurement: The measurement.
+        bits: The class; empty for any.
+
+    Returns:
+        The measurement; OTHER_BITS if it is of another class.
+    """
+    if not bits or measurement.bits in ("", bits) or measurement.outcome.failed:
+        return measurement
+    why = f"its bits are of class {measurement.bits}; the study keeps to {bits}"
+    return replace(measurement, outcome=Outcome.OTHER_BITS, reason=why, samples_s=())
+
+
+def classes_text(best_s: Mapping[str, float]) -> str:
+    """Tells classes of bits: how many a study saw, and the best time of each, the fastest first.
+
+    Args:
+        best_s: Class -> best time in seconds.
+    """
+    ranked = sorted(best_s, key=best_s.__getitem__)
+    shown = ", ".join(f"{bits} {best_s[bits] / best_s[ranked[0]]:.3f}" for bits in ranked[:FEW_CLASSES])
+    more = ", ..." if len(ranked) > FEW_CLASSES else ""
+    return f"{len(ranked)}; best time of each over the first's: {shown}{more}"
 
 
 def told(measurement: Measurement) -> dict[str, Any] | None:

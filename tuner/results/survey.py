@@ -23,6 +23,7 @@ LIBRARY = -1
 _OUTCOMES = (
     Outcome.MEASURED, Outcome.PRUNED, Outcome.INVALID, Outcome.COMPILE_FAILED, Outcome.LAUNCH_FAILED,
     Outcome.WRONG_RESULT, Outcome.INACCURATE, Outcome.TIMED_OUT, Outcome.CRASHED,
+    Outcome.NOT_REPEATABLE, Outcome.OTHER_BITS,
 )  # fmt: skip
 #: Fields of a timing that are numbers, each a column of the JSON of a part.
 _NUMBERS = ("problem", "config", "time_s", "noise")

@@ -23,7 +23,7 @@ from tuner.workers.device_worker import LONG_LIMIT_S, Crew
 from tuner.workers.further_checks import edge_problems
 
 #: A reigning champion with one of these outcomes in the finals is dropped.
-DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE)
+DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE, Outcome.NOT_REPEATABLE, Outcome.OTHER_BITS)
 
 
 def measure_baseline(
@@ -130,6 +130,8 @@ class Finals:
         kernel = self._kernels.get(champion.record.kernel) if champion else None
         if champion is None or kernel is None:
             return None
+        if self._leaderboard.judged(champion.record.measurement).outcome.failed:
+            return None
         return named(champion.record) if measured_as_now(champion.record, kernel, session.problem) else None
 
     def _strike(self, config: Named) -> None:
@@ -203,7 +205,7 @@ class Finals:
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
-        measured = under(self._machine.load(), measured)
+        measured = list(map(self._leaderboard.judged, under(self._machine.load(), measured)))
         libraries = [self._session.of_baseline(library) for library in measured[len(lineup) :]]
         self._known = known_baselines(self._session)
         doubts = _contradicted(libraries, self._known)

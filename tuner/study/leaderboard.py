@@ -13,7 +13,7 @@ from tuner.errors import NothingFound
 from tuner.lookup.asking import known_device
 from tuner.lookup.snapshot import Snapshot
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import TIME, Front, Point, resolved, values_of
+from tuner.results.objectives import TIME, Front, Point, of_class, resolved, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import front, front_value
 from tuner.store import Store
@@ -43,21 +43,23 @@ class Leaderboard:
     """
 
     def __init__(
-        self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None, cores: int = 1
-    ) -> None:
+        self, objectives: tuple[str, ...] = TIME, progress: Progress | None = None, cores: int = 1,
+        bits: str = "",
+    ) -> None:  # fmt: skip
         """Begins.
 
         Args:
             objectives: What the study minimises.
             progress: Progress to update.
             cores: Number of a CPU's cores; 1 for another device.
+            bits: Class of bits that the study keeps to; empty for any.
         """
         self.objectives = objectives
         self.progress = progress or Progress()
         self.times_s: dict[Named, float] = {}
         self.stopped_s: dict[Named, float] = {}
         self.with_objectives: dict[Named, Measurement] = {}
-        self._cores = max(cores, 1)
+        self._cores, self._bits = max(cores, 1), bits
         #: Kernel -> times of its configs, as if each used all cores: idle ones do not count against a kernel.
         self._whole_s: dict[str, list[float]] = {}
 
@@ -66,8 +68,14 @@ class Leaderboard:
         """The shortest of the times; None if there is none yet."""
         return self.progress.best_s
 
+    def judged(self, measurement: Measurement) -> Measurement:
+        """A measurement as it counts here: one of another class of bits than the study keeps to has no time."""
+        return of_class(measurement, self._bits)
+
     def add_trial(self, kernel: Kernel, config: Config, measurement: Measurement) -> None:
-        """Counts a trial, and ranks it if it was measured."""
+        """Counts a trial, and ranks it if it was measured and counts."""
+        self.progress.notice(measurement)
+        measurement = self.judged(measurement)
         self.progress.count(measurement)
         place, time_s = (kernel.name, config), measurement.time_s
         is_stopped = measurement.outcome is Outcome.TIMED_OUT

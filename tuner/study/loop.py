@@ -277,7 +277,7 @@ class Loop:
             self._twins[_code_key(trial.code)] = measurement
         elif measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.code.compiled)
-        for stage in ("load", "verify", "time", "power"):
+        for stage in ("load", "verify", "time", "bits", "power"):
             self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))
         if measurement.outcome is Outcome.MEASURED:
             self._session.keep(trial.code, measurement)

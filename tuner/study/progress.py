@@ -37,6 +37,7 @@ class Progress:
         outcomes: Outcome -> trials.
         reasons: Failed outcome -> the first reason for it.
         dropped: Dropped kernel -> reason.
+        classes_s: Class of bits -> best time of a config of it, in seconds.
         best_s: Best median so far in seconds.
         best: Kernel and config with that median.
         baseline_s: The library's best median in seconds; None without a library, or before it is measured.
@@ -54,6 +55,7 @@ class Progress:
     outcomes: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
+    classes_s: dict[str, float] = field(default_factory=dict)
     best_s: float | None = None
     best: str = ""
     baseline_s: float | None = None
@@ -69,6 +71,13 @@ class Progress:
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
         if measurement.outcome.failed:
             self.reasons.setdefault(name, measurement.reason)
+
+    def notice(self, measurement: Measurement) -> None:
+        """Notes the class of a trial's bits, whether the study keeps to it or not."""
+        if measurement.bits and measurement.time_s and not measurement.outcome.failed:
+            self.classes_s[measurement.bits] = min(
+                measurement.time_s, self.classes_s.get(measurement.bits, math.inf)
+            )
 
     def spend(self, stage: str, seconds: float) -> None:
         """Adds time to a stage."""

@@ -18,7 +18,7 @@ from tuner.devices.settings import setting
 from tuner.errors import InputError, NothingFound
 from tuner.lookup.asking import default_database
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import TIME, limit_for, read_error_limit, read_objectives
+from tuner.results.objectives import TIME, limit_for, read_bits, read_error_limit, read_objectives
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class StudyRequest:
         objectives: Objectives to minimise (see `tuner.results.objectives`). With several, the fastest config
             still is the champion, and the result has a front.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
+        bits: Class of bits that champions keep to (`tuner.results.objectives.read_bits`); empty for any.
         drop: True to drop kernels whose first configs are hopeless (`tuner.study.leaderboard`).
         finals_s: Seconds of `seconds` kept for the finals; by default a share.
         library: The library's earlier measurement, if a study continues; by default it is measured.
@@ -52,6 +53,7 @@ class StudyRequest:
     sampler: str = "tile"
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
+    bits: str = ""
     drop: bool = True
     finals_s: float | None = None
     library: Measurement | None = None
@@ -75,6 +77,7 @@ class StudyOptions(TypedDict, total=False):
         sampler: Name of the search strategy.
         objective: What is minimised: ``time``, or with others, ``time,energy``.
         error_limit: Largest rms error of a champion, as a multiple of the library's.
+        bits: ``keep`` for champions with the reigning one's bits, ``library``, or the name of a class.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
     """
 
@@ -87,6 +90,7 @@ class StudyOptions(TypedDict, total=False):
     sampler: str
     objective: str
     error_limit: float | None
+    bits: str
     db: str
 
 
@@ -133,7 +137,8 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         problem, competitors(catalogue, problem, devices[0].target, only), devices, given["regime"] or "cold",
         seconds, trials, secrets.randbits(32) if seed is None else seed, given["sampler"] or "tile",
         read_objectives(options.get("objective") or "time"),
-        limit_for(problem.precision, read_error_limit(options.get("error_limit"))), drop=not only,
+        limit_for(problem.precision, read_error_limit(options.get("error_limit"))),
+        read_bits(options.get("bits")), drop=not only,
     )  # fmt: skip
     check_request(request)
     return Asked(catalogue, request, database_url(options.get("db") or ""))

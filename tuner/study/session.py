@@ -239,13 +239,15 @@ def study_name(
     kernels: Iterable[Kernel],
     objectives: Sequence[str] = TIME,
     error_limit: float | None = None,
+    bits: str = "",
 ) -> str:
-    """Names a study; other kernels, sources, objectives or error limits make another study."""
+    """Names a study; other kernels, sources, objectives, error limits or bits make another study."""
     sources = sorted(f"{kernel.name} {kernel.source_hash}" for kernel in kernels)
     digest = hashlib.sha256("\n".join(sources).encode()).hexdigest()[:8]
     aims = f"{OBJECTIVES_OF_STUDY}{' '.join(objectives)}" if len(objectives) > 1 else ""
     limit = "" if error_limit is None else f", error limit {error_limit:g}"
-    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}{limit}"
+    held = f", bits {bits}" if bits else ""
+    return f"{problem} on {device.name}, {regime}, kernels {digest}{aims}{limit}{held}"
 
 
 def past_records(

@@ -11,11 +11,13 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
+from tuner.declare.space import Config
+from tuner.errors import NothingFound
 from tuner.lookup.snapshot import predictor
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
-from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import TIME, ErrorLimit, judged, values_of
-from tuner.results.record import VERIFICATION, ProblemKey, Record, Role
+from tuner.results.measurement import VARIES, Measurement, Outcome
+from tuner.results.objectives import KEEP, LIBRARY_BITS, TIME, ErrorLimit, judged, values_of
+from tuner.results.record import VERIFICATION, ProblemKey, Record, Role, measured_as_now
 from tuner.search import Known, Observation
 from tuner.store import Store
 from tuner.store.published import champions as published
@@ -23,6 +25,7 @@ from tuner.store.reading import Reader
 from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.requests import StudyRequest
 from tuner.study.session import Session
+from tuner.workers.device_worker import LONG_LIMIT_S
 from tuner.workers.sampling import CANNOT_WIN
 
 #: Configs that a study tries first.
@@ -252,6 +255,10 @@ def resume(
     trials = that_count(judged_records(stored(Role.TRIAL), _limit(request, library)), objectives)
     wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome is Outcome.WRONG_RESULT]
     trials |= {named(final): final for final in wrong if named(final) in trials}
+    trials = {
+        place: replace(record, measurement=leaderboard.judged(record.measurement))
+        for place, record in trials.items()
+    }
     hastily = stopped_hastily(trials)
     for place in hastily:
         del trials[place]
@@ -267,6 +274,42 @@ def resume(
         past=[observed(record, objectives) for record in trials.values()],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
+
+
+def held_class(session: Session, request: StudyRequest, library: Measurement | None) -> str:
+    """The class of bits that a study keeps to; empty for any, and for a first champion.
+
+    Args:
+        session: The session; a champion of unknown class is measured there.
+        request: What the study is asked to do.
+        library: The library's measurement before the search.
+
+    Raises:
+        NothingFound: The class cannot be known.
+    """
+    bits = request.bits
+    if bits == LIBRARY_BITS:
+        bits = library.bits if library else ""
+        if bits in ("", VARIES):
+            raise NothingFound(f"--bits {LIBRARY_BITS} needs a library whose bits do not vary; none is here")
+    elif bits == KEEP:
+        champion = session.store.champion(session.key, session.device, session.regime)
+        if champion is None:
+            return ""
+        bits = champion.record.measurement.bits or _measured_class(session, request, champion.record)
+    return bits
+
+
+def _measured_class(session: Session, request: StudyRequest, record: Record) -> str:
+    kernels = (kernel for kernel in request.kernels if kernel.name == record.kernel)
+    kernel = next((one for one in kernels if measured_as_now(record, one, session.problem)), None)
+    measured = session.timed(kernel, Config(record.config), LONG_LIMIT_S)[1] if kernel else None
+    if measured is None or not measured.bits:
+        raise NothingFound(
+            f"--bits {KEEP} needs the class of the champion's bits; {record.kernel} has none, or has changed "
+            "since it was crowned; tune once without it"
+        )
+    return measured.bits
 
 
 def _limit(request: StudyRequest, library: Measurement | None) -> ErrorLimit | None:

@@ -33,7 +33,7 @@ from tuner.study.loop import Loop, TrialPolicy
 from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Session, study_name
-from tuner.study.starting import resume, with_predictions
+from tuner.study.starting import held_class, resume, with_predictions
 from tuner.workers.device_worker import LONG_LIMIT_S, Crew
 
 #: Seconds that arrays and reference have, and the library's time, however short a study is.
@@ -150,8 +150,8 @@ class SearchPolicy(TrialPolicy):
         Raises:
             InputError: The device does not report what an objective needs.
         """
-        measurement, objectives = record.measurement, self.leaderboard.objectives
-        check_energy(objectives, record.device, measurement)
+        measurement, objectives = self.leaderboard.judged(record.measurement), self.leaderboard.objectives
+        check_energy(objectives, record.device, record.measurement)
         values = values_of(measurement, objectives) or ()
         time_s = measurement.time_s if values or len(objectives) == 1 else None
         self._tell(candidate, measurement.outcome, time_s, values[1:])
@@ -211,7 +211,8 @@ class Study:
         self.request = request = replace(request, kernels=with_plain_answers(session, request.kernels))
         self.library = measure_baseline(session, request, budget, machine, left_s(until_s))
         cores = session.device.cores if session.shares_cores else 1
-        leaderboard = Leaderboard(request.objectives, budget.progress, cores)
+        held = held_class(session, request, self.library)
+        leaderboard = Leaderboard(request.objectives, budget.progress, cores, held)
         known = resume(session, request, self.library, leaderboard)
         options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
         search = Search(spaces, options, with_predictions(known, request, session.device, session.store))
@@ -353,7 +354,7 @@ def session_of(request: StudyRequest, store: Store, crew: Crew) -> Session:
     """The session of a study, on open devices."""
     name = study_name(
         ProblemKey.of(request.problem), crew.devices[0].info, request.regime, request.kernels,
-        request.objectives, request.error_limit,
+        request.objectives, request.error_limit, request.bits,
     )  # fmt: skip
     is_energy = "energy" in request.objectives
     return Session(crew, store, request.problem, request.regime, name, is_energy, request.error_limit)

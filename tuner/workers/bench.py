@@ -22,10 +22,18 @@ from tuner.declare.launch import Launch
 from tuner.declare.problem import IEEE, Problem
 from tuner.devices.detect import kind_of
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
-from tuner.results.measurement import KINDS_OF_INPUTS, CompileReport, Error, Measurement, Outcome, memory_reason
+from tuner.results.measurement import (
+    KINDS_OF_INPUTS,
+    VARIES,
+    CompileReport,
+    Error,
+    Measurement,
+    Outcome,
+    memory_reason,
+)
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
-from tuner.workers.further_checks import KINDS, broken_promise
+from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits
 from tuner.workers.sampling import (
     BRIEF_SAMPLES,
     CheckedSamples,
@@ -157,6 +165,7 @@ class _Player(CheckedSamples):
         error: Its error when it was verified.
         kinds: Kinds of inputs at which it kept the promise of a precision; 0 if that was not tested.
         states: See `tuner.devices.protocol.Device.in_programs`.
+        bits: Its class of bits, if that was measured.
     """
 
     config: CompiledConfig | None = None
@@ -164,6 +173,7 @@ class _Player(CheckedSamples):
     error: Error | None = None
     kinds: int = 0
     states: Mapping[str, float] = field(default_factory=dict)
+    bits: str = ""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -181,7 +191,8 @@ class _Player(CheckedSamples):
         """What came of it."""
         compiled = self.config.compiled if self.config is not None else None
         stages_s, samples_s = dict(self.stages_s), tuple(samples_s)
-        return Measurement(outcome, reason, samples_s, self.error, compiled, stages_s, dict(circumstances))
+        circumstances = dict(circumstances)
+        return Measurement(outcome, reason, samples_s, self.error, compiled, stages_s, circumstances, self.bits)
 
 
 @dataclass
@@ -244,6 +255,8 @@ class Bench:
             lost = lost_at_first(self.run_s, incumbent_s, brief)
             screened = lost or self._screened(player, incumbent_s, brief)
             self._refuse(player, player.wrong)
+            if not lost and not brief:
+                self._classify(player)
             circumstances = {} if brief else self._circumstances(player)
             if not screened.pruned:
                 circumstances |= self._energy(player, screened)
@@ -278,6 +291,19 @@ class Bench:
         self._refuse(player, wrong, finals)
         if broken:
             raise _Refused(Outcome.INACCURATE, broken)
+        if finals:
+            self._classify(player)
+
+    def _classify(self, player: _Player) -> None:
+        """Measures a player's class of bits.
+
+        Raises:
+            LaunchFailed, _Refused: It fails, or is a config whose bits differ between two runs.
+        """
+        with player.stage("bits"):
+            player.bits = class_of_bits(self.device, self.workload, player.run)
+        if player.bits == VARIES and player.config is not None:
+            raise _Refused(Outcome.NOT_REPEATABLE, "two runs on the same inputs gave different bits")
 
     def _over(self, poison: str, player: _Player) -> str:
         """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""
@@ -382,6 +408,7 @@ class Bench:
         for player in players:
             with player.stage("verify"):
                 player.error, player.wrong = self.verify_run(player.run, allowance)
+            self._classify(player)
         return players
 
     def measure_baseline(self) -> Measurement | None:

@@ -7,6 +7,7 @@ widely, positive or not finite, by an element's error over the sum of its terms'
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,7 +20,9 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.protocol import Device, Run
 from tuner.errors import InputError
-from tuner.workers.workload import Workload, outputs_of
+from tuner.results.measurement import VARIES
+from tuner.workers.inputs import FIXED_KINDS
+from tuner.workers.workload import HUGE, NAN, Workload, outputs_of
 
 #: An error so many times the library's is within the promise, and so is one of a unit in the last place.
 FACTOR, LEAST = 2.0, 2.0**-23
@@ -164,6 +167,45 @@ def _judged(xp: Any, output: Any, exact: Any, size: Any) -> tuple[float, bool]:
     is_pattern = bool((xp.isfinite(output) == finite).all())
     off = xp.abs(_widened(xp, output) - exact) / xp.where(size > 0, size, 1.0)
     return float(xp.where(finite, off, 0.0).max()), is_pattern
+
+
+def class_of_bits(device: Device, workload: Workload, run: Run) -> str:
+    """The class of a run's bits: a hash of its outputs at fixed inputs of several kinds.
+
+    Runs with equal hashes are taken for the same function, bit by bit. The inputs are placed anew afterwards.
+
+    Args:
+        device: Where.
+        workload: The arrays.
+        run: The kernel, or the library, on them.
+
+    Returns:
+        `VARIES` if two runs on the same inputs differ; empty for a user's operation that draws inputs itself:
+        others may be out of range.
+
+    Raises:
+        LaunchFailed: A run failed.
+    """
+    operation = workload.problem.operation
+    if operation.origin is not None and (operation.draws is not None or operation.fixed):
+        return ""
+
+    def outputs(kind: str, poison: str) -> tuple[int, ...]:
+        workload.begin_fixed(kind, poison)
+        run()
+        device.synchronize()
+        return workload.fingerprints()
+
+    # Kernels of a user's own operation need not bear numbers that are not finite.
+    kinds = FIXED_KINDS if operation.origin is None else FIXED_KINDS[:1]
+    try:
+        with numpy.errstate(all="ignore"):
+            found = [outputs(kind, NAN) for kind in kinds]
+            if outputs(kinds[0], HUGE) != found[0]:
+                return VARIES
+    finally:
+        workload.begin(workload.first)
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
 
 
 #: Largest number of awkward shapes for one config; larger ones cost more than they reveal.

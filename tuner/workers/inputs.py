@@ -7,20 +7,28 @@ that writes into an input is found, and the next kernel gets the input unchanged
 
 from __future__ import annotations
 
+import functools
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes  # noqa: F401  arrays may be bfloat16
+import ml_dtypes
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
-from tuner.devices.comparing import checksums
+from tuner.devices.comparing import checksums, mixed
 from tuner.errors import DeclarationError
 
 #: Elements by which a pool is longer than its input; and the step between offsets, which keeps copies aligned.
 ROOM, STEP = 1 << 16, 32
+#: Elements after which a fixed input repeats: a prime, so that rows of a matrix begin at different ones.
+PERIOD = 65_521
+#: Kinds of fixed inputs: nearly normal numbers; such of widely different exponents; and such among zeros of
+#: both signs and some subnormal numbers, with an infinity, a NaN and an infinity at these places.
+FIXED_KINDS = NORMAL, WIDE, SPECIAL = "normal", "wide", "special"
+PLACES = 3, 20_011, 45_007
 #: Name of an input -> its offset in its pool.
 Offsets = Mapping[str, int]
 
@@ -84,6 +92,14 @@ class Inputs:
         self.place(self.first)
         self._fingerprint = self._sums()
 
+    def place_fixed(self, kind: str) -> None:
+        """Fills the inputs with numbers that are the same in every run, on every device: see `fixed_cells`."""
+        for number, (name, pool) in enumerate(self._pools.items()):
+            table = fixed_cells(self._xp, kind, str(self.arrays[name].dtype), number)
+            whole = pool.cells.size // PERIOD * PERIOD
+            pool.cells[:whole].reshape(-1, PERIOD)[...] = table
+            pool.cells[whole:] = table[: pool.cells.size - whole]
+
     def place(self, offsets: Offsets) -> None:
         """Copies a piece of each pool into its input."""
         self.placed = offsets
@@ -134,6 +150,50 @@ class Inputs:
 def bits(array: Any) -> Any:
     """Returns an array's memory as a flat array of unsigned numbers, each as long as an element."""
     return array.reshape(-1).view(f"uint{8 * array.itemsize}")
+
+
+@functools.cache
+def fixed_cells(xp: Any, kind: str, dtype: str, number: int) -> Any:
+    """The bits of the first `PERIOD` elements of a fixed input; the others repeat them.
+
+    They are made of whole numbers, and rounded once.
+
+    Args:
+        xp: The array module: numpy or cupy.
+        kind: One of `FIXED_KINDS`; whole numbers have one kind, of values as `drawn` gives.
+        dtype: The input's.
+        number: The input's place among the inputs.
+    """
+    form, digits = numpy_dtype(dtype), mixed(numpy.arange(PERIOD) + (number << 32))
+    if dtype not in SIGNIFICANDS:
+        return xp.asarray(bits((digits % numpy.uint64({"uint8": 256}.get(dtype, 1000))).astype(form)))
+    # The sum of four 16-bit numbers is nearly normal; 16 more bits fill the significand.
+    fields = digits.view(numpy.uint16).reshape(-1, 4).astype(numpy.int64)
+    more, low = mixed(digits), mixed(digits + numpy.uint64(1)) >> numpy.uint64(48)
+    values = ((fields.sum(axis=1) - 131070) * 65536 + low.astype(numpy.int64)) * 2.0**-31
+    if kind == WIDE:
+        reach = 6 if dtype == "float16" else 20
+        values = numpy.ldexp(values, (more % numpy.uint64(2 * reach + 1)).astype(numpy.int64) - reach)
+    cells = bits(values.astype(form))
+    if kind == SPECIAL:
+        cell, infinity = cells.dtype.type, infinity_of(dtype)
+        sign, fraction = 1 << (8 * cells.itemsize - 1), (1 << (SIGNIFICANDS[dtype] - 1)) - 1
+        cells[5::8] &= cell(sign)
+        cells[7::4099] &= cell(sign | fraction)  # few: a CPU takes 100 times as long for them
+        specials = (infinity, infinity + 1 + fraction // 2, sign | infinity)
+        for turn, place in enumerate(PLACES):
+            cells[place] = cell(specials[(number + turn) % 3])
+    return xp.asarray(cells)
+
+
+def infinity_of(dtype: str) -> int:
+    """The bits of infinity as a whole number; 0 for integers."""
+    return int(bits(numpy.array([math.inf], numpy_dtype(dtype)))[0]) if dtype in SIGNIFICANDS else 0
+
+
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of a name; bfloat16 comes from ml_dtypes."""
+    return numpy.dtype(getattr(ml_dtypes, name, name))
 
 
 def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:

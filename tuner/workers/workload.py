@@ -20,11 +20,11 @@ import ml_dtypes
 import numpy
 
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
-from tuner.devices.comparing import checksums, differences, unequal
+from tuner.devices.comparing import checksums, differences, fingerprint, unequal
 from tuner.devices.protocol import GUARD_BYTES, Arrays, Device
 from tuner.errors import DeclarationError
 from tuner.results.measurement import Error
-from tuner.workers.inputs import Inputs, Offsets, bits
+from tuner.workers.inputs import Inputs, Offsets, bits, infinity_of, numpy_dtype
 
 
 def worst_of(errors: list[Error]) -> Error:
@@ -223,6 +223,18 @@ class Workload(Arrays):
         if poison != NAN:
             self._fill(poison)
 
+    def begin_fixed(self, kind: str, poison: str = NAN) -> None:
+        """Fills the inputs with fixed numbers, see `fixed_cells`, and poisons the outputs."""
+        self.inputs.place_fixed(kind)
+        self._fill(poison)
+
+    def fingerprints(self) -> tuple[int, ...]:
+        """Of each output a hash of its bits, on the device; all NaNs are one."""
+        return tuple(
+            fingerprint(self._xp, bits(self.arrays[tensor.name]), infinity_of(tensor.dtype))
+            for tensor in self.problem.outputs
+        )
+
     def begin_again(self) -> None:
         """Undoes flips in the current draw, and poisons the outputs."""
         self.inputs.unflip()
@@ -375,11 +387,6 @@ class Workload(Arrays):
             and self.inputs.sound()
             and all(draw.fingerprints == self._fingerprints(draw.references) for draw in self._known)
         )
-
-
-def numpy_dtype(name: str) -> Any:
-    """NumPy's dtype of a name; bfloat16 comes from ml_dtypes."""
-    return numpy.dtype(getattr(ml_dtypes, name, name))
 
 
 def poison_cell(kind: str, dtype: str) -> Any:

@@ -60,7 +60,7 @@ def test_a_good_config_is_measured_with_all_that_is_known(room: Room) -> None:
     assert found.error is not None
     assert found.error.bound_ratio < 1
     assert found.compiled == compiled_config.compiled
-    assert list(found.stages_s) == ["compile", "load", "verify", "time"]
+    assert list(found.stages_s) == ["compile", "load", "verify", "time", "bits"]
     assert found.stages_s["compile"] == 1.5
     assert found.circumstances == {"sm_clock_hz": 1e9, "occupancy": 0.5}
     assert not room.bench.unwell

@@ -17,8 +17,9 @@ from tuner.devices.fake.device import FakeDevice
 from tuner.declare import catalogue
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.problem import Operation, Problem, Tensor, Work
+from tuner.devices.comparing import fingerprint
 from tuner.devices.protocol import GUARD_BYTES
-from tuner.workers.inputs import Inputs, bits
+from tuner.workers.inputs import FIXED_KINDS, Inputs, bits, infinity_of
 from tuner.workers.workload import Workload
 
 DEVICE = FakeDevice({"info": BOARD})
@@ -282,3 +283,28 @@ def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
     assert own.arrays["x"].tolist() == list(range(100))
     own.arrays["x"][7] = 0
     assert changed(own) == ["x"]
+
+
+@given(
+    st.sampled_from(["float16", "bfloat16", "float32", "float64", "int32", "uint8"]), st.integers(1, 200_000),
+    st.integers(1, 200_000), st.sampled_from(FIXED_KINDS),
+)  # fmt: skip
+def test_fixed_inputs_are_the_same_for_any_size(dtype: str, n: int, other: int, kind: str) -> None:
+    operation = replace(TOYS, dtypes=(dtype,))
+    made = []
+    for size in (n, other):
+        placed = Inputs(numpy, operation.problem({"n": size}), numpy.random.default_rng(n), n)
+        placed.place_fixed(kind)
+        made.append(bits(placed.arrays["x"])[: min(n, other)].copy())
+    assert (made[0] == made[1]).all()
+
+
+@given(st.integers(1, 100_000), st.integers(0), st.integers(0), st.integers(0, 31))
+def test_a_fingerprint_tells_any_bit_but_no_nans_apart(n: int, at: int, more: int, bit: int) -> None:
+    values = numpy.random.default_rng(n).standard_normal(n, "float32")
+    cells, place, infinity = bits(values), at % n, infinity_of("float32")
+    before = fingerprint(numpy, cells, infinity)
+    cells[place] ^= numpy.uint32(1 << bit)
+    assert numpy.isnan(values[place]) or fingerprint(numpy, cells, infinity) != before
+    nans = [fingerprint(numpy, cells, infinity) for cells[place] in (0x7FC00000, 0xFFC00001 + more % 1000)]
+    assert nans[0] == nans[1] != before

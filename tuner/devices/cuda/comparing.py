@@ -46,6 +46,14 @@ def checksums(arrays: Sequence[Any]) -> list[int]:
     return [int(total) for total in _of_each("sum_of_words", [(array,) for array in arrays], cupy.uint64)]
 
 
+def fingerprint(cells: Any, infinity: int) -> int:
+    """See `tuner.devices.comparing.fingerprint`; the device is waited for once."""
+    total = cupy.zeros(1, dtype=cupy.uint64)
+    arguments = (cells, numpy.int64(cells.size), numpy.int32(cells.itemsize), numpy.uint64(infinity), total)
+    helper(source(), "fingerprint")((_blocks(cells.size), 1, 1), (THREADS, 1, 1), arguments, 0)
+    return int(total.get()[0])
+
+
 def _of_each(entry: str, stretches: Sequence[tuple[Any, ...]], dtype: Any) -> Any:
     """What a kernel makes of each group of stretches of the same size, on the host."""
     results = cupy.zeros(len(stretches), dtype=dtype)
