@@ -13,36 +13,48 @@ import random
 import re
 import sys
 from collections import Counter
-from ctypes import byref, c_size_t, c_uint16, c_uint32, c_uint64
+from ctypes import byref, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
 import cupy
 
-from tuner.declare.catalogue import builtin
-from tuner.declare.kernel import render
-from tuner.declare.space import Config
-from tuner.devices.cublaslt.products import product_of
-from tuner.devices.cuda import cublas
-from tuner.devices.protocol import LaunchFailed
-
+TABLE = Path(__file__).with_name("algorithms.json")
+SOURCE = compile(Path(__file__).with_name("_matmul.py").read_text(encoding="utf-8"), "_matmul.py", "exec")
+DTYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 #: ``cublasLtMatmulAlgoConfigAttributes_t`` of id, tile, stages, custom option, shape of clusters.
 ATTRIBUTES = ((0, c_uint32), (1, c_uint32), (6, c_uint32), (5, c_uint32), (8, c_uint16))
 #: ``cublasLtMatmulAlgoCapAttributes_t``: what its sums are in, and the alignment of its operands.
 NUMERICAL, ALIGNMENT, SUMS_IN_FLOAT32 = 15, 16, 2 << 8
 PROBLEMS, LEAST_SHARE, OPTIONS = 600, 0.02, 8
-OPERATION = builtin().operation("gemm")
-(KERNEL,) = builtin().of("gemm", "cuda", ("cublaslt",))
-FIRST = KERNEL.first_configs()[0]
+#: What stands above the source.
+CONSTANTS = dict.fromkeys(
+    (
+        "A_TRANSPOSED", "B_TRANSPOSED", "EPILOGUE_ALPHA", "EPILOGUE_BETA", "EPILOGUE_BIAS",
+        "EPILOGUE_ACTIVATION", "EPILOGUE_RESIDUAL", "ALGORITHM", "TILE", "STAGES", "CUSTOM", "CLUSTER", "REDUCTION", "SWIZZLE",
+    ),
+    0,
+) | {"PROPOSAL": 1, "SPLIT_K": 1}  # fmt: skip
 
 
-def described(shape: dict[str, int], dtype: str, layout: str, config: dict[str, int]) -> Any:
-    """A product as the kernel describes it; None where cuBLASLt refuses it."""
-    problem = OPERATION.problem(shape, dtype, layout)
-    try:
-        return product_of(render(KERNEL, problem, Config({**FIRST, **config})), problem)
-    except LaunchFailed:
-        return None
+class Library:
+    """cuBLASLt, and a handle."""
+
+    def __init__(self) -> None:
+        cupy.cuda.device.get_cublas_handle()
+        path = re.search(r"\S+/libcublasLt\.so[.\d]*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+        assert path, "CuPy has loaded it"
+        self.library, self.handle = ctypes.CDLL(path[0]), c_void_p()
+        self.library.cublasLtCreate(byref(self.handle))
+
+    def product(self, m: int, n: int, k: int, **constants: int) -> Any:
+        """A product as the kernel describes it; None where cuBLASLt refuses it."""
+        names: dict[str, Any] = CONSTANTS | constants
+        exec(SOURCE, names)
+        try:
+            return names["Product"](self.library, self.handle.value, m, n, k)
+        except RuntimeError:
+            return None
 
 
 def told(product: Any, kind: str, algorithm: Any, number: int, value: Any) -> int:
@@ -53,7 +65,7 @@ def told(product: Any, kind: str, algorithm: Any, number: int, value: Any) -> in
     return int(value.value)
 
 
-def gathered(dtype: str) -> dict[str, Any]:
+def gathered(library: Library, dtype: int) -> dict[str, Any]:
     """The algorithms of a dtype, by id."""
     rng, proposed, some = random.Random(7), Counter[tuple[int, ...]](), {}
 
@@ -62,38 +74,42 @@ def gathered(dtype: str) -> dict[str, Any]:
         return max(8, value // 8 * 8) if rng.random() < 0.7 else value
 
     for _ in range(PROBLEMS):
-        shape = {"m": size(14), "n": size(14), "k": size(16)}
-        product = described(shape, dtype, rng.choice(OPERATION.layouts), {})
+        letters = {"A_TRANSPOSED": rng.randrange(2), "B_TRANSPOSED": rng.randrange(2)}
+        product = library.product(size(14), size(14), size(16), DTYPE=dtype, **letters)
         for result in product.proposals() if product else ():
             numbers = tuple(told(product, "Config", result.algorithm, at, kind()) for at, kind in ATTRIBUTES)
             proposed[numbers] += 1
             some[numbers[0]] = product, result.algorithm
-    return {
-        str(name): algorithm
-        for name in sorted(some)
-        if sum(count for numbers, count in proposed.items() if numbers[0] == name)
-        >= LEAST_SHARE * proposed.total()
-        if (algorithm := of_algorithm(dtype, name, *some[name], {each for each in proposed if each[0] == name}))
+    shares: Counter[int] = Counter()
+    for numbers, count in proposed.items():
+        shares[numbers[0]] += count
+    usual = sorted(name for name, count in shares.items() if count >= LEAST_SHARE * proposed.total())
+    algorithms = {
+        name: of_algorithm(library, dtype, *some[name], {each for each in proposed if each[0] == name})
+        for name in usual
     }
+    return {str(name): algorithm for name, algorithm in algorithms.items() if algorithm}
 
 
-def of_algorithm(dtype: str, name: int, product: Any, algorithm: Any, proposed: set[tuple[int, ...]]) -> Any:
+def of_algorithm(
+    library: Library, dtype: int, product: Any, algorithm: Any, proposed: set[tuple[int, ...]]
+) -> dict[str, Any] | None:
     """Alignment, tiles with stages and custom options, and shapes of clusters; None for one without tiles."""
     if not told(product, "Cap", algorithm, NUMERICAL, c_uint64()) & SUMS_IN_FLOAT32:
         return None
     tiles = sorted({numbers[1:3] for numbers in proposed if numbers[1]})
     clusters = sorted({numbers[4] for numbers in proposed})
     options = sorted({*range(OPTIONS), *(numbers[3] for numbers in proposed)})
-    shape = dict.fromkeys("mnk", 4096)
+    (name,) = {numbers[0] for numbers in proposed}
     shapes = [
         (*tile, option)
         for tile, option in itertools.product(tiles, options)
         if any(
-            described(shape, dtype, layout, {
-                "PROPOSAL": 0, "ALGORITHM": name, "TILE": tile[0], "STAGES": tile[1], "CUSTOM": option,
-                "CLUSTER": cluster,
-            })
-            for layout, cluster in (("nn", clusters[0]), ("tn", clusters[-1]))
+            library.product(
+                4096, 4096, 4096, DTYPE=dtype, PROPOSAL=0, ALGORITHM=name, TILE=tile[0], STAGES=tile[1],
+                CUSTOM=option, CLUSTER=cluster,
+            )
+            for cluster in {clusters[0], clusters[-1]}
         )
     ]  # fmt: skip
     alignment = told(product, "Cap", algorithm, ALIGNMENT, c_uint32())
@@ -102,19 +118,19 @@ def of_algorithm(dtype: str, name: int, product: Any, algorithm: Any, proposed: 
 
 def main(header: Path) -> None:
     """Prints the table with what this machine's GPU has."""
-    known = json.loads(Path(__file__).with_name("algorithms.json").read_text(encoding="utf-8"))
+    known, library = json.loads(TABLE.read_text(encoding="utf-8")), Library()
     architecture = f"sm_{cupy.cuda.Device().compute_capability}"
-    rows = {dtype: gathered(dtype) for dtype in KERNEL.scope.dtypes}
-    known["architectures"][architecture] = rows
-    version = int(cublas.library("libcublasLt").cublasLtGetVersion())
-    known["gathered"][architecture] = (
-        f"cuBLAS {version}, {cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
-    )
+    known["architectures"][architecture] = {name: gathered(library, kind) for name, kind in DTYPES.items()}
+    board = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    known["gathered"][architecture] = f"cuBLAS {library.library.cublasLtGetVersion()}, {board}"
     sizes = re.findall(r"CUBLASLT_MATMUL_TILE_(\d+)x(\d+) *= (\d+)", header.read_text(encoding="utf-8"))
     used = {
-        tile for dtypes in known["architectures"].values() for algorithms in dtypes.values()
-        for each in algorithms.values() for tile, _, _ in each["shapes"]
-    }  # fmt: skip
+        tile
+        for dtypes in known["architectures"].values()
+        for algorithms in dtypes.values()
+        for each in algorithms.values()
+        for tile, _, _ in each["shapes"]
+    }
     known["tiles"] |= {name: [int(m), int(n)] for m, n, name in sizes if int(name) in used}
     print(json.dumps(known, separators=(",", ": ")))
 

@@ -1,16 +1,13 @@
 """gemm by cuBLASLt: the algorithm that a config names, be it one that the library's heuristic passes over."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tuner import Constraint, Epilogue, Kernel, Problem, Scope, Source, Value, ceil_div, choice
-from tuner.declare.problem import DTYPE_BYTES
+from tuner import DTYPE_BYTES, Constraint, Epilogue, Kernel, Problem, Scope, Source, Value, ceil_div, choice
 from tuner.declare.rules import for_speed, select
-from tuner.declare.space import Parameter
 
 #: Of each architecture and dtype the algorithms that cuBLASLt proposes, with what its check accepts of each:
 #: ``algorithms.py`` gathers it on a GPU. Ids and numbers are those of cublasLt.h.
@@ -29,11 +26,6 @@ ROWS = [
     (int(name), row) for dtypes in TABLES.values() for rows in dtypes.values() for name, row in rows.items()
 ]
 SHAPES = [shape for _, row in ROWS for shape in row["shapes"]]
-
-
-def _ids(name: str, known: Iterable[int]) -> Parameter:
-    """A parameter whose numbers have no order; 0 where nothing is named."""
-    return Parameter(name, tuple(sorted({0, *known})), "categorical")
 
 
 def _key(*numbers: Any) -> Any:
@@ -104,13 +96,13 @@ KERNEL = Kernel(
     scope=Scope(dtypes=("float32", "float16", "bfloat16"), epilogues=True),
     parameters=(
         choice("PROPOSAL", *range(9)),
-        _ids("ALGORITHM", (name for name, _ in ROWS)),
-        _ids("TILE", (tile for tile, _, _ in SHAPES)),
-        _ids("STAGES", (stages for _, stages, _ in SHAPES)),
-        _ids("CUSTOM", (custom for _, _, custom in SHAPES)),
-        _ids("CLUSTER", (cluster for _, row in ROWS for cluster in row["clusters"])),
+        choice("ALGORITHM", 0, *{name for name, _ in ROWS} - {0}),
+        choice("TILE", 0, *{tile for tile, _, _ in SHAPES} - {0}),
+        choice("STAGES", 0, *{stages for _, stages, _ in SHAPES} - {0}),
+        choice("CUSTOM", 0, *{custom for _, _, custom in SHAPES} - {0}),
+        choice("CLUSTER", 0, *{cluster for _, row in ROWS for cluster in row["clusters"]} - {0}),
         choice("SPLIT_K", *SPLITS),
-        _ids("REDUCTION", (IN_PLACE, IN_FLOAT32)),
+        choice("REDUCTION", NONE, IN_PLACE, IN_FLOAT32),
         choice("SWIZZLE", 0, 1),
     ),
     constraints=(

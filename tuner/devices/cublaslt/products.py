@@ -27,11 +27,15 @@ from tuner.devices.protocol import Arrays, LaunchFailed, Run
 _THREADS, _MOST_BLOCKS = 256, 4096
 
 
-@functools.lru_cache(1 << 14)
+_compiled = functools.cache(compile)
+
+
+@functools.lru_cache(1 << 12)
 def _module(text: str) -> Mapping[str, Any]:
-    """The names of a rendered source."""
-    module: dict[str, Any] = {}
-    exec(compile(text, "cublaslt", "exec"), module)
+    """The names of a rendered source, which is compiled once for all constants above it."""
+    (constants, _, source), module = text.partition("\n\n"), dict[str, Any]()
+    exec(constants, module)
+    exec(_compiled(source, "cublaslt", "exec"), module)
     return module
 
 
