@@ -289,6 +289,10 @@ class Language(SourceLanguage):
         """A library's product as C++, and what the linker is told; see `is_library`."""
         raise NotImplementedError
 
+    def module(self, rendered: Rendered, problem: Problem) -> str:
+        """A kernel as a Python module that needs its compiler alone; empty where exports write their own."""
+        return ""
+
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Makes a compiled kernel ready to run on arrays; see `Device.load`."""
         raise NotImplementedError

@@ -166,7 +166,7 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
     language = language_of(kernel.target)
     if kernel.is_library:
         rendered, linked = language.exported(kernel, exported.problem, exported.champion.record.config)
-    elif not language.has_launch:
+    elif language.suffix.endswith(".py"):
         return _python(exported)
     from tuner.export.cuda_source import cuda_source
 
@@ -183,8 +183,10 @@ def _source(exported: Exported) -> dict[str, str | bytes]:
 def _python(exported: Exported) -> dict[str, str | bytes]:
     from tuner.export.python_module import python_module
 
-    text = python_module(header(exported), exported.kernel, exported.rendered, exported.face)
-    return {f"{exported.stem}.py": text}
+    kernel, rendered, lines = exported.kernel, exported.rendered, header(exported)
+    if text := language_of(kernel.target).module(rendered, exported.problem):
+        return {f"{exported.stem}.py": "\n".join([*(f"# {line}".rstrip() for line in lines), "", text])}
+    return {f"{exported.stem}.py": python_module(lines, kernel, rendered, exported.face)}
 
 
 def _binary(exported: Exported) -> dict[str, str | bytes]:

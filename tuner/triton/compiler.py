@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +21,9 @@ import numpy
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
-from tuner.devices.cuda.nvrtc import NvrtcCompiler, read_report
+from tuner.devices.cuda.nvrtc import NvrtcCompiler, compiled_code, read_report
 from tuner.devices.detect import kind_of
-from tuner.devices.protocol import Arrays, Binary, CompileFailed, Compiler, Run
+from tuner.devices.protocol import Arrays, Binary, CompileFailed, Run
 from tuner.errors import DeviceTrouble
 from tuner.extras import load, remedy
 from tuner.results.measurement import CompileReport
@@ -59,41 +60,32 @@ def module_of(text: str) -> ModuleType:
     return module
 
 
-def opened() -> Compiler:
-    """Triton's compiler; or its interpreter, if the environment says so.
-
-    Raises:
-        DeviceTrouble: Triton is not installed.
-    """
-    try:
-        import triton
-    except ImportError as error:
-        raise DeviceTrouble(
-            f"Triton's kernels need Triton, which is missing ({error}); {remedy('triton')}"
-        ) from error
-    return Interpreter() if triton.knobs.runtime.interpret else TritonCompiler()
-
-
-class Interpreter:
-    """Compiles nothing: kernels run in Python, on arrays of the host."""
-
-    def compile(self, rendered: Rendered, architecture: str, problem: Problem) -> Binary:
-        """Reads the source; see the protocol."""
-        called(rendered, problem)
-        return Binary(
-            b"", CompileReport(binary_hash=rendered.hash, compiler=f"Triton {version()}, interpreted")
-        )
-
-
 class TritonCompiler(NvrtcCompiler):
     """`tuner.devices.protocol.Compiler` for Triton's kernels, with the cache of those of CUDA C++."""
 
+    def __init__(self) -> None:
+        """Opens the cache.
+
+        Raises:
+            DeviceTrouble: Triton is not installed.
+            EnvironmentTrouble: The cache cannot be written.
+        """
+        super().__init__()
+        try:
+            self._interprets = import_module("triton").knobs.runtime.interpret
+        except ImportError as error:
+            raise DeviceTrouble(f"Triton's kernels need Triton: {error}; {remedy('triton')}") from error
+
     def compile(self, rendered: Rendered, architecture: str, problem: Problem | None = None) -> Binary:
-        """Compiles for the problem's dtypes, and for which of its numbers are 1 or multiples of 16."""
+        """Compiles for the problem's dtypes, and for which of its numbers are 1 or multiples of 16.
+
+        For Triton's interpreter there is nothing to compile.
+        """
         assert problem is not None, "the machine code depends on the numbers"
-        compiled_as = (
-            f"{version()} {json.dumps(_kinds(problem))} {[tensor.dtype for tensor in problem.tensors]}"
-        )
+        if self._interprets:
+            called(rendered, problem)
+            return Binary(b"", CompileReport(binary_hash=rendered.hash, compiler="Triton's interpreter"))
+        compiled_as = json.dumps([_kinds(problem), [tensor.dtype for tensor in problem.tensors]])
         keyed = replace(rendered, options=(*rendered.options, compiled_as))
         binary = self.get(keyed, architecture, f"Triton {version()}")
         if binary is None:
@@ -108,25 +100,20 @@ def called(rendered: Rendered, problem: Problem) -> tuple[Any, dict[str, str], d
     Raises:
         CompileFailed: It is none of Triton's, or lacks a value.
     """
-    module = module_of(rendered.text)
-    function: Any = getattr(module, rendered.entry, None)
+    known = vars(module_of(rendered.text))
+    function: Any = known.get(rendered.entry)
     if not hasattr(function, "arg_names"):
-        raise CompileFailed(
-            f"the source has a function {rendered.entry!r} under triton.jit, found {function!r}"
-        )
+        raise CompileFailed(f"the source has {rendered.entry!r} under triton.jit, found {function!r}")
     types = {tensor.name: f"*{TYPES[tensor.dtype]}" for tensor in problem.tensors}
     types |= {scalar.name: TYPES[scalar.dtype] for scalar in problem.scalars}
     signature = inspect.signature(function.fn).parameters.items()
-    defaults = {name: one.default for name, one in signature if one.default is not one.empty}
-    constants = {
-        name: vars(module).get(name, defaults.get(name)) for name in function.arg_names if name not in types
-    }
-    lacking = [name for name in constants if name not in vars(module) and name not in defaults]
-    if lacking:
+    known = {name: one.default for name, one in signature if one.default is not one.empty} | known
+    try:
+        constants = {name: known[name] for name in function.arg_names if name not in types}
+    except KeyError as error:
         raise CompileFailed(
-            f"an argument is a tensor, a scalar, a constant or a parameter of the declaration; "
-            f"{', '.join(lacking)} of {rendered.entry} is none"
-        )
+            f"{error} of {rendered.entry} is no tensor, scalar, constant or parameter"
+        ) from None
     return function, {name: types[name] for name in function.arg_names if name in types}, constants
 
 
@@ -142,11 +129,9 @@ def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary
     from triton.compiler import ASTSource
 
     function, types, constants = called(rendered, problem)
-    aligned = dict.fromkeys((tensor.name for tensor in problem.tensors), DIVISOR)
-    kinds = {
-        parameter.name: 0 if parameter.do_not_specialize else (aligned | _kinds(problem)).get(parameter.name, 0)
-        for parameter in function.params
-    }
+    known, kinds = vars(module_of(rendered.text)), dict.fromkeys(types, 0)
+    kinds |= {tensor.name: DIVISOR for tensor in problem.tensors} | _kinds(problem)
+    kinds |= {parameter.name: 0 for parameter in function.params if parameter.do_not_specialize}
     constants |= {name: 1 for name in types if kinds[name] == 1}
     signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}
     attributes = {
@@ -155,9 +140,7 @@ def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary
         if name not in constants and kinds[name] == DIVISOR
     }
     source = ASTSource(function, signature, constants, attributes)
-    options = {
-        name: vars(module_of(rendered.text))[name] for name in OPTIONS if name in vars(module_of(rendered.text))
-    }
+    options = {name: known[name] for name in OPTIONS if known.get(name)}
     target = GPUTarget("cuda", int("".join(filter(str.isdigit, architecture))), 32)
     log = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope(), triton.knobs.nvidia.scope():
@@ -174,11 +157,20 @@ def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary
         "arguments": [name for name in types if name not in constants], "threads": 32 * about.num_warps,
         "shared_bytes": about.shared, "scratch_bytes": about.global_scratch_size,
         "kinds": {name: kinds[name] for name in types if not types[name].startswith("*")},
-        **{what: list(vars(module_of(rendered.text)).get(what, ())) for what in (RESET, RESTORED)},
+        **{what: list(known.get(what, ())) for what in (RESET, RESTORED)},
     }  # fmt: skip
     code = json.dumps(launch).encode() + b"\n" + compiled.asm["cubin"]
     report = read_report(log.getvalue(), code, rendered.entry)
     return Binary(code, replace(report, shared_bytes=about.shared, compiler=f"Triton {version()}"))
+
+
+def launching(rendered: Rendered, problem: Problem) -> str:
+    """A rendered source as a module that needs Triton alone; see `tuner.devices.protocol.Language.module`."""
+    _, types, constants = called(rendered, problem)
+    given = [f"{name}={name}" for name in (*constants, *OPTIONS) if name in vars(module_of(rendered.text))]
+    assert rendered.launch is not None, "the declaration has a launch"
+    call = f"{rendered.entry}[{rendered.launch.grid}]({', '.join([*types, *given])})"
+    return f"{rendered.text}\n\ndef run({', '.join(types)}):\n    {call}\n"
 
 
 def bound(rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
@@ -190,34 +182,26 @@ def bound(rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -
         return _interpreted(rendered, arrays)
     about, now = json.loads(code.partition(b"\n")[0]), _kinds(arrays.problem)
     if any(kind not in (0, now.get(name)) for name, kind in about["kinds"].items()):
-        code = opened().compile(rendered, device.architecture, arrays.problem).code
-    run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(
-        *LANGUAGE.loadable(rendered, code), arrays, device
-    )
+        code = compiled_code(rendered, device.architecture, arrays.problem)
+    launched, cubin = LANGUAGE.loadable(rendered, code)
+    run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(launched, cubin, arrays, device)
     return _begun(run, arrays, about[RESET], about[RESTORED])
 
 
 def _begun(run: Run, arrays: Arrays, reset: Sequence[str], restored: Sequence[str]) -> Run:
     """A run with what comes before it: some arrays are zeros, or hold numbers that are always the same."""
-    if not (reset or restored):
-        return run
-    at_first = {
-        name: numpy.random.default_rng(0).standard_normal(arrays.arrays[name].shape) for name in restored
-    }
-    kept = {name: arrays.arrays[name].copy() for name in restored}
-    for name, array in kept.items():
-        array[...] = (
-            sys.modules[type(array).__module__.partition(".")[0]].asarray(at_first[name]).astype(array.dtype)
-        )
+    first: dict[str, Any] = dict.fromkeys(reset, 0)
+    for name in restored:
+        array, xp = arrays.arrays[name], sys.modules[type(arrays.arrays[name]).__module__.partition(".")[0]]
+        numbers = numpy.random.default_rng(0).standard_normal(array.shape)
+        first[name] = xp.asarray(numbers).astype(array.dtype)
 
     def whole() -> None:
-        for name in reset:
-            arrays.arrays[name].fill(0)
-        for name, array in kept.items():
-            arrays.arrays[name][...] = array
+        for name, values in first.items():
+            arrays.arrays[name][...] = values
         run()
 
-    return whole
+    return whole if first else run
 
 
 def _interpreted(rendered: Rendered, arrays: Arrays) -> Run:
@@ -242,7 +226,7 @@ def by_first(kernel: Callable[[], Kernel]) -> Callable[..., dict[str, Any]]:
         rendered = render(own, p, own.first_configs()[0])
         fresh.problem = p
         fresh.arrays = dict(arrays) | {one.name: xp.zeros_like(arrays[one.name]) for one in p.outputs}
-        bound(rendered, opened().compile(rendered, info.architecture, p).code, fresh, info)()
+        bound(rendered, compiled_code(rendered, info.architecture, p), fresh, info)()
         return {one.name: fresh.arrays[one.name].astype("float64") for one in p.outputs}
 
     return reference

@@ -33,11 +33,8 @@ class _FirstConfig(Reference):
 class JitModule(own_source.Module):
     """A module of functions under ``triton.jit``."""
 
-    def add_jit(
-        self, function: Any, name: str, free: Sequence[str] = (), node: ast.FunctionDef | None = None
-    ) -> None:
+    def add_jit(self, function: Any, name: str, node: ast.FunctionDef, free: Sequence[str] = ()) -> None:
         """Writes a function down under a name, after what it uses. Its `free` numbers may have any value."""
-        node = node or own_source.definition(function.fn)
         node.name, node.decorator_list, node.returns = name, [], None
         free = [*(getattr(function, "do_not_specialize", None) or ()), *free]
         self.add_node(node, function.fn, f"@triton.jit(do_not_specialize={free})" if free else "@triton.jit")
@@ -47,7 +44,7 @@ class JitModule(own_source.Module):
         if type(value).__name__ == "constexpr":
             self.lines.append(f"{name} = triton.language.constexpr({value.value!r})")
         elif JitCode.reads(value) and not value.fn.__module__.startswith("triton."):
-            self.add_jit(value, name)
+            self.add_jit(value, name, own_source.definition(value.fn))
         else:
             return super().take(value, name)
         return True
@@ -57,9 +54,8 @@ class JitCode(KernelCode):
     """A function under ``triton.jit`` before it has arguments.
 
     Its parameters are arguments of ``tl.constexpr`` and Triton's options; other such arguments, and those that
-    are None, are constants of the source. Beside the options of `KernelCode` it has ``configs``, a list of the
-    only configs, by name; ``reset_to_zero`` and ``restore_value``, names of arrays; its ``grid`` may be a
-    function, too.
+    are None, are constants of the source. Beside the options of `KernelCode` it has ``rows``, the values of the
+    only configs; ``reset_to_zero`` and ``restore_value``, names of arrays; its ``grid`` may be a function, too.
     """
 
     @staticmethod
@@ -71,10 +67,7 @@ class JitCode(KernelCode):
         while hasattr(function, "configs"):  # triton.autotune
             function = function.fn
         if not inspect.isfunction(function.fn):
-            raise InputError(
-                f"a kernel is a function under triton.jit, got {type(function).__name__}; put "
-                "triton.heuristics above tuner.autotune, or pass what it computes"
-            )
+            raise InputError(f"a kernel is under triton.jit, got {function}; put triton.heuristics outermost")
         self.name = self._title = name or function.fn.__name__
         self.target, self.text, self.function = "triton", "", function
         signature = inspect.signature(function.fn).parameters
@@ -106,25 +99,23 @@ class JitCode(KernelCode):
             name: value for name, value in values.items() if name in self._constants or not _is_argument(value)
         }
         told = [
-            f"{name}_{value}" for name, value in self._fixed.items() if value != self._usual.get(name, self)
+            f"_{name}_{value}" for name, value in self._fixed.items() if value != self._usual.get(name, self)
         ]
-        self.name = re.sub(r"\W+", "_", "_".join([self._title, *told]))
+        self.name = re.sub(r"\W+", "_", self._title + "".join(told))
         self._values = values
         rest = {name: _dense(value) for name, value in values.items() if name not in self._fixed}
         self._signature = {name: _number(name, value) for name, value in rest.items() if not is_array(value)}
         if not self.options.get("outputs"):
             self.outputs = tuple(name for name in rest if name in self._written and is_array(rest[name]))
         own = super().declaration(rest, True)
-        sizes = own.sizes.sizes
-        known_for = " and ".join(f"{name} == {size}" for name, size in sizes.items())
-        rules = (*own.rules, known_for) if callable(self.options.get("grid")) else own.rules
-        return replace(
-            own, rules=rules, terms=own.terms if self.options.get("terms") else str(max(sizes.values()))
-        )
+        known_for = [f"{name} == {size}" for name, size in own.sizes.sizes.items()]
+        rules = own.rules + (tuple(known_for) if callable(self.options.get("grid")) else ())
+        terms = self.options.get("terms") or max(own.sizes.sizes.values())
+        return replace(own, rules=rules, terms=str(terms))
 
     def _source(self, given: Sequence[KernelArgument]) -> str:
         module = JitModule(frozenset(self.parameters))
-        module.add_jit(self.function, self.name, self.free, copy.deepcopy(self._node))
+        module.add_jit(self.function, self.name, copy.deepcopy(self._node), self.free)
         more = {name: tuple(self.options[name]) for name in (RESET, RESTORED) if self.options.get(name)}
         lines = [f"{name} = {value!r}" for name, value in (self._fixed | more).items()]
         return "\n".join(["import triton", "import triton.language", module.text, *lines, ""])
@@ -135,27 +126,18 @@ class JitCode(KernelCode):
     def _launch(self, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
         grid = self.options.get("grid")
         if grid is None:
-            raise InputError(
-                'a launch has a grid, got none; give e.g. grid="ceil_div(n, BLOCK)", or a function'
-            )
-        texts = (grid,) if isinstance(grid, str) else grid if not callable(grid) else self._table(grid)
-        return {"grid": tuple(map(str, texts)), "block": (f"32 * {self._option('num_warps', 4)}",)}
-
-    def _option(self, name: str, usual: int) -> str:
-        return name if name in self.parameters else str(usual)
+            raise InputError('a launch has a grid, got none; give e.g. grid="ceil_div(n, BLOCK)"')
+        texts = self._table(grid) if callable(grid) else (grid,) if isinstance(grid, str) else grid
+        warps = "num_warps" if "num_warps" in self.parameters else 4
+        return {"grid": tuple(map(str, texts)), "block": (f"32 * {warps}",)}
 
     def _table(self, grid: Any) -> list[str]:
         """A function of the arguments and the config as expressions: what it gives for each config."""
-        values = [
-            dict(zip(self.parameters, row, strict=True)) for row in itertools.product(*self.parameters.values())
-        ]
-        configs: Sequence[Mapping[str, Any]] = self.options.get("configs") or values
-        grids = {
-            tuple(config[name] for name in self.parameters): tuple(map(int, grid({**self._values, **config})))
-            for config in configs
-        }
-        axes = len(next(iter(grids.values())))
-        tables = [{key: blocks[axis] for key, blocks in grids.items()} for axis in range(axes)]
+        rows = self.options.get("rows") or itertools.product(*self.parameters.values())
+        configs = {row: dict(zip(self.parameters, row, strict=True)) for row in rows}
+        grids = {row: grid({**self._values, **config}) for row, config in configs.items()}
+        axes = zip(*grids.values(), strict=True)
+        tables = [dict(zip(grids, map(int, blocks), strict=True)) for blocks in axes]
         return [f"{table}[({', '.join(self.parameters)},)]" for table in tables]
 
 

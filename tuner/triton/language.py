@@ -12,6 +12,7 @@ from typing import Any
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Step, Workspace
+from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.cpu.language import python_syntax
 from tuner.devices.protocol import Arrays, Compiler, Language, Run
@@ -56,7 +57,7 @@ class TritonLanguage(Language):
 
     def compiler(self) -> Compiler:
         """Triton's, with the cache of cubins; its interpreter under ``TRITON_INTERPRET=1``."""
-        compiler: Compiler = load("tuner.triton.compiler:opened")()
+        compiler: Compiler = load("tuner.triton.compiler:TritonCompiler")()
         return compiler
 
     def loadable(self, rendered: Rendered, code: bytes) -> tuple[Rendered, bytes]:
@@ -71,6 +72,11 @@ class TritonLanguage(Language):
         step = Step(rendered.entry, grid, (about["threads"],), about["shared_bytes"], arguments)
         memory = Workspace(scratch * blocks, regions=(("scratch", 0),)) if scratch else None
         return replace(rendered, launch=Launch.of(rendered.entry, [step], memory)), cubin
+
+    def module(self, rendered: Rendered, problem: Problem) -> str:
+        """The source with its config, and a function that launches it as it was tuned."""
+        text: str = load("tuner.triton.compiler:launching")(rendered, problem)
+        return text
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Loads the cubin, or has the interpreter run the source."""

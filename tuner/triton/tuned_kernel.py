@@ -67,31 +67,26 @@ class TunedKernel(Autotuner):
             return configs[:1]
 
     def _champion(self, configs: Sequence[Config], kwargs: Mapping[str, Any]) -> Config:
-        by_values = named_values(configs)
-        names = next(iter(by_values.values()))
-        rows = [tuple(values.values()) for values in by_values.values()]
+        names, by_row = rows_of(configs)
         options = self._options | {
-            "configs": list(by_values.values()), "defaults": names, "grid": kwargs["grid"],
-            "restrictions": [f"({', '.join(names)},) in {sorted(set(rows), key=str)}"],
+            "rows": list(by_row), "grid": kwargs["grid"],
+            "defaults": dict(zip(names, next(iter(by_row)), strict=True)),
+            "restrictions": [f"({', '.join(names)},) in {sorted(by_row, key=str)}"],
         }  # fmt: skip
-        params = {
-            name: list(dict.fromkeys(column))
-            for name, column in zip(names, zip(*rows, strict=True), strict=True)
-        }
-        function = TunedFunction(JitCode(self.fn, "", params, options))
-        given = {**self.nargs, **kwargs}
-        config = function.config_for(**{name: value for name, value in given.items() if name in self.arg_names})
-        return next(one for one, values in by_values.items() if values == config)
+        values = [list(dict.fromkeys(column)) for column in zip(*by_row, strict=True)]
+        code = JitCode(self.fn, "", dict(zip(names, values, strict=True)), options)
+        given = {name: value for name, value in {**self.nargs, **kwargs}.items() if name in self.arg_names}
+        config = TunedFunction(code).config_for(**given)
+        return by_row[tuple(config[name] for name in names)]
 
     def _bench(self, *args: Any, config: Config, **meta: Any) -> list[float]:
         """Nothing is timed in this process."""
         return [0.0] * 3
 
 
-def named_values(configs: Sequence[Config]) -> dict[Config, dict[str, Any]]:
-    """Config -> the values of all that any of them sets; 0 stands for what one leaves open."""
+def rows_of(configs: Sequence[Config]) -> tuple[list[str], dict[tuple[Any, ...], Config]]:
+    """Names of all that any config sets, and the values of each; 0 stands for what one leaves open."""
     written = {config: config.all_kwargs() for config in configs}
     names = dict.fromkeys(name for values in written.values() for name in values)
-    columns = {name: [values.get(name) or 0 for values in written.values()] for name in names}
-    used = [name for name, column in columns.items() if name != "num_ctas" or set(column) != {1}]
-    return {config: {name: values.get(name) or 0 for name in used} for config, values in written.items()}
+    names.pop("num_ctas" if all(values.get("num_ctas") == 1 for values in written.values()) else "", None)
+    return [*names], {tuple(values.get(name) or 0 for name in names): one for one, values in written.items()}

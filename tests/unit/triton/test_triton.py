@@ -97,7 +97,7 @@ def test_a_source_hash_covers_what_a_kernel_calls_but_no_comments() -> None:
     assert all(f"Triton {triton.__version__}" in measured for measured in hashes)
 
 
-def test_tune_finds_a_config_that_is_right(kernels: SimpleNamespace) -> None:
+def test_tune_finds_a_config_that_is_right_and_exports_it(kernels: SimpleNamespace, tmp_path: Path) -> None:
     result = tuner.tune(
         kernels.double, arrays(), {"BLOCK": [256, 512], "WRONG": [0, 1]}, grid=blocks, device="interpreted",
         reference=lambda x: 2 * x, seconds=60, progress=False,
@@ -105,6 +105,9 @@ def test_tune_finds_a_config_that_is_right(kernels: SimpleNamespace) -> None:
     assert result.config["WRONG"] == 0
     outcomes = {trial.measurement.outcome.name for trial in result.trials if trial.config["WRONG"]}
     assert outcomes == {"WRONG_RESULT"}
+    x, out, n = arrays()
+    runpy.run_path(str(result.export("source", tmp_path)[0]))["run"](x, out, n)  # needs Triton alone
+    assert torch.equal(out, 2 * x)
 
 
 def test_autotune_measures_once_and_another_process_has_its_answer(
