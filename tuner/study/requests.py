@@ -167,7 +167,7 @@ def competitors(catalogue: Catalogue, problem: Problem, target: str, only: Seque
     kernels = catalogue.serving(problem, target, tuple(only))
     if not kernels:
         name, dtype = problem.operation.name, problem.dtype
-        others = sorted({kernel.target for kernel in catalogue.of(name, dtype=dtype)})
+        others = sorted({kernel.kind for kernel in catalogue.of(name, dtype=dtype)})
         raise InputError(
             f"{f'{name} in {dtype}' if dtype in problem.operation.sums else name} has no kernel for {target}; "
             f"it has some for {', '.join(others)}"
