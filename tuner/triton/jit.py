@@ -110,7 +110,8 @@ class JitCode(KernelCode):
         own = super().declaration(rest, True)
         known_for = [f"{name} == {size}" for name, size in own.sizes.sizes.items()]
         rules = own.rules + (tuple(known_for) if callable(self.options.get("grid")) else ())
-        terms = self.options.get("terms") or max(own.sizes.sizes.values())
+        # Kernels sum 16-bit products in float32.
+        terms = self.options.get("terms") or (1 if own.dtype.endswith("16") else max(own.sizes.sizes.values()))
         return replace(own, rules=rules, terms=str(terms))
 
     def _source(self, given: Sequence[KernelArgument]) -> str:
