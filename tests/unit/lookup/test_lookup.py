@@ -10,6 +10,7 @@ from fixtures.lookup_records import BOARD, CPU, NAIVE, answer, crown, gemm, libr
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.errors import NothingFound, UnknownName
 from tuner.lookup import staleness
+from tuner.lookup.stale import installed_compiler
 from tuner.results.measurement import KINDS_OF_INPUTS, Measurement, Outcome
 from tuner.results.record import ProblemKey, Role, new_id
 from tuner.results.verdict import Act, Crown
@@ -145,6 +146,22 @@ def test_another_driver_or_compiler_makes_a_record_stale(store: Store) -> None:
     assert staleness(found, None, replace(newer, name="NVIDIA L4")) == (False, "")
     cpu = record(gemm(8, 8, 8), device=CPU, source_hash=source_hash(target="cpu"))
     assert staleness(cpu, None, replace(CPU, driver="Linux 7")) == (False, "")
+
+
+@pytest.mark.parametrize(("version", "stale"), [("13.1.0.3", False), ("13.2.1.1", True)])
+def test_another_version_of_a_library_makes_a_record_of_its_algorithm_stale(
+    store: Store, monkeypatch: pytest.MonkeyPatch, version: str, stale: bool
+) -> None:
+    config = next(kernel for kernel in builtin().of("gemm", "cuda") if kernel.is_library).first_configs()[0]
+    own = {"kernel": "cublaslt", "config": dict(config), "source_hash": source_hash("cublaslt")}
+    crown(store, record(gemm(64, 64, 64), versions={"library": "cuBLAS 130100"}, **own))
+    crown(store, record(gemm(64, 64, 32), versions={"library": "cuBLAS 130100"}))
+    monkeypatch.setattr("importlib.metadata.version", lambda package: version)
+    installed_compiler.cache_clear()
+    told, ours = (answer(store, gemm(64, 64, k), BOARD) for k in (64, 32))
+    installed_compiler.cache_clear()
+    assert (told.kernel, told.stale, ours.stale) == ("cublaslt", stale, False)
+    assert ("cuBLAS 130100 when it was measured and is cuBLAS 130201" in told.stale_reason) is stale
 
 
 def test_without_database_the_default_answers_and_the_library_is_to_be_used() -> None:
