@@ -21,6 +21,31 @@ RULING = (Act.PIN, Act.UNPIN, Act.ROLLBACK, Act.FREEZE, Act.UNFREEZE, Act.BEHIND
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(tables.crowns.c.number), 0)).where(
     tables.crowns.c.act.in_([act.value for act in RULING])
 )
+#: What a ruling rests on.
+_RESTS_ON = sa.select(
+    _NEWEST.scalar_subquery(), sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
+)
+
+
+def _latest_champion() -> sa.Select[Any]:
+    """Selects what `Reader.champion` returns, by parameters; an empty kind stands for any."""
+    of, problem, device = tables.champions.c, tables.problems.c, tables.devices.c
+    kind, name, uuid = (sa.bindparam(word, type_=sa.Text) for word in ("kind", "name", "uuid"))
+    same = sa.select(problem.number).where(*(problem[word] == sa.bindparam(word) for word in tables.PROBLEM))
+    boards = sa.select(device.number).where(device.uuid == uuid, uuid != "")
+    alike = sa.select(device.number).where(device.name == name, (kind == "") | (device.kind == kind))
+    here = of.device.in_(boards)
+    return (
+        sa.select(of.data)
+        .where(of.problem == same.scalar_subquery(), of.regime == sa.bindparam("regime"), rows.reigns())
+        .where(of.id.not_in(sa.bindparam("barred", expanding=True)), here | of.device.in_(alike))
+        .order_by(here.desc(), rows.rank_in_time(of.crowned_at).desc(), of.id.desc())
+        .limit(1)
+    )
+
+
+#: To put it together takes longer than to run it.
+_LATEST_CHAMPION = _latest_champion()
 
 
 @dataclass(frozen=True)
@@ -106,11 +131,13 @@ class Reader:
 
     def ruling(self) -> Ruling:
         """What the crown log rules; worked out again once its entries or the champions change."""
-        champions = sa.select(sa.func.max(tables.champions.c.number)).scalar_subquery()
         with self.reading() as connection:
-            stamp = connection.execute(sa.select(_NEWEST.scalar_subquery(), champions)).one()
-            if self._ruling[0] != stamp:
-                self._ruling = stamp, _ruling(connection) if stamp[0] else Ruling()
+            return self._ruled(connection)
+
+    def _ruled(self, connection: sa.Connection) -> Ruling:
+        stamp = connection.execute(_RESTS_ON).one()
+        if self._ruling[0] != stamp:
+            self._ruling = stamp, _ruling(connection) if stamp[0] else Ruling()
         return self._ruling[1]
 
     def problems(self) -> set[ProblemKey]:
@@ -183,23 +210,18 @@ class Reader:
             kernel: Only champions of this kernel.
             confirmed: True for champions only that won again in a fresh process.
         """
-        of, record = tables.champions.c, tables.records.c
-        wanted = sa.select(of.data).where(
-            *rows.fits(tables.champions, problem=problem, regime=regime), rows.reigns(),
-            of.id.not_in(self.ruling().barred),
-        )  # fmt: skip
+        of, record, wanted = tables.champions.c, tables.records.c, _LATEST_CHAMPION
         if confirmed:
             wanted = wanted.where(of.id.in_(rules_of(self.crown_log((Act.CONFIRM, Act.DOUBT)), ()).confirmed))
         if kernel is not None:
             of_kernel = rows.fits(tables.records, kernels={kernel: ""})
             wanted = wanted.join(tables.records, of.record == record.number).where(*of_kernel)
-        here = of.device.in_(rows.boards(device))
-        wanted = (
-            wanted.where(sa.or_(here, of.device.in_(rows.devices_like(device))))
-            .order_by(here.desc(), rows.rank_in_time(of.crowned_at).desc(), of.id.desc())
-            .limit(1)
-        )
-        return next(iter(self.read(wanted)), None)
+        named = isinstance(device, str)
+        place = {"kind": "", "name": device, "uuid": device} if named else rows.device_row(device)
+        values: dict[str, Any] = {**rows.problem_row(problem), **place, "regime": regime}
+        with self.reading() as connection:
+            values["barred"] = self._ruled(connection).barred
+            return connection.execute(wanted, values).scalar_one_or_none()
 
     def is_behind(self, champion: Champion) -> bool:
         """True if the library was seen to be faster than a champion, and nobody pinned it."""

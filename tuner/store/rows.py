@@ -134,7 +134,8 @@ def reigns(champion: Any = tables.champions) -> Any:
 
 def rank_in_time(when: Any) -> Any:
     """`tuner.results.record.rank_in_time` for a column."""
-    return sa.case((when > latest_credible(), sa.literal("0") + when), else_=when)
+    latest = sa.bindparam("latest", callable_=latest_credible, unique=True, type_=sa.Text)
+    return sa.case((when > latest, sa.literal("0") + when), else_=when)
 
 
 def fits(table: sa.Table, **wanted: Any) -> list[Any]:
@@ -172,12 +173,6 @@ def number_of(problem: ProblemKey) -> sa.Select[Any]:
     of = tables.problems.c
     same = (of[name] == value for name, value in problem_row(problem).items())
     return sa.select(of.number).where(*same)
-
-
-def boards(device: DeviceInfo | str) -> Any:
-    """Numbers of the devices with this uuid, or that of this device."""
-    of, uuid = tables.devices.c, device if isinstance(device, str) else device.uuid
-    return sa.select(of.number).where(of.uuid == uuid, of.uuid != "")
 
 
 def devices_like(device: DeviceInfo | str) -> Any:
