@@ -259,6 +259,7 @@ _ABOUT = {
     "regime": "cold: the last-level cache is flushed before each run; hot: it is not",
     "measurement.samples_s": "each run's time in seconds, in the order taken",
     "measurement.error": "against a float64 reference: max_rel over its rms, rms_rel, and over what is allowed",
+    "measurement.bits": "hash of the outputs at fixed inputs: results of equal ones have equal bits",
     "device": "as the driver or the operating system describes it; sizes in bytes",
     "source_hash": "of the kernel's source without comments and layout",
 }
