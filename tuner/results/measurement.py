@@ -50,7 +50,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     ordered, n = sorted(samples), len(samples)
     tail, rank = 0.0, 0
     for k in range((n + 1) // 2):
-        tail += math.comb(n, k) * 0.5**n
+        tail += math.comb(n, k) / (1 << n)
         if 2 * tail > 1 - confidence:
             break
         rank = k + 1
