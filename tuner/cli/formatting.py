@@ -130,9 +130,8 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("use", f"{answer['use']}: the library is faster here"))
     if error:
         rows.append(("error", f"rms {error['rms_rel']:.2e}, max {error['max_rel']:.2e} (against float64)"))
-    if answer["bits"]:
-        same = " as well" if baseline and baseline["bits"] == answer["bits"] else ""
-        theirs = f"; {baseline['name']}'s: {baseline['bits'] or 'unknown'}{same}" if baseline else ""
+    if answer.get("bits"):
+        theirs = f"; {baseline['name']}'s: {baseline.get('bits') or 'unknown'}" if baseline else ""
         rows.append(("bits", f"class {answer['bits']}{theirs}"))
     if answer.get("error_limit"):
         rows.append(("error limit", limit_text(answer["error_limit"])))

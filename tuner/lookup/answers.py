@@ -205,6 +205,7 @@ class Answer:
             "loss_cases": self.loss.cases, "loss_said": self.loss.said, "reasons": list(self.reasons),
             "record": {name: own[name] for name in ("shape", "layout", "device", "regime")} if own else None,
             "error_limit": told(record.measurement) if record else None,
+            "bits": record.measurement.bits if record else "",
             # The fastest form of the library that the champion was compared with; null where that is not kept.
             "hardest": pair and {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio},
             "provisional_reasons": list(self.doubts),
@@ -223,7 +224,7 @@ def _place_json(problem: ProblemKey, device: DeviceInfo, regime: str) -> dict[st
 
 def _figures(champion: Champion | None) -> dict[str, Any]:
     if champion is None:
-        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "bits", "baseline", "speedup", "error"))
+        return dict.fromkeys(("time_s", "noise", "tflops", "gbps", "baseline", "speedup", "error"))
     record, baseline, told_baseline = champion.record, champion.baseline, None
     measurement, error = record.measurement, record.measurement.error
     if baseline is not None:
@@ -231,12 +232,12 @@ def _figures(champion: Champion | None) -> dict[str, Any]:
         told_baseline = {
             "name": baseline.kernel,
             "version": baseline.versions.get("library", "").removeprefix(f"{baseline.kernel} "),
-            "time_s": baseline.measurement.time_s, "tflops": baseline.tflops, "bits": baseline.measurement.bits,
+            "time_s": baseline.measurement.time_s, "tflops": baseline.tflops,
             **({} if threads is None else {"threads": int(threads)}),
+            **({"bits": baseline.measurement.bits} if baseline.measurement.bits else {}),
         }  # fmt: skip
     return {
         "time_s": measurement.time_s, "noise": measurement.noise, "tflops": record.tflops, "gbps": record.gbps,
-        "bits": measurement.bits,
         "baseline": told_baseline,
         # 0 says that nothing was compared: no library, or one that could not be timed.
         "speedup": champion.speedup or None,

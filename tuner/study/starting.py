@@ -253,7 +253,8 @@ def resume(
         return [record for record in session.records(role, kernels) if record.verification >= VERIFICATION]
 
     trials = that_count(judged_records(stored(Role.TRIAL), _limit(request, library)), objectives)
-    wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome is Outcome.WRONG_RESULT]
+    bad = (Outcome.WRONG_RESULT, Outcome.NOT_REPEATABLE)
+    wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome in bad]
     trials |= {named(final): final for final in wrong if named(final) in trials}
     trials = {
         place: replace(record, measurement=leaderboard.judged(record.measurement))
