@@ -405,18 +405,3 @@ def worded(operation: str, sizes: str, dtype: str, layout: str, precision: str, 
     """A problem in words; the usual precision goes without saying."""
     parts = (operation, sizes, dtype, layout, "" if precision == IEEE else precision, epilogue)
     return " ".join(part for part in parts if part)
-
-
-def check_sizes(problem: Problem) -> None:
-    """Refuses dims that kernels cannot take, before a device is opened for them.
-
-    Raises:
-        InputError: A dim exceeds the largest integer that kernels accept.
-    """
-    try:
-        _ = problem.scalars
-    except InputError:
-        raise
-    except Exception:
-        # A wrong declaration is reported with the problem that exposes it, when that problem is tuned.
-        return

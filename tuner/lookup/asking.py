@@ -18,7 +18,6 @@ from tuner.devices.detect import find, is_spec, kind_of
 from tuner.devices.settings import setting
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.lookup.legality import completed
-from tuner.lookup.snapshot import Snapshot
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
 
@@ -141,21 +140,6 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
             f"{' '.join(others)} in {words!r}"
         )
     return operation.problem(dict(zip(operation.dims, sizes, strict=True)), **named)
-
-
-def device_in_full(words: str, db: str = "") -> DeviceInfo:
-    """A device of this machine or of the records, with what is missing of its limits filled in.
-
-    Args:
-        words: ``cpu``, ``cuda:0``, or a name such as ``NVIDIA H200``.
-        db: URL of the database, as for `tuner.best`.
-
-    Raises:
-        UnknownName: There is no record of a device of that name.
-        DeviceTrouble: There is no such device here.
-        StoreTrouble: The database cannot be used.
-    """
-    return completed_device(parse_device(words), Snapshot.open(kept_open(db)).devices())
 
 
 def completed_device(device: DeviceInfo | str, known: Sequence[DeviceInfo]) -> DeviceInfo:

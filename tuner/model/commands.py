@@ -26,7 +26,7 @@ from tuner.declare.problem import Operation
 from tuner.devices.detect import kind_of
 from tuner.errors import InputError, NothingFound, TunerError
 from tuner.lookup.answers import PREDICTED
-from tuner.lookup.asking import device_in_full, kept_open
+from tuner.lookup.asking import kept_open
 from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import Cases, spread_of
 from tuner.model.fit import refit
@@ -34,6 +34,7 @@ from tuner.model.predict import Model, Predictor
 from tuner.model.stored import model_of, name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
 from tuner.store import Store, watched
+from tuner.study.dry_run import device_of
 
 _of_model = together(
     click.argument("operation"),
@@ -66,7 +67,7 @@ class KnownModel:
             InputError: A published one cannot be read.
             StoreTrouble: The database cannot be read.
         """
-        catalogue, where = builtin_now(), device_in_full(device, db)
+        catalogue, where = builtin_now(), device_of(device, kept_open(db))
         declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
         dtype = dtype or declared.dtypes[0]
         model = model_of(operation, regime, kept_open(db), where.name, dtype)
@@ -95,7 +96,7 @@ def fit(
     Needs LightGBM, which `scripts/tuner model` of a checkout installs.
     """
     writable_file(output)
-    catalogue, where = builtin_now(), device_in_full(device, db)
+    catalogue, where = builtin_now(), device_of(device, kept_open(db))
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
         made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype)

@@ -2,6 +2,11 @@
 
 It goes on where an earlier one with the same seed, kernels and device ended. What a config does to the device
 costs the worker, not the survey.
+
+Workers, their limits and their replacement are those of a session, its loop is not: that one has one problem,
+sends a config at a time and stores each as a record. A survey times many configs at each of many problems,
+has sent the next problem before the worker has answered for this one, and stores times alone, many at once; a
+loop for both would branch at each of these.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.declare.catalogue import Catalogue, from_file
 from tuner.declare.epilogue import Epilogue
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.problem import PRECISIONS, Operation, Problem, check_sizes
+from tuner.declare.problem import PRECISIONS, Operation, Problem
 from tuner.devices.detect import is_spec, kinds
 from tuner.errors import InputError, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
@@ -452,7 +452,7 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
         for chosen in itertools.product(*words):
             with _at(key):
                 problem = operation.problem(shape, *chosen)
-                check_sizes(problem)
+                _check_sizes(problem)
             yield PlanItem(
                 problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
                 objectives, limit_for(problem.precision, limit), bits, devices=tuple(table.devices or ()),
@@ -559,3 +559,18 @@ def _shapes(table: ProblemTable, operation: Operation) -> Iterator[tuple[str, di
             _check_count(math.prod(map(len, grid.values())))
         for values in itertools.product(*grid.values()):
             yield "" if key in dims else key, dict(zip(grid, values, strict=True))
+
+
+def _check_sizes(problem: Problem) -> None:
+    """Refuses dims that kernels cannot take, before a device is opened for them.
+
+    Raises:
+        InputError: A dim exceeds the largest integer that kernels accept.
+    """
+    try:
+        _ = problem.scalars
+    except InputError:
+        raise
+    except Exception:
+        # A wrong declaration is reported with the problem that exposes it, when that problem is tuned.
+        return

@@ -28,7 +28,7 @@ def database(url: str) -> Iterator[Store]:
         yield store
 
 
-def device_of(text: str, store: Store) -> DeviceInfo:
+def device_of(text: str, store: Store | None) -> DeviceInfo:
     """A device by its name, or of this machine, with the limits that are known of its kind.
 
     Raises:

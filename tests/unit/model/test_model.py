@@ -10,13 +10,14 @@ import tuner
 from tuner.cli.main import run
 from tuner.declare.catalogue import Catalogue, builtin
 from tuner.lookup import Answer
-from tuner.lookup.asking import device_in_full
+from tuner.lookup.asking import kept_open
 from tuner.model.stored import from_bytes
 from tuner.model.table import Timings
 from tuner.results.measurement import Outcome
 from tuner.results.record import ProblemKey
 from tuner.results.survey import SurveyConfig, SurveyPart, Timing
 from tuner.store import Store
+from tuner.study.dry_run import device_of
 
 pytestmark = pytest.mark.usefixtures("few_trees")
 
@@ -29,7 +30,7 @@ def add_survey(db: str, timed: Timings, source_hash: str) -> None:
         for at, times in enumerate(timed.times_s)
         for config, time_s in times.items()
     )
-    problems, where = tuple(map(ProblemKey.of, timed.problems)), device_in_full("NVIDIA H200")
+    problems, where = tuple(map(ProblemKey.of, timed.problems)), device_of("NVIDIA H200", kept_open())
     with Store.open(db) as store:
         store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
 
