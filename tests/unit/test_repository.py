@@ -85,7 +85,7 @@ def libraries_of(folder: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["tuner", "kernels", "examples"])
 def test_every_library_that_is_imported_is_asked_for(folder: str) -> None:
-    locks = ("runtime", "cuda13", "model", "tables", "fleet", "serve")
+    locks = ("runtime", "cuda13", "model", "tables", "fleet", "serve", "triton")
     asked = {canonicalize_name(each.name) for lock in locks for each in wanted(lock)}
     # numba carries llvmlite, distributed dask, pydantic and CuPy their own parts; a name may differ from its
     # distribution's.
