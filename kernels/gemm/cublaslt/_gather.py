@@ -27,6 +27,8 @@ ATTRIBUTES = ((0, c_uint32), (1, c_uint32), (6, c_uint32), (5, c_uint32), (8, c_
 #: ``cublasLtMatmulAlgoCapAttributes_t``: what its sums are in, and the alignment of its operands.
 NUMERICAL, ALIGNMENT, SUMS_IN_FLOAT32 = 15, 16, 2 << 8
 PROBLEMS, LEAST_SHARE, OPTIONS = 600, 0.02, 8
+#: Shares of k, and how they are added up: not at all, in place, in float32.
+SHARES = ((1, 0), (2, 1), (2, 2))
 #: What stands above the source.
 NAMES = (
     "A_TRANSPOSED B_TRANSPOSED EPILOGUE_ALPHA EPILOGUE_BETA EPILOGUE_BIAS EPILOGUE_ACTIVATION "
@@ -92,26 +94,33 @@ def gathered(library: Library, dtype: int) -> dict[str, Any]:
 def of_algorithm(
     library: Library, dtype: int, product: Any, algorithm: Any, proposed: set[tuple[int, ...]]
 ) -> dict[str, Any] | None:
-    """Alignment, tiles with stages and custom options, and shapes of clusters; None for one without tiles."""
+    """What the check accepts of an algorithm; None for one without tiles."""
     if not told(product, "Cap", algorithm, NUMERICAL, c_uint64()) & SUMS_IN_FLOAT32:
         return None
     tiles = sorted({numbers[1:3] for numbers in proposed if numbers[1]})
     clusters = sorted({numbers[4] for numbers in proposed})
     options = sorted({*range(OPTIONS), *(numbers[3] for numbers in proposed)})
     (name,) = {numbers[0] for numbers in proposed}
-    shapes = [
-        (*tile, option)
-        for tile, option in itertools.product(tiles, options)
-        if any(
-            library.product(
-                4096, 4096, 4096, DTYPE=dtype, PROPOSAL=0, ALGORITHM=name, TILE=tile[0], STAGES=tile[1],
-                CUSTOM=option, CLUSTER=cluster,
-            )
-            for cluster in {clusters[0], clusters[-1]}
-        )
-    ]  # fmt: skip
-    alignment = told(product, "Cap", algorithm, ALIGNMENT, c_uint32())
-    return {"align": alignment, "clusters": clusters, "shapes": shapes} if shapes else None
+    reductions: set[int] = set()
+    shapes = []
+    for tile, option in itertools.product(tiles, options):
+        config = {
+            "DTYPE": dtype,
+            "PROPOSAL": 0,
+            "ALGORITHM": name,
+            "TILE": tile[0],
+            "STAGES": tile[1],
+            "CUSTOM": option,
+        }
+        for cluster, (split, reduction) in itertools.product({clusters[0], clusters[-1]}, SHARES):
+            if library.product(4096, 4096, 4096, CLUSTER=cluster, SPLIT_K=split, REDUCTION=reduction, **config):
+                reductions |= {reduction} - {0}
+                shapes.append((*tile, option, int(split > 1)))
+    # Those that do without shares, too, are told as such.
+    whole = {shape[:3] for shape in shapes if not shape[3]}
+    shapes = sorted({shape for shape in shapes if not shape[3] or shape[:3] not in whole})
+    found = {"clusters": clusters, "reductions": sorted(reductions), "shapes": shapes}
+    return {"align": told(product, "Cap", algorithm, ALIGNMENT, c_uint32()), **found} if shapes else None
 
 
 def main(header: Path) -> None:
@@ -127,7 +136,7 @@ def main(header: Path) -> None:
         for dtypes in known["architectures"].values()
         for algorithms in dtypes.values()
         for each in algorithms.values()
-        for tile, _, _ in each["shapes"]
+        for tile, *_ in each["shapes"]
     }
     known["tiles"] |= {name: [int(m), int(n)] for m, n, name in sizes if int(name) in used}
     print(json.dumps(known, separators=(",", ": ")))

@@ -15,13 +15,15 @@ GATHERED: dict[str, Any] = json.loads(Path(__file__).with_name("algorithms.json"
 TABLES: dict[str, dict[str, dict[str, Any]]] = GATHERED["architectures"]
 #: Tile's id -> its rows and columns of C, which is the transpose of cuBLASLt's.
 SIZES: dict[int, tuple[int, int]] = {int(name): (n, m) for name, (m, n) in GATHERED["tiles"].items()}
+#: As the source has it.
+WORKSPACE_BYTES = 32 << 20
 #: Shares of k.
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 11, 12, 16, 22, 32, 33, 44, 64, 66, 132)
 #: ``cublasLtReductionScheme_t``: shares are added up in float32, or in C's dtype.
 NONE, IN_PLACE, IN_FLOAT32 = 0, 1, 2
 
 
-#: All that is gathered: algorithms, and of them tiles with stages and custom option, and shapes of clusters.
+#: All that is gathered: algorithms, and of them tiles with stages, custom option, and whether k must be shared.
 ROWS = [
     (int(name), row) for dtypes in TABLES.values() for rows in dtypes.values() for name, row in rows.items()
 ]
@@ -54,8 +56,9 @@ def _listed(p: Problem, d: Any, *places: int) -> list[int]:
     ]
 
 
-def _clusters(p: Problem, d: Any) -> list[int]:
-    return [_key(int(name), cluster) for name, each in _of(p, d).items() for cluster in each["clusters"]]
+def _numbers(p: Problem, d: Any, what: str) -> list[int]:
+    """Keys of the algorithms with their ``clusters`` or ``reductions``."""
+    return [_key(int(name), number) for name, each in _of(p, d).items() for number in each[what]]
 
 
 def _aligned(p: Problem, d: Any) -> list[int]:
@@ -97,9 +100,9 @@ KERNEL = Kernel(
     parameters=(
         choice("PROPOSAL", *range(9)),
         choice("ALGORITHM", 0, *{name for name, _ in ROWS} - {0}),
-        choice("TILE", 0, *{tile for tile, _, _ in SHAPES} - {0}),
-        choice("STAGES", 0, *{stages for _, stages, _ in SHAPES} - {0}),
-        choice("CUSTOM", 0, *{custom for _, _, custom in SHAPES} - {0}),
+        choice("TILE", 0, *{tile for tile, *_ in SHAPES} - {0}),
+        choice("STAGES", 0, *{stages for _, stages, *_ in SHAPES} - {0}),
+        choice("CUSTOM", 0, *{custom for _, _, custom, _ in SHAPES} - {0}),
         choice("CLUSTER", 0, *{cluster for _, row in ROWS for cluster in row["clusters"]} - {0}),
         choice("SPLIT_K", *SPLITS),
         choice("REDUCTION", NONE, IN_PLACE, IN_FLOAT32),
@@ -124,17 +127,26 @@ KERNEL = Kernel(
         ),
         Constraint(
             "the shape of clusters is one of the algorithm's",
-            lambda p, d, c: _among(_key(c.ALGORITHM, c.CLUSTER), [0, *_clusters(p, d)]),
+            lambda p, d, c: _among(_key(c.ALGORITHM, c.CLUSTER), [0, *_numbers(p, d, "clusters")]),
         ),
         Constraint(
             "rows begin at multiples of the bytes that the algorithm reads at a time",
             lambda p, d, c: (c.PROPOSAL > 0) | _among(c.ALGORITHM, _aligned(p, d)),
         ),
         Constraint(
-            "shares of k are added up, in float32, and a single one is not",
+            "shares of k are added up, in float32, as the algorithm can, and a single one is not",
             lambda p, d, c: (
                 ((c.SPLIT_K == 1) == (c.REDUCTION == NONE))
                 & ((c.REDUCTION != IN_PLACE) | (p.dtype == "float32"))
+                & ((c.SPLIT_K == 1) | _among(_key(c.ALGORITHM, c.REDUCTION), _numbers(p, d, "reductions")))
+            ),
+        ),
+        Constraint(
+            "an option of those that share k shares it",
+            lambda p, d, c: (
+                (c.PROPOSAL > 0)
+                | (c.SPLIT_K > 1)
+                | _among(_key(c.ALGORITHM, c.TILE, c.STAGES, c.CUSTOM, 0), _listed(p, d, 0, 1, 2, 3))
             ),
         ),
         Constraint(
@@ -143,6 +155,14 @@ KERNEL = Kernel(
         ),
         for_speed(
             "a share of k has 32 terms or more", lambda p, d, c: (c.SPLIT_K == 1) | (p.k >= 32 * c.SPLIT_K)
+        ),
+        for_speed(
+            "shares of C in float32 fit into the workspace, unless an option takes less",
+            lambda p, d, c: (
+                (c.REDUCTION != IN_FLOAT32)
+                | ((p.dtype == "float32") & (c.CUSTOM > 0))
+                | (c.SPLIT_K * p.m * p.n * 4 <= WORKSPACE_BYTES)
+            ),
         ),
     ),
     tiles=_tiles,
