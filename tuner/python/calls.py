@@ -243,7 +243,8 @@ def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: Call
     decision = decisions.decision_for(request)
     with LOCK:
         missed = decision is not None and decision.is_miss
-        call = missed_call(request) if missed else prepared_by(request, decision)
+        settle = partial(kept.__setitem__, key) if key is not None else None
+        call = missed_call(request, settle) if missed else prepared_by(request, decision)
         if key is not None:
             decisions.keep(kept, key, call)
     return call
@@ -275,8 +276,13 @@ def _in_graphs(request: CallRequest, kernel: Prepared, library: Prepared) -> Pre
     return lambda *given: (kernel if capturing(given[0]) else library)(*given)
 
 
-def missed_call(request: CallRequest) -> Prepared:
-    """The calls at a problem that nobody tuned: each is counted, and runs what the policy around it says."""
+def missed_call(request: CallRequest, settle: Callable[[Prepared], None] | None = None) -> Prepared:
+    """The calls at a problem that nobody tuned: each is counted, and runs what the policy around it says.
+
+    Args:
+        request: What is asked for.
+        settle: Takes what is to be called instead, once the problem is tuned.
+    """
     #: What runs, by the policy of the surrounding block, as long as the epoch is the same; what ran last.
     runs: dict[CallPolicy | None, Prepared] = {}
     epoch, last, surrounding = [EPOCH[0]], list[Prepared](), CHOSEN.get
@@ -298,6 +304,8 @@ def missed_call(request: CallRequest) -> Prepared:
             last[:] = [prepared_by(request, decision)]
         runs[surrounding()] = last[0]
         tally.closed = decision is None or not decision.is_miss
+        if tally.closed and settle is not None:
+            settle(last[0])
         return last[0]
 
     def called(*arrays: Any) -> Any:
