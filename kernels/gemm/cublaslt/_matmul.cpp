@@ -56,6 +56,10 @@ struct Plan {
         must(cublasLtMatmulPreferenceCreate(&preference));
         must(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                   &WORKSPACE_BYTES, sizeof WORKSPACE_BYTES));
+        const uint32_t mask = DTYPE == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                                  : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+        must(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask,
+                                                  sizeof mask));
         cublasLtMatmulHeuristicResult_t results[PROPOSALS] = {};
         int count = 0;
         must(cublasLtMatmulAlgoGetHeuristic(handle, description, b, a, c, c, preference, PROPOSALS, results,

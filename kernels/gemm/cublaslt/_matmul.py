@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 FLOAT32, COMPUTE_32F = 0, 68
+#: ``cublasLtMatmulPreferenceAttributes_t``; ``cublasLtReductionScheme_t``: shares of k are added up in float32.
+REDUCTIONS, IN_FLOAT32 = 3, 2
 #: ``cublasLtMatmulDescAttributes_t`` and ``cublasLtMatmulPreferenceAttributes_t``.
 TRANS_A, TRANS_B, EPILOGUE_KIND, BIAS_POINTER, BIAS_TYPE, MAX_WORKSPACE = 3, 4, 7, 8, 26, 1
 #: ``cublasLtMatmulAlgoConfigAttributes_t``, with the values that the config gives.
@@ -125,6 +127,8 @@ class Product:
         """What the heuristic proposes, its first choice first."""
         preference = self._make("cublasLtMatmulPreferenceCreate", "MatmulPreference")
         self._set(preference, "Preference", MAX_WORKSPACE, c_uint64(WORKSPACE_BYTES))
+        if DTYPE != FLOAT32:
+            self._set(preference, "Preference", REDUCTIONS, c_uint32(IN_FLOAT32))
         results, count = (Result * PROPOSALS)(), c_int()
         wanted = preference, PROPOSALS, results, byref(count)
         self.check("cublasLtMatmulAlgoGetHeuristic", *self.operands, *wanted)
