@@ -23,7 +23,7 @@ from tuner.declare.kernel import Kernel, Rendered, render
 from tuner.declare.problem import Problem
 from tuner.devices.cuda.nvrtc import NvrtcCompiler, compiled_code, read_report
 from tuner.devices.detect import kind_of
-from tuner.devices.protocol import Arrays, Binary, CompileFailed, Run
+from tuner.devices.protocol import Arrays, Binary, CompileFailed, LaunchFailed, Run
 from tuner.errors import DeviceTrouble
 from tuner.extras import load, remedy
 from tuner.results.measurement import CompileReport
@@ -119,7 +119,8 @@ def called(rendered: Rendered, problem: Problem) -> tuple[Any, dict[str, str], d
 
 def _kinds(problem: Problem) -> dict[str, int]:
     """Whole numbers that Triton compiles for: 1 for the number 1, 16 for multiples of 16, else 0."""
-    whole = {scalar.name: int(scalar.value) for scalar in problem.scalars if scalar.dtype.startswith("int")}
+    fixed = [scalar for scalar in problem.scalars if scalar.dtype.startswith("int") and not scalar.given]
+    whole = {scalar.name: int(scalar.value) for scalar in fixed}
     return {name: 1 if value == 1 else 0 if value % DIVISOR else DIVISOR for name, value in whole.items()}
 
 
@@ -226,7 +227,10 @@ def by_first(kernel: Callable[[], Kernel]) -> Callable[..., dict[str, Any]]:
         rendered = render(own, p, own.first_configs()[0])
         fresh.problem = p
         fresh.arrays = dict(arrays) | {one.name: xp.zeros_like(arrays[one.name]) for one in p.outputs}
-        bound(rendered, compiled_code(rendered, info.architecture, p), fresh, info)()
+        try:
+            bound(rendered, compiled_code(rendered, info.architecture, p), fresh, info)()
+        except CompileFailed as error:
+            raise LaunchFailed(f"the first config says what is right, and does not compile: {error}") from error
         return {one.name: fresh.arrays[one.name].astype("float64") for one in p.outputs}
 
     return reference
