@@ -114,11 +114,11 @@ def test_it_runs_in_a_graph(device: Device) -> None:
     assert workload.check()[1] == ""
 
 
-def emulated_champion(problem: Problem, device: Device) -> Config:
+def emulated_champion(problem: Problem, device: Device, time_s: float = 1e-3) -> Config:
     config = configs(problem, device)[0]
     crowned(
         "gemm", problem.dims, layout=problem.layout, kernel="emulated", device=device_info("cuda:0"),
-        precision="emulated", config=dict(config),
+        precision="emulated", config=dict(config), time_s=time_s,
     )  # fmt: skip
     return config
 
@@ -153,6 +153,26 @@ def test_callables_compute_count_and_fall_back_to_the_bit(device: Device) -> Non
     wanted = cp.empty_like(got)
     Loaded(plain, plain_problem, device.info, 0).run(a, b, wanted)
     assert bool((got.view(cp.uint32) == wanted.view(cp.uint32)).all())
+
+
+def test_a_graph_runs_what_costs_other_calls_of_pytorch_too_much(device: Device) -> None:
+    torch = pytest.importorskip("torch")
+    problem = problem_of((512, 768, 1024))
+    emulated_champion(problem, device, time_s=1e-5)
+    a, b = map(torch.from_dlpack, operands(problem))
+    told = tuner.explain(a, b, precision="emulated")
+    assert (told.use, "outside of CUDA graphs" in told.why) == ("cuBLAS", True)
+    plain, out = torch.mm(a, b), torch.empty(512, 768, device="cuda")
+    assert torch.equal(tuner.matmul(a, b, precision="emulated"), plain)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # on a stream that no call has met: memory is made beside the capture
+        tuner.matmul(a, b, out, precision="emulated")
+        tuner.matmul(a, b, precision="emulated")
+    for _ in range(2):
+        out.zero_()
+        graph.replay()
+        assert error(cp.from_dlpack(out), *operands(problem)) < 5e-7
+        assert not torch.equal(out, plain), "it is the kernel's"
 
 
 def test_a_packed_operand_gives_the_same_and_falls_back_as_well(device: Device) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.callable_records import crowned
 
 import tuner
+from tuner.python.decisions import device_info
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -66,6 +68,29 @@ def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
         graph.replay()
         torch.cuda.synchronize()
     torch.testing.assert_close(result, expected)
+
+
+def test_an_out_that_overlaps_an_operand_is_right_whatever_runs() -> None:
+    stack = torch.randn(3, 257, 256, device="cuda")
+    for a, out in ((stack[:, :256], stack[:, 1:]), (stack[0, :256], stack[0, 1:])):
+        before = a.clone()
+        tuner.matmul(a, a, out=out)
+        torch.testing.assert_close(out, before @ before)
+
+
+def test_compiled_inference_has_the_activation_in_the_kernel() -> None:
+    champion = {"layout": "nt", "kernel": "half_tiled", "device": device_info("cuda:0"), "dtype": "bfloat16"}
+    for epilogue in ("bias-col", "bias-col+gelu"):
+        crowned("gemm", {"m": 512, "n": 1024, "k": 512}, epilogue=epilogue, **champion)
+    net, x = nn.Sequential(nn.Linear(512, 1024), nn.GELU()).cuda().bfloat16(), torch.randn(2, 256, 512).cuda()
+    for mode in ("default", "reduce-overhead"):
+        with torch.no_grad(), tuned.use(), tuned._collected() as collected:
+            run = torch.compile(net, mode=mode, fullgraph=True, dynamic=False)
+            for _ in range(3):
+                result = run(x.bfloat16())
+        assert [each.epilogue for each in collected] == ["bias-col+gelu"]
+        torch.testing.assert_close(result.float(), net.float()(x), rtol=2e-2, atol=2e-2)
+        net.bfloat16()
 
 
 def test_prepare_tunes_the_products_of_a_step() -> None:

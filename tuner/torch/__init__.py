@@ -14,18 +14,26 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from tuner.declare.epilogue import Epilogue
+from tuner.errors import InputError
+from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
-from tuner.python import on_miss
-from tuner.python.requests import precision_of
+from tuner.python import misses, on_miss
+from tuner.python.arrays import Operand
+from tuner.python.decisions import decision_for
+from tuner.python.requests import precision_of, request_for
 
 __all__ = ["Product", "prepare", "product", "use"]
 
@@ -33,6 +41,11 @@ __all__ = ["Product", "prepare", "product", "use"]
 KERNELS_ON = {"cuda"}
 #: Dtypes of products that kernels compute.
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+#: Activation that a kernel may apply to a product -> PyTorch's function.
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu, "gelu": functional.gelu, "silu": functional.silu,
+    "gelu-tanh": functools.partial(functional.gelu, approximate="tanh"),
+}  # fmt: skip
 
 
 class Product(NamedTuple):
@@ -45,7 +58,7 @@ class Product(NamedTuple):
         dtype: ``float32``.
         layout: ``n`` or ``t`` for each operand: stored as used, or its transpose.
         precision: ``ieee`` or ``emulated``; empty for the surrounding one.
-        epilogue: ``bias-col`` for a product with a bias, else empty.
+        epilogue: ``bias-col`` for a product with a bias, and the activation behind it, joined by ``+``.
     """
 
     m: int
@@ -61,38 +74,63 @@ class Product(NamedTuple):
 _COLLECTORS: list[set[Product]] = []
 
 
-@torch.library.custom_op(
-    "tuner::product", mutates_args=(), schema="(Tensor a, Tensor b, Tensor? bias, str precision) -> Tensor"
-)
-def product(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """``a @ b + bias`` as an operator of PyTorch, with gradients; compilers and `torch.export` know it.
+_TAKES = '(Tensor a, Tensor b, Tensor? bias, str precision, str activation="", str fusable="")'
+
+
+@torch.library.custom_op("tuner::product", mutates_args=(), schema=f"{_TAKES} -> Tensor")
+def product(
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = ""
+) -> Tensor:
+    """``activation(a @ b + bias)`` as an operator of PyTorch; compilers and `torch.export` know it.
 
     Args:
         a: Shape (M, K).
         b: Shape (K, N), of the same dtype on the same device.
         bias: Shape (N,), or None.
         precision: As of `tuner.matmul`; it counts for float32 alone.
+        activation: One of `ACTIVATIONS`; empty for none, as it is where there are gradients.
+        fusable: Those that kernels apply faster, by spaces; Inductor makes the next one the activation.
 
     Returns:
         Shape (M, N), row-major.
+
+    Raises:
+        InputError: An activation, and an operand requires gradients.
     """
-    return _computed(a, b, bias, precision)
+    return _computed(a, b, bias, precision, activation)
 
 
 @product.register_fake
-def _(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+def _(
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = ""
+) -> Tensor:
+    if fusable and "torch._inductor.fx_passes.post_grad" in sys.modules:
+        _fuse_in_inductor()
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
+@torch.library.custom_op("tuner::activated", mutates_args=())
+def activated(x: Tensor, activation: str) -> Tensor:
+    """One of `ACTIVATIONS`, as compiled programs have it until it is part of the product before it."""
+    return ACTIVATIONS[activation](x)
+
+
+@activated.register_fake
+def _(x: Tensor, activation: str) -> Tensor:
+    return torch.empty_like(x)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, _, ctx.precision = inputs
+    a, b, _, ctx.precision, activation, _ = inputs
+    if activation:
+        raise InputError(f"product: {activation} is for products without gradients; call it behind the product")
     ctx.save_for_backward(a, b)
     # Autograd's threads know nothing of the blocks around the forward pass: a policy on misses, for one.
     ctx.surroundings = contextvars.copy_context()
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-    (a, b), (for_a, for_b, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (a, b), (for_a, for_b, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     of_a = of_b = None
     if for_a:
         of_a = ctx.surroundings.run(product, grad, b.t(), None, ctx.precision)
@@ -100,23 +138,26 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Ten
         of_b = ctx.surroundings.run(product, grad.t(), a, None, ctx.precision).t()
     elif for_b:
         of_b = ctx.surroundings.run(product, a.t(), grad, None, ctx.precision)
-    return of_a, of_b, grad.sum(0) if for_bias else None, None
+    return of_a, of_b, grad.sum(0) if for_bias else None, None, None, None
 
 
 product.register_autograd(_backward, setup_context=_setup)
 
 
-def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Tensor:
+def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "") -> Tensor:
     """The product, by a kernel where there are some for the device."""
     precision = precision if a.dtype == torch.float32 else ""
     for collector in _COLLECTORS:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
-        epilogue = "" if bias is None else "bias-col"
+        epilogue = "+".join(filter(None, ("" if bias is None else "bias-col", activation)))
         collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision, epilogue))
     if a.device.type not in KERNELS_ON:
-        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+        plain = torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+        return ACTIVATIONS[activation](plain) if activation else plain
     finish = {} if bias is None else {"bias": bias.detach()}
+    if activation:
+        finish["activation"] = activation
     result: Tensor = tuned_product(a.detach(), b.detach(), precision=precision, **finish)
     return result
 
@@ -134,12 +175,19 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
         return NotImplemented
     left, right, *finish = tensors
     rows = left.reshape(-1, left.shape[-1])
-    needs_operator = torch.compiler.is_compiling() or (
-        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    )
+    needs_operator = torch.compiler.is_compiling() or _has_gradients(tensors)
+    fusable: tuple[str, ...] = ()
+    if torch.compiler.is_compiling() and not _has_gradients(tensors) and _is_static(rows, right):
+        kernels = _kernels(
+            *rows.shape, right.shape[1], *rows.stride(), *right.stride(), str(left.dtype), str(left.device),
+            precision, bool(finish),
+        )  # fmt: skip
+        if not kernels:
+            return NotImplemented
+        fusable = ("", kernels)
     # The operator is what autograd and compilers know; without them it is only in the way.
     compute: Callable[..., Tensor] = product if needs_operator else _computed
-    result = compute(rows, right, finish[0] if finish else None, precision)
+    result = compute(rows, right, finish[0] if finish else None, precision, *fusable)
     return result.view(*left.shape[:-1], right.shape[1])
 
 
@@ -148,6 +196,104 @@ def _is_plain(tensor: Tensor, like: Tensor) -> bool:
         tensor.dtype == like.dtype and tensor.dtype in DTYPES and tensor.device == like.device
         and tensor.layout == torch.strided and isinstance(tensor, Tensor)
     )  # fmt: skip
+
+
+def _has_gradients(tensors: Sequence[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _is_static(*tensors: Tensor) -> bool:
+    """Whether a program is compiled for these very sizes, and not exported."""
+    sizes = [size for tensor in tensors for size in tensor.shape]
+    return not torch.compiler.is_exporting() and all(map(has_static_value, sizes))
+
+
+@torch.compiler.assume_constant_result
+def _kernels(
+    m: int, k: int, n: int, a_row: int, a_column: int, b_row: int, b_column: int, dtype: str, device: str,
+    precision: str, bias: bool,
+) -> str:  # fmt: skip
+    """What kernels compute of a product while a program is compiled.
+
+    Args:
+        m: Rows of A.
+        k: Its columns.
+        n: Columns of B.
+        a_row: Elements from one row of A to the next; likewise the next three.
+        a_column: Of A.
+        b_row: Of B.
+        b_column: Of B.
+        dtype: ``torch.float32``.
+        device: ``cuda:0``.
+        precision: As of `use`.
+        bias: Whether one is added.
+
+    Returns:
+        ``product``, and each activation behind it for which a kernel is the answer; empty for the library.
+    """
+    if device.partition(":")[0] not in KERNELS_ON:
+        return ""
+    kind, size = dtype.removeprefix("torch."), getattr(torch, dtype.removeprefix("torch.")).itemsize
+
+    def decided(activation: str = "") -> bool:
+        a = Operand("PyTorch", (m, k), (a_row * size, a_column * size), kind, size, device)
+        b = Operand("PyTorch", (k, n), (b_row * size, b_column * size), kind, size, device)
+        more = {"bias": Operand("PyTorch", (n,), (size,), kind, size, device)} if bias else {}
+        epilogue = Epilogue(bias="bias-col" if bias else "", activation=activation)
+        used = precision if kind == "float32" else ""
+        decision = decision_for(request_for("matmul", {"a": a, "b": b, **more}, used, epilogue=epilogue))
+        if decision is None or decision.kernel is not None:
+            return decision is not None
+        if decision.is_miss and not activation:
+            DEMAND.count(decision.problem, decision.device, decision.answer).hits[0] += 1
+        return decision.is_miss and not activation and misses.chosen().how == misses.MEASURE
+
+    return " ".join(["product", *filter(decided, ACTIVATIONS)]) if decided() else ""
+
+
+@functools.cache
+def _fuse_in_inductor() -> None:
+    """Has Inductor put an activation into the product before it, where a kernel applies it."""
+    from torch._inductor.fx_passes.post_grad import pass_patterns
+    from torch._inductor.pattern_matcher import MULTIPLE, Arg, CallFunction, register_graph_pattern
+
+    aten, ours = torch.ops.aten, torch.ops.tuner
+    views = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+
+    @register_graph_pattern(
+        CallFunction(ours.activated.default, Arg(), Arg(), _users=MULTIPLE), pass_dict=pass_patterns[0]
+    )
+    def fuse(match: Any, x: Any, activation: str) -> None:
+        before = x
+        while before.target in views and len(before.users) == 1:
+            before = before.args[0]
+        fusable = (*before.args[5:], "")[0] if before.target is ours.product.default else ""
+        if activation in fusable.split() and len(before.users) == 1:
+            before.args = (*before.args[:4], activation, fusable)
+            match.output_node().replace_all_uses_with(x)
+            match.erase_nodes()
+        else:
+            match.replace_by_example(ACTIVATIONS[activation], [x])
+
+
+def _activation(x: Tensor, activation: str) -> Any:
+    """An activation where it may become part of a product: in compiled programs without gradients."""
+    compiled = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+    if not compiled or x.device.type not in KERNELS_ON or x.dtype not in DTYPES or _has_gradients([x]):
+        return NotImplemented
+    return activated(x, activation)
+
+
+def _relu(precision: str, x: Tensor, inplace: bool = False) -> Any:
+    return NotImplemented if inplace else _activation(x, "relu")
+
+
+def _silu(precision: str, x: Tensor, inplace: bool = False) -> Any:
+    return NotImplemented if inplace else _activation(x, "silu")
+
+
+def _gelu(precision: str, x: Tensor, approximate: str = "none") -> Any:
+    return _activation(x, "gelu-tanh" if approximate == "tanh" else "gelu")
 
 
 def _linear(precision: str, given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -167,6 +313,9 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
     functional.linear: _linear,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _matmul),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+    **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
+    functional.silu: _silu,
+    functional.gelu: _gelu,
 }
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
 
-from tuner.errors import UnknownName
+import tuner
+from tuner.errors import InputError, UnknownName
+
+__all__ = ["empty_database", "own_records"]
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -30,10 +35,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Has the operator call `tuner.matmul` on the CPU, and notes the calls; kernels are NumPy's product."""
     calls: list[tuple[Any, ...]] = []
 
-    def product(a: Any, b: Any, precision: str = "", bias: Any = None) -> Any:
-        calls.append((tuple(a.shape), tuple(b.shape), precision, bias is not None))
+    def product(a: Any, b: Any, precision: str = "", bias: Any = None, activation: str = "") -> Any:
+        finish = "+".join(["bias"] * (bias is not None) + [activation] * bool(activation))
+        calls.append((tuple(a.shape), tuple(b.shape), precision, finish))
         result = torch.from_numpy(a.numpy() @ b.numpy()) if a.dtype != torch.bfloat16 else a @ b
-        return result if bias is None else result + bias
+        result = result if bias is None else result + bias
+        return tuned.ACTIVATIONS[activation](result) if activation else result
 
     monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
     monkeypatch.setattr(tuned, "tuned_product", product)
@@ -74,7 +81,7 @@ def test_values_and_gradients_are_those_of_pytorch(asked: list[tuple[Any, ...]])
         assert one.is_contiguous()
     # Each of two layers: the product, then those for its input's and its weight's gradient.
     assert len(asked) == 6
-    assert asked[0] == ((6, 6), (6, 5), "", True)
+    assert asked[0] == ((6, 6), (6, 5), "", "bias")
     assert all(torch.equal(state[name], each) for name, each in net.state_dict().items())
 
 
@@ -92,6 +99,7 @@ def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]])
     x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     with tuned.use():
         torch.testing.assert_close(x @ w, torch.bmm(x, w))
+        assert "a stack of them is the library's, in one call" in tuner.explain(x, w).why
         assert (torch.ones(2, 3, dtype=torch.int32) @ torch.ones(3, 2, dtype=torch.int32)).sum() == 12
         assert (torch.ones(0, 4) @ torch.ones(4, 5)).shape == (0, 5)
         assert torch.mv(x[0], x[0, 0]).shape == (3,)
@@ -140,16 +148,46 @@ def test_autocast_casts_as_pytorch_does(asked: list[tuple[Any, ...]]) -> None:
     torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_compiled_programs_have_no_break_and_take_any_number_of_rows(asked: list[tuple[Any, ...]]) -> None:
-    net = tuned.use()(model())
-    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("around", [False, True])
+def test_compiled_programs_have_no_break_and_take_any_number_of_rows(
+    dynamic: bool, around: bool, asked: list[tuple[Any, ...]]
+) -> None:
+    net = model() if around else tuned.use()(model())
+    compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (3, 7):
         x = torch.randn(rows, 6)
         asked.clear()
-        result = compiled(x)
+        with tuned.use() if around else contextlib.nullcontext():
+            result = compiled(x)
         assert len(asked) == 2
         torch.testing.assert_close(result, net(x))
         result.sum().backward()
+
+
+@pytest.mark.usefixtures("own_records")
+def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_activation_behind(
+    asked: list[tuple[Any, ...]],
+) -> None:
+    for epilogue in ("bias-col", "bias-col+gelu"):
+        crowned(
+            "gemm", {"m": 6, "n": 5, "k": 6}, "float32", "nt", {"THREADS": 1}, 2.0, "naive", epilogue=epilogue
+        )
+    net, x = model(), torch.randn(2, 3, 6)
+
+    def twice(x: Any) -> Any:
+        y = net[0](x)
+        return functional.gelu(y) + y  # which nothing can be part of
+
+    with torch.no_grad():
+        for run, finish in ((net, "bias+gelu"), (twice, "bias")):
+            asked.clear()
+            with tuned.use():
+                result = torch.compile(run, fullgraph=True, dynamic=False)(x)
+            assert asked == [((6, 6), (6, 5), "", finish)], "PyTorch computes the second layer"
+            torch.testing.assert_close(result, run(x))
+    with pytest.raises(InputError, match="gelu is for products without gradients"):
+        tuned.product(x[0], net[0].weight.t(), None, "", "gelu")
 
 
 def test_an_exported_program_has_the_operator(asked: list[tuple[Any, ...]]) -> None:
