@@ -205,14 +205,14 @@ class Finals:
         threads = threads_of(list(lineup), self._kernels)
         self._machine.restart()
         measured = self._session.worker.finals(list(lineup.values()), budget_s, threads)
-        measured = list(map(self._leaderboard.judged, under(self._machine.load(), measured)))
+        measured = under(self._machine.load(), measured)
         libraries = [self._session.of_baseline(library) for library in measured[len(lineup) :]]
         self._known = known_baselines(self._session)
-        doubts = _contradicted(libraries, self._known)
+        doubts, judged = _contradicted(libraries, self._known), self._leaderboard.judged
         finals = [
             self._session.of_kernel(Role.FINAL, self._kernels[kernel], config, measurement)
             for (kernel, config), measurement in zip(
-                lineup, (_with_noise(final, doubts) for final in measured[: len(lineup)]), strict=True
+                lineup, (_with_noise(judged(final), doubts) for final in measured[: len(lineup)]), strict=True
             )
         ]
         self._session.store.add([*finals, *libraries])

@@ -256,11 +256,11 @@ def resume(
     bad = (Outcome.WRONG_RESULT, Outcome.NOT_REPEATABLE)
     wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome in bad]
     trials |= {named(final): final for final in wrong if named(final) in trials}
-    trials = {
+    counting = {
         place: replace(record, measurement=leaderboard.judged(record.measurement))
         for place, record in trials.items()
     }
-    hastily = stopped_hastily(trials)
+    hastily = stopped_hastily(counting)
     for place in hastily:
         del trials[place]
     for (kernel, config), record in trials.items():
@@ -272,7 +272,7 @@ def resume(
     starts = [*near_champions(store, request.kernels, key, info), *declared_starts(request.kernels)]
     return Known(
         starts=[*hastily, *starts],
-        past=[observed(record, objectives) for record in trials.values()],
+        past=[observed(counting[place], objectives) for place in trials],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )
 

@@ -25,9 +25,9 @@ from tuner.errors import DeclarationError
 ROOM, STEP = 1 << 16, 32
 #: Elements after which a fixed input repeats: a prime, so that rows of a matrix begin at different ones.
 PERIOD = 65_521
-#: Kinds of fixed inputs: nearly normal numbers; such of widely different exponents; and such among zeros of
-#: both signs and some subnormal numbers, with an infinity, a NaN and an infinity at these places.
-FIXED_KINDS = NORMAL, WIDE, SPECIAL = "normal", "wide", "special"
+#: Kinds of fixed inputs: nearly normal numbers; and such of widely different exponents, among zeros of both
+#: signs and some subnormal numbers, with an infinity, a NaN and an infinity at these places.
+FIXED_KINDS = NORMAL, WIDE = "normal", "wide"
 PLACES = 3, 20_011, 45_007
 #: Name of an input -> its offset in its pool.
 Offsets = Mapping[str, int]
@@ -175,7 +175,7 @@ def fixed_cells(xp: Any, kind: str, dtype: str, number: int) -> Any:
         reach = 6 if dtype == "float16" else 20
         values = numpy.ldexp(values, (more % numpy.uint64(2 * reach + 1)).astype(numpy.int64) - reach)
     cells = bits(values.astype(form))
-    if kind == SPECIAL:
+    if kind == WIDE:
         cell, infinity = cells.dtype.type, infinity_of(dtype)
         sign, fraction = 1 << (8 * cells.itemsize - 1), (1 << (SIGNIFICANDS[dtype] - 1)) - 1
         cells[5::8] &= cell(sign)
