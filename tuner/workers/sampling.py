@@ -1,7 +1,11 @@
-"""Takes samples of a run, each on new inputs, and checks one of them: every timed run must really compute."""
+"""Takes samples of a run, each on new inputs, and checks one of them: every timed run must really compute.
+
+A time that no run can take is refused: it is a spoilt clock's, or that of a kernel that does not compute.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -9,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tuner.devices.possible import impossible
+from tuner.declare.problem import DTYPE_BYTES, Problem
+from tuner.devices.detect import kind_of
 from tuner.devices.protocol import Device, ImpossibleTime, Run
 from tuner.results.measurement import noise
 from tuner.workers.workload import Workload
@@ -19,6 +24,10 @@ CHECKED_AMONG = 10
 IN_A_TIMED_RUN = "in a timed run: "
 #: In the finals the last sample of every so many turns is compared whole.
 WHOLE_EVERY = 4
+#: A limit may be exceeded by this factor.
+OVER_LIMIT = 1.05
+#: Seconds that no run takes less than: to call an empty function of Python's costs about as much.
+SHORTEST_S = 5e-8
 
 
 @dataclass
@@ -140,6 +149,37 @@ class CheckedSamples:
         self._check(lambda: workload.check(self.allowance)[1], IN_A_TIMED_RUN)
         self._checked = True
         return sample_s
+
+
+def impossible(samples_s: Sequence[float], problem: Problem, device: Device) -> str:
+    """Says which sample cannot be, with the limit and both figures; empty if all can be.
+
+    Only outputs count as bytes that must move: it is verified that each element is written, and a kernel of a
+    user's own need not read all of its inputs.
+
+    Args:
+        samples_s: Times of single runs in seconds.
+        problem: What they computed.
+        device: Where; one that does not tell its cores or multiprocessors has no limits.
+    """
+    wrong = [sample_s for sample_s in samples_s if not SHORTEST_S <= sample_s < math.inf]
+    if wrong:
+        return f"its time cannot be: a run takes {SHORTEST_S:g} s or more, and ends, got {wrong[0]:.3g} s"
+    time_s = min(samples_s, default=math.inf)
+    kind, units = kind_of(device.info.kind), device.info.cores or device.info.sm_count
+    cycles = units * kind.fastest_hz
+    written = sum(tensor.bytes for tensor in problem.outputs)
+    for amount, most, unit in (
+        (problem.work.flops, cycles * kind.most_per_cycle[0] / DTYPE_BYTES[problem.dtype], "flop"),
+        (written, cycles * kind.most_per_cycle[1], "bytes"),
+    ):
+        rate = amount / time_s
+        if units and rate > OVER_LIMIT * most:
+            return (
+                f"its time cannot be: {amount:.3g} {unit} in {time_s:.3g} s are {rate:.3g} {unit}/s, and "
+                f"{device.info.name} does at most {most:.3g}"
+            )
+    return ""
 
 
 #: NVBench's default minimum number of samples of a cold measurement.
