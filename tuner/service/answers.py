@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import re
@@ -217,9 +218,9 @@ async def best(request: Request, service: Serves, question: AsQuery) -> Response
     view = view if number is None else await run_in_threadpool(service.cache.view, number)
     body: AnswerBody | None = view.snapshot.known((ANSWER, lookup))
     if body is None:
-        # An answer by a model takes several times as long as one by results: those wait for each other only.
-        limiter = service.quick if view.is_quick(lookup.problem) else service.deep
-        body = await anyio.to_thread.run_sync(view.body, lookup, limiter=limiter)
+        # Answers by results go first: they wait for one by a model at the most.
+        async with contextlib.nullcontext() if view.is_quick(lookup.problem) else service.predicting:
+            body = await anyio.to_thread.run_sync(view.body, lookup, limiter=service.answering)
     ANSWERS.labels(body.answer.match).inc()
     answer, data = _marked(service, view, body, counts=is_local(request))
     return tagged(request, data, view.manifest.number, basis=answer)

@@ -250,6 +250,7 @@ def run(settings: Settings) -> None:
                 timeout_keep_alive=30, h11_max_incomplete_event_size=64 << 10, http=Protocol,
             )
         )  # fmt: skip
+        service.cache.present.warm()
         # What was read until now stays: looking through it for garbage would hold up answers, for a tenth of a
         # second each time.
         gc.collect()

@@ -163,7 +163,9 @@ class OpenSnapshot:
                     for model in self.snapshot.models(operation.name, COLD, dtype):
                         for _, layout in (trait for trait in model.traits if trait[0] == dtype):
                             problem = operation.problem(dict.fromkeys(operation.dims, WARM_SIZE), dtype, layout)
-                            answer(self.snapshot, ProblemKey.of(problem), self.naming(model.device.name))
+                            lookup = LookupRequest(ProblemKey.of(problem), model.device.name)
+                            self.is_quick(lookup.problem)
+                            self.body(lookup)
 
     def inherit(self, earlier: OpenSnapshot) -> None:
         """Takes over what an earlier snapshot has read and answered about problems that have not changed.

@@ -23,8 +23,6 @@ from tuner.store import Store
 PATIENCE_S = 10.0
 #: Addresses that only this machine can reach.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-#: Threads that answer from results, and by models.
-QUICK, DEEP = 2, 1
 #: Seconds between two looks at database and files.
 LOOK_EVERY_S = 0.5
 #: Upper limits of the classes of times, seconds.
@@ -127,8 +125,8 @@ class Service:
         supervisor: Runs the jobs; None where it runs none.
         throttle: Addresses that present wrong tokens.
         sessions: Browsers that are logged in: digest of a cookie -> name of the token.
-        quick: Limits the threads that answer from results.
-        deep: Limits the threads that answer by models.
+        answering: One thread looks up at a time: several would wait for each other at every step.
+        predicting: One question waits for it that takes a model, which is several times as long as by results.
         taking: Records are stored of one stream after the other.
         streams: Event streams that are open.
     """
@@ -141,8 +139,8 @@ class Service:
     supervisor: JobSupervisor | None
     throttle: Throttle = field(default_factory=Throttle)
     sessions: Remembered = field(default_factory=lambda: Remembered(LASTS_S))
-    quick: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(QUICK))
-    deep: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(DEEP))
+    answering: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
+    predicting: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     taking: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     streams: int = 0
 
@@ -182,6 +180,5 @@ class _Watch(Watcher):
         self._registry, self._cache = registry, cache
 
     def look(self) -> None:
-        self._cache.present.warm()
         self._registry.refresh()
         self._cache.refresh()
