@@ -71,11 +71,12 @@ def test_a_layer_of_three_axes_runs_a_kernel_in_a_graph() -> None:
 
 
 def test_an_out_that_overlaps_an_operand_is_right_whatever_runs() -> None:
-    stack = torch.randn(3, 257, 256, device="cuda")
-    for a, out in ((stack[:, :256], stack[:, 1:]), (stack[0, :256], stack[0, 1:])):
-        before = a.clone()
+    for shape in ((3, 257, 256), (257, 256)):
+        stack = torch.randn(shape, device="cuda")
+        a, out = stack[..., :256, :], stack[..., 1:, :]
+        expected = a.double() @ a.double()
         tuner.matmul(a, a, out=out)
-        torch.testing.assert_close(out, before @ before)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_compiled_inference_has_the_activation_in_the_kernel() -> None:

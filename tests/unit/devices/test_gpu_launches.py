@@ -104,7 +104,10 @@ class Board:
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     made = Board()
-    runtime = SimpleNamespace(getDevice=lambda: 0, streamPerThread=2, driverGetVersion=lambda: 13000)
+    runtime = SimpleNamespace(
+        getDevice=lambda: 0, streamPerThread=2, driverGetVersion=lambda: 13000,
+        streamIsCapturing=lambda stream: False, CUDARuntimeError=RuntimeError,
+    )  # fmt: skip
     launching.can_start_early.cache_clear()
     monkeypatch.setattr(launching, "NativeRun", made.prepared)
     for module in (calling, launching):
