@@ -1,15 +1,11 @@
 """Answers rest on what was timed near a problem, and on what is beside it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-from fixtures.model_survey import CONFIGS, GEMM, KERNELS, WIDE, evidence_of, plain_model, two_kernels
+from fixtures.model_survey import CONFIGS, GEMM, KERNELS, evidence_of, plain_model
 
-from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.model.predict import Model, Predictor
+from tuner.model.predict import Predictor
 
 PROBLEM = GEMM.problem({"m": 512, "n": 512, "k": 512})
 
@@ -18,33 +14,6 @@ def test_only_what_was_good_near_by_is_answered() -> None:
     model = replace(plain_model(), evidence=evidence_of([3, 20], 0.5, [0.0, 0.9]))
     fastest = Predictor(model, KERNELS).candidates(PROBLEM)
     assert [candidate.config for candidate in fastest] == [CONFIGS[3][1]]
-
-
-def test_a_kernel_that_lost_to_the_library_near_by_is_not_preferred_to_it() -> None:
-    slow, fast = (replace(plain_model(-9.0), evidence=evidence_of([3], gain)) for gain in (-99.0, 0.5))
-    assert Predictor(slow, KERNELS).answer(PROBLEM).by_library
-    assert not Predictor(fast, KERNELS).answer(PROBLEM).by_library
-
-
-def test_good_configs_that_are_illegal_here_are_made_legal() -> None:
-    """Loads are wide where rows are whole vectors, else plain: what is good at one is illegal at the other."""
-    model, kernels = two_kernels()
-    aligned, odd = (GEMM.problem({"m": 512, "n": 512, "k": k}, "float32", "nn") for k in (512, 513))
-
-    def tied(of: Model, known: Mapping[str, Kernel], problem: Problem) -> list[Config]:
-        fastest = Predictor(of, known).candidates(problem)
-        assert any(candidate.kernel == "blocks" for candidate in fastest)
-        return [candidate.config for candidate in fastest if candidate.kernel == "tied"]
-
-    plain = Config({**WIDE, "LOAD": "plain"})
-    assert tied(model, kernels, aligned) == [WIDE]
-    assert tied(model, kernels, odd) == [plain]
-    answer = Predictor(two_kernels(-9.0)[0], kernels).answer(odd)
-    assert answer.best is not None
-    assert (answer.best.config, answer.by_library) == (plain, False)
-    assert tied(model, {"blocks": kernels["blocks"]}, odd) == [], "the kernel is gone"
-    poor = replace(model, evidence=replace(model.evidence, behind=np.array([0.0, 0.4])))
-    assert tied(poor, kernels, odd) == [], "what was far behind is not worth it"
 
 
 UNALIGNED = GEMM.problem({"m": 500, "n": 300, "k": 402})

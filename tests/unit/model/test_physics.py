@@ -1,11 +1,8 @@
 """What configs do at a problem, from declarations."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fixtures.lookup_records import BOARD, CPU
-from fixtures.model_survey import GEMM, KERNELS
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
@@ -44,14 +41,3 @@ def test_every_built_in_kernel_has_finite_features_at_any_shape(
             assert np.isfinite(estimate).all()
             assert np.isfinite(problem_features(problem, KNOWN)).all()
             assert np.isfinite(library_features(problem, device, KNOWN)).all()
-
-
-def test_a_rule_that_fails_leaves_a_config_without_traits() -> None:
-    broken = replace(KERNELS["blocks"], launch=lambda p, c: 1 / 0)  # type: ignore[arg-type, return-value]
-    config = Config({"BM": 64, "BN": 16, "SPLIT": 4, "LOAD": "plain"})
-    of = traits(
-        {"blocks": broken}, [("blocks", config), ("gone", Config({}))], GEMM.problem(dict.fromkeys("mnk", 2))
-    )
-    assert np.isinf(of.spans).all()
-    features, _ = config_features(GEMM.problem(dict.fromkeys("mnk", 100)), BOARD, of, KNOWN)
-    assert np.isfinite(features).all()

@@ -131,18 +131,6 @@ def test_a_damaged_model_is_refused_by_its_name(tmp_path: Path) -> None:
         asked(folder)
 
 
-def test_a_study_starts_from_the_best_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = GEMM.problem(LARGE.dims)
-    monkeypatch.setattr(provider, "model_of", lambda *_: surveyed())
-    found = Predictions(problem, (BLOCKS,), BOARD, "cold")
-    times = {each.config: each.time_s or 0.0 for each in found.elsewhere}
-    assert 1 <= len(found.starts) <= 8
-    assert [kernel for kernel, _ in found.starts] == ["blocks"] * len(found.starts)
-    first = [times[config] for _, config in found.starts]
-    assert first == sorted(first)
-    assert first[0] == min(times[config] for config in times if config["LOAD"] == "plain" or problem.k % 4 == 0)
-
-
 def test_a_model_of_other_sources_starts_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "model_of", lambda *_: surveyed(sources={"blocks": "old"}))
     found = Predictions(GEMM.problem(LARGE.dims), tuple(KERNELS.values()), BOARD, "cold")

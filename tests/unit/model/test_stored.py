@@ -34,14 +34,6 @@ def test_a_model_that_was_read_answers_as_the_one_that_was_written() -> None:
     assert to_bytes(again) == to_bytes(model)
 
 
-def test_networks_of_a_published_model_say_what_they_said() -> None:
-    [network] = [model.network for model in models("gemm") if model.network is not None]
-    spread = np.where(np.isfinite(network.spread), network.spread, 0.0)
-    rows = network.centre + np.linspace(-2, 2, 5)[:, None] * spread
-    expected = np.tile([0.19699, 0.22998, 0.92003, 1.48497, 2.75081], 300)
-    np.testing.assert_allclose(network.predict(np.tile(rows, (300, 1))), expected, atol=1e-4)
-
-
 @pytest.mark.parametrize("at", [0.02, 0.3, 0.97])
 def test_a_damaged_model_is_refused(at: float) -> None:
     text = bytearray(to_bytes(plain_model()))
@@ -54,14 +46,6 @@ def test_another_format_is_refused() -> None:
     body = json.loads(to_bytes(plain_model()))
     with pytest.raises(InputError, match="update the tuner or fit the model again"):
         from_bytes(json.dumps({**body, "format": stored.FORMAT + 1}).encode())
-
-
-def test_a_kernel_that_is_gone_and_a_layout_that_was_not_surveyed_are_not_answered() -> None:
-    with pytest.raises(InputError, match="a model answers for what was surveyed"):
-        Predictor(plain_model(), KERNELS).answer(GEMM.problem({"m": 2, "n": 2, "k": 2}, layout="tt"))
-    answer = Predictor(plain_model(), {}).answer(PROBLEM)
-    assert answer.best is None
-    assert answer.by_library
 
 
 def test_of_published_and_own_models_the_last_fitted_answers(tmp_path: Path) -> None:

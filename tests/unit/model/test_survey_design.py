@@ -11,11 +11,11 @@ from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 
 from tuner.declare.catalogue import builtin
 from tuner.declare.problem import Problem
-from tuner.declare.space import Constraint, Space
+from tuner.declare.space import Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
 from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw, proposals
-from tuner.model.survey_pool import Named, Pool
+from tuner.model.survey_pool import Named
 from tuner.results.measurement import Outcome
 from tuner.results.survey import Timing
 
@@ -63,31 +63,6 @@ def test_a_survey_comes_close_to_the_best_of_the_whole_space() -> None:
         if turn.configs
     ]
     assert np.mean(lost) < 0.05
-
-
-#: Its tile covers a side as tightly as it can: what is legal at one problem is illegal at most others.
-TIED = replace(
-    BLOCKS, name="tied",
-    constraints=(
-        Constraint("BM covers M", lambda p, d, c: p.m <= c.BM),
-        Constraint("BM is the least that does", lambda p, d, c: p.m > c.BM / 2),
-        Constraint("BN divides N", lambda p, d, c: p.n % c.BN == 0),
-    ),
-)  # fmt: skip
-
-
-def tied_problem(m: int, n: int) -> Problem:
-    return GEMM.problem({"m": m, "n": n, "k": 64}, "", "nn")
-
-
-def test_a_kernel_that_no_known_config_suits_gets_some_of_its_own_space() -> None:
-    drawn = Pool([TIED], BOARD, 99)
-    rng = np.random.default_rng(1)
-    for m, n in ((16, 64), (100, 48), (33, 16)):
-        legal = [config for _, config in drawn.draw(tied_problem(m, n), 20, rng, {})]
-        assert legal
-        assert all(m <= config["BM"] < 2 * m and n % config["BN"] == 0 for config in legal)
-    assert drawn.draw(tied_problem(300, 16), 20, rng, {}) == []
 
 
 def test_the_first_survey_of_a_dtype_asks_the_model_of_another() -> None:

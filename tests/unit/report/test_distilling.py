@@ -43,19 +43,6 @@ def test_the_cover_takes_what_helps_most_and_exchanges_what_greed_took() -> None
     assert sorted(cover(speeds, 2)) == [1, 2]
 
 
-@given(st.integers(1, 8), st.integers(1, 12), st.integers(1, 5), st.integers(0, 1000))
-def test_a_cover_is_never_worse_than_a_smaller_one(rows: int, columns: int, count: int, seed: int) -> None:
-    speeds = np.random.default_rng(seed).random((rows, columns))
-
-    def worth(chosen: list[int]) -> float:
-        return float(speeds[:, chosen].max(axis=1).mean())
-
-    found = cover(speeds, count)
-    assert len(set(found)) == len(found) <= count
-    assert worth(found) >= max(worth([column]) for column in range(columns)) - 1e-9
-    assert worth(cover(speeds, count + 1)) >= worth(found) - 1e-9
-
-
 def study(store: Store, shape: tuple[int, int, int, str], chance: random.Random) -> None:
     """Sampled legal configs of CUDA kernels at a shape, with times by chance; the fastest is crowned."""
     m, n, k, layout = shape

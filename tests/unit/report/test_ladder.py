@@ -17,7 +17,7 @@ from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.errors import PlanError, UnknownName
 from tuner.report.ladder import declared_config
-from tuner.report.ladder_plan import ladder_of, lesson_of, read_ladder_plan
+from tuner.report.ladder_plan import ladder_of, read_ladder_plan
 from tuner.report.ladder_result import DeviceLimits, Ladder, Library, Rung
 from tuner.results.measurement import Error, Measurement, Outcome
 
@@ -57,15 +57,6 @@ def test_beyond_ieee_steps_are_what_ladders_show_and_kernels_of_the_precision() 
     assert [step.kernel for step in chosen] == ["one_product", "warp_tiled"]
     with pytest.raises(UnknownName, match="unknown cuda kernel of gemm 'one_product'"):
         ladder_of(CATALOGUE, problem("gemm", 512, 512, 512), "cuda", ("one_product",))
-
-
-def test_a_step_has_the_figures_of_reports() -> None:
-    plan = ladder_of(CATALOGUE, problem("gemm", 9, 9, 9), "cpu", ("naive",))
-    (step,) = plan.steps
-    published = {tuple(figures["shape"]): figures["ms"] for figures in step.published}
-    assert published[(256, 256, 256)] == 39.48
-    assert all(figures["hardware"] for figures in step.published)
-    assert lesson_of(plan.kernel(step.kernel), "lesson")
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fixtures.fake_device import BEST, BOARD, TOY
+from fixtures.fake_device import BEST, BOARD, TOY, copy_toy
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
@@ -24,8 +23,7 @@ from tuner.store.published import entries
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The toy's kernels, to be changed."""
-    for path in TOY.parent.glob("toy.*"):
-        shutil.copy(path, tmp_path)
+    copy_toy(tmp_path)
     return tmp_path
 
 

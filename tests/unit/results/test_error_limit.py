@@ -17,7 +17,7 @@ from tuner.declare.problem import Problem
 from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.results.measurement import Error, Measurement, Outcome
-from tuner.results.objectives import LEAST_ELEMENTS, ErrorLimit, judged, read_error_limit, told
+from tuner.results.objectives import LEAST_ELEMENTS, ErrorLimit, read_error_limit, told
 from tuner.results.record import Role
 
 #: Slower than `BEST`, but as exact as the library.
@@ -90,22 +90,6 @@ def test_what_cannot_be_compared_is_within_any_limit(library: Error | None, n: i
     found = told(Measurement(Outcome.MEASURED, error=error(1.0), circumstances=limit.circumstances))
     assert found is not None
     assert (found["factor"], found["ratio"], found["says_nothing"]) == (1.0, None, limit.void)
-
-
-@given(ratios, ratios, st.sampled_from(list(Outcome)))
-def test_what_was_measured_before_is_judged_by_its_own_error(
-    factor: float, ratio: float, outcome: Outcome
-) -> None:
-    before = Measurement(outcome, "why", (1e-3,), error(ratio * 1e-7))
-    found = judged(before, ErrorLimit(factor, 1e-7))
-    seen = outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE)
-    if seen and before.error is not None and before.error.rms_rel / 1e-7 > factor:
-        assert found is not None
-        assert (found.outcome, found.samples_s) == (Outcome.INACCURATE, ())
-    else:
-        assert found == (None if outcome is Outcome.INACCURATE else before)
-    # Without a limit only what was not timed tells nothing.
-    assert judged(before, None) == (None if outcome is Outcome.INACCURATE else before)
 
 
 # --- studies -------------------------------------------------------------------------------------------------

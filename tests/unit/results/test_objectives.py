@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fixtures.commands import Told, assert_refused, told
+from fixtures.commands import Told, told
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, rule, stored, study, write_device
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,16 +164,3 @@ def test_the_front_is_shown_by_tune_by_front_and_from_published_results(
         monkeypatch.setattr(f"{module}.tuned_folder", lambda: here / "tuned")
     published = json.loads(told(*front, "--json", "--db", f"sqlite:///{here}/none.db")[1])
     assert [each["config"] for each in published["front"]] == [BEST, EXACT]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--objective", "time,error", "--sampler", "tpe"], "the sampler tpe minimises one objective"),
-        (["-o", "plots"], "-o writes a plot of the front, which takes several objectives, got time alone"),
-    ],
-)
-def test_what_cannot_be_is_told_before_the_work(
-    told: Told, board: str, options: list[str], message: str
-) -> None:
-    assert_refused(told("tune", str(TOY), "5", "--device", board, *options), 2, message)

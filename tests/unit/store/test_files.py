@@ -138,29 +138,6 @@ def test_merging_in_any_order_any_number_of_times_ends_the_same(
 # ---- broken files
 
 
-@pytest.fixture
-def broken(fresh: Callable[[], Store], tmp_path: Path) -> Path:
-    """A file of which line 3 is damaged."""
-    store = fresh()
-    store.add([record(square(64)) for _ in range(4)])
-    text = exported(store, tmp_path / "a.jsonl")
-    text[2] = text[2][:50]
-    path = tmp_path / "broken.jsonl"
-    path.write_text("\n".join(text) + "\n")
-    return path
-
-
-def test_nothing_of_a_broken_file_is_imported_unless_wanted(fresh: Callable[[], Store], broken: Path) -> None:
-    store = fresh()
-    told = r"line 3 of .*broken\.jsonl is not: it is not JSON.*Nothing of the file was imported.*--skip-broken"
-    with pytest.raises(InputError, match=told):
-        take(store, broken)
-    assert store.records() == []
-    counts = take(store, broken, skip_broken=True)
-    assert (counts.records, counts.broken_lines, [number for number, _ in counts.broken]) == (3, 1, [3])
-    assert len(store.records()) == 3
-
-
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
 def test_a_compressed_file_that_is_damaged(

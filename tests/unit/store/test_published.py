@@ -1,22 +1,17 @@
 """Results that come with the project: written for review, merged with what is there, read by themselves."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fixtures.records import BOARD, CPU, champion, full_record, measured, record, square
 
-import tuner
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Record, Role
 from tuner.store import Store
 from tuner.store.published import champions, entries
 from tuner.store.publishing import publish
-
-ROOT = Path(tuner.__file__).parent.parent
 
 
 def final(size: int, *samples_s: float, **more: object) -> Record:
@@ -165,14 +160,3 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, told: str) -> N
     (tmp_path / "board" / "gemm.json").write_text(text)
     with pytest.raises(InputError, match=rf"gemm\.json.*{told}|{told}.*gemm\.json"):
         champions("gemm", tmp_path)
-
-
-def test_reading_needs_no_database_and_no_device() -> None:
-    script = """
-import sys
-from tuner.store.published import champions
-champions()
-print([name for name in ("sqlalchemy", "numpy", "optuna", "cupy", "numba") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"

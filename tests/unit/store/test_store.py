@@ -196,20 +196,6 @@ def test_a_full_disk_is_called_so_and_its_records_are_read(tmp_path: Path, settl
     assert "studies.db: no space is left on its disk; what was stored before is unharmed" in done.stdout
 
 
-def test_a_damaged_file_is_told(url: str, path: Path) -> None:
-    with Store.open(url) as store:
-        store.add([record(samples=50) for _ in range(50)])
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xa5" * (size - 4096))
-    with (
-        pytest.raises(StoreTrouble, match="it is damaged; save what is readable with"),
-        Store.open(url) as store,
-    ):
-        store.records()
-
-
 @pytest.mark.parametrize(
     ("url", "told"),
     [
