@@ -206,11 +206,13 @@ class ConfigRunner:
 
     def _on(self, device: str) -> ReadyKernel:
         """The kernel on a device, compiled and loaded at the first call."""
-        with self._loading:
-            if device not in self._ready:
-                # The arrays may lie on a GPU of another model than the one that it was tuned on.
-                self._ready[device] = ReadyKernel(self._rendered, self.problem, device_info(device), device)
-            return self._ready[device]
+        if device not in self._ready:
+            with self._loading:
+                if device not in self._ready:
+                    # The arrays may lie on a GPU of another model than the one that it was tuned on.
+                    ready = ReadyKernel(self._rendered, self.problem, device_info(device), device)
+                    self._ready[device] = ready
+        return self._ready[device]
 
 
 def key_of(values: Iterable[Any]) -> tuple[Hashable, ...] | None:

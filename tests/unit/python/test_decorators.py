@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,12 +109,38 @@ def test_sizes_that_are_equal_are_one_and_no_call_raises(here: Path) -> None:
     assert told.explain(out, out, 6, 6).problem == "turn 6 x 6 float32"
 
 
+def walk(call: Any) -> list[str]:
+    """Files of the package whose functions a call runs, one for each."""
+    files: list[str] = []
+
+    def note(frame: Any, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and "tuner" in path.parts and frame.f_code.co_name != "<listcomp>":
+            files.append(f"{path.parent.name}/{path.name}")
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return files
+
+
 def test_at_the_second_call_nothing_is_declared_asked_or_locked(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, runner: ConfigRunner
 ) -> None:
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
     x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
     tuned(x, out, 2.0, 1)
+    # The call, its key, the key of each array, and what was prepared: two functions.
+    assert sorted(walk(lambda: tuned(x, out, 2.0, 1))) == (
+        ["python/arrays.py"] * 2 + ["python/decorators.py"] * 3 + ["python/running.py"]
+    )
+    found = numpy.arange(60, dtype="float32"), numpy.zeros(60, "float32")
+    runner(*found)
+    walked = walk(lambda: runner(*found))
+    assert set(walked) == {"python/arrays.py", "python/running.py"}
+    assert len(walked) <= 12
     for name in ("KernelCode.problem", "answer", "views_of", "ConfigRunner.__init__"):
         monkeypatch.setattr(f"tuner.python.decorators.{name}", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(tuned, "_lock", None)
