@@ -7,7 +7,7 @@ import copy
 import inspect
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -95,8 +95,11 @@ class JitCode(KernelCode):
 
     def declaration(self, values: Mapping[str, Any], tie: bool = True) -> OwnKernel:
         """See the base. Equal sizes, such as strides, are one unless `shapes` tells them apart."""
+        lengths = {size for value in values.values() if is_array(value) for size in value.shape}
         self._fixed = {
-            name: value for name, value in values.items() if name in self._constants or not _is_argument(value)
+            name: value
+            for name, value in values.items()
+            if name in self._constants or not _is_argument(value) or _is_unit_stride(value, lengths)
         }
         told = [
             f"_{name}_{value}" for name, value in self._fixed.items() if value != self._usual.get(name, self)
@@ -145,6 +148,11 @@ class JitCode(KernelCode):
 def _is_argument(value: Any) -> bool:
     """True for an array or a number, False for what Triton takes for a constant."""
     return is_array(value) or (isinstance(value, NUMBERS) and not isinstance(value, bool))
+
+
+def _is_unit_stride(value: Any, lengths: Set[int]) -> bool:
+    """True for a 1 that is no size of an array: as a dim of the problem it would be other than 1 elsewhere."""
+    return isinstance(value, int) and value == 1 and 1 not in lengths
 
 
 def _number(name: str, value: Any) -> KernelArgument:

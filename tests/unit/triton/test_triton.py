@@ -18,6 +18,8 @@ from tuner.errors import InputError
 
 FILE = Path(__file__).parents[2] / "fixtures" / "triton_kernels.py"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+torch: Any
+triton: Any
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +110,15 @@ def test_tune_finds_a_config_that_is_right_and_exports_it(kernels: SimpleNamespa
     x, out, n = arrays()
     runpy.run_path(str(result.export("source", tmp_path)[0]))["run"](x, out, n)  # needs Triton alone
     assert torch.equal(out, 2 * x)
+
+
+def test_strides_of_one_stay_so_at_other_shapes(kernels: SimpleNamespace) -> None:
+    x, out = torch.randn(5, 24), torch.zeros(5, 24)
+    result = tuner.tune(
+        kernels.copied, [x, out, *x.shape, *x.stride()], {"BLOCK": [8, 16]}, grid="m", device="interpreted",
+        reference=lambda x: x, seconds=60, progress=False,
+    )  # fmt: skip
+    assert result.champion is not None
 
 
 def test_autotune_measures_once_and_another_process_has_its_answer(
