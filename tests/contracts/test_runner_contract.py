@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, copy_toy, write_device
 
 from tuner.devices.detect import find
 from tuner.fleet.clusters import connected
@@ -30,8 +29,7 @@ def made(
 ) -> Iterator[tuple[Runner, Assignment, Store]]:
     """A runner with one place, work on the toy, and the database."""
     folder = tmp_path_factory.mktemp("runner")
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), folder)
+    copy_toy(folder)
     spec = write_device(folder / "device.json", baseline_s=2 * BEST_S)
     (folder / "plan.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [100, 2000000000]\n')
     found, plan = find(spec), read_plan(folder / "plan.toml")

@@ -7,24 +7,9 @@ from pathlib import Path
 
 import pytest
 from fixtures.fake_device import write_device
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.devices.detect import find
-from tuner.fleet.worker import LEAST_CORES, WorkerOptions, nanny_options, shares
-
-
-@given(cores=st.sets(st.integers(0, 500), min_size=1, max_size=130), count=st.integers(1, 9))
-def test_shares_are_equal_and_apart_unless_there_are_too_few_cores(cores: set[int], count: int) -> None:
-    found = shares(sorted(cores), count)
-    assert len(found) == count
-    if len(cores) // count < LEAST_CORES:
-        assert all(each == cores for each in found)
-        return
-    assert len({len(each) for each in found}) == 1
-    assert set.union(*found) <= cores
-    assert sum(map(len, found)) == len(set.union(*found)), "no core is in two shares"
-    assert len(cores) - sum(map(len, found)) < count
+from tuner.fleet.worker import WorkerOptions, nanny_options
 
 
 def test_each_worker_process_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, TOY, stored, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, copy_toy, stored, write_device
 from rich.console import Console
 
 from tuner.cli.main import run
@@ -38,8 +37,7 @@ n = [100, 200]
 
 @pytest.fixture
 def folder(here: Path) -> Path:
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), here)
+    copy_toy(here)
     for name in "ab":
         write_device(here / f"{name}.json", info={"uuid": f"FAKE-{name}"}, baseline_s=2 * BEST_S)
     (here / "plan.toml").write_text(PLAN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixtures.fake_device import BEST, TOY, database, rule, write_device
+from fixtures.fake_device import BEST, copy_toy, database, rule, write_device
 from fixtures.records import champion, measured, record
 
 from tuner.cli.main import run
@@ -51,8 +50,7 @@ def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Each repeat is two processes more, and one compiles as quickly as many.
     monkeypatch.setattr("tuner.night.watching.REPEATS", 1)
     monkeypatch.setattr("tuner.workers.compile_pool.WORKERS_PER_DEVICE", 1)
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), here)
+    copy_toy(here)
     return here
 
 

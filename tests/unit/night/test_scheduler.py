@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fixtures.fake_device import TOY, write_device
+from fixtures.fake_device import copy_toy, write_device
 from fixtures.simulated_places import Curve, Simulated, number_of, places
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from tuner.devices.detect import find
 from tuner.night.plan import read_plan
 from tuner.night.scheduler import MOST_LOST, Night
-from tuner.night.work import Assignment, NightItem, Place
+from tuner.night.work import Assignment, NightItem
 
 NOTHING_STORED: Any = SimpleNamespace(champion=lambda *which: None)
 Spend = Callable[..., tuple[list[NightItem], Simulated]]
@@ -37,8 +36,7 @@ def falling(*shares: float) -> Curve:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy and its board."""
     made = tmp_path_factory.mktemp("night")
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), made)
+    copy_toy(made)
     write_device(made / "device.json")
     return made
 
@@ -145,23 +143,6 @@ def calls_of_a_night(folder: Path, problems: int) -> int:
 def test_four_times_the_problems_take_four_times_the_work(folder: Path) -> None:
     """So that a deadline holds with thousands of them."""
     assert calls_of_a_night(folder, 800) < 6 * calls_of_a_night(folder, 200)
-
-
-def test_what_no_device_could_hold_fails_without_opening_it(folder: Path) -> None:
-    runner = Simulated(places(1, find(f"fake:{folder}/device.json").info), falling(0.1))
-    (folder / "large.toml").write_text('[[problems]]\nfile = "toy.py"\nn = [2_000_000_000]\n')
-    (item,) = Night(read_plan(folder / "large.toml"), NOTHING_STORED).run(runner)
-    assert item.state == "failed"
-    assert "must fit into free memory (16 GiB on Fake board)" in item.why
-    assert runner.log == []
-
-
-def test_a_problem_for_other_devices_is_not_reached_and_says_so(folder: Path) -> None:
-    (folder / "other.toml").write_text('[[problems]]\nfile = "toy.py"\nn = 9\ndevices = ["*H200*"]\n')
-    info = find(f"fake:{folder}/device.json").info
-    night = Night(read_plan(folder / "other.toml"), NOTHING_STORED)
-    for item in (*night.run(Simulated(places(1, info), falling(0.1))), *night.preview(Place("here", info))):
-        assert (item.state, item.why) == ("not reached", "it asks for *H200*, and none is in this night")
 
 
 # --- many places ---------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, TOY, rule, write_device
@@ -55,18 +56,17 @@ def test_champion_the_one_before_and_the_library_are_timed_in_turns(tmp_path: Pa
     assert codec.from_json(Sentinel, codec.to_json(found)) == found
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "d.json", baseline_s=2e-3, free_bytes=1000)
-    found = timed(spec, BEST)
-    assert "must fit into free memory" in found.players[0].wrong
-
-
 @pytest.mark.parametrize(
-    ("fault", "told"),
-    [("wrong_result", "times what rounding explains"), ("crash", "SIGSEGV"), ("compile_failed", "injected")],
+    ("device", "told"),
+    [
+        ({"free_bytes": 1000}, "must fit into free memory"),
+        ({"rules": [rule(BEST, fault="wrong_result")]}, "times what rounding explains"),
+        ({"rules": [rule(BEST, fault="crash")]}, "SIGSEGV"),
+        ({"rules": [rule(BEST, fault="compile_failed")]}, "injected"),
+    ],
 )
-def test_a_champion_that_fails_says_how(tmp_path: Path, fault: str, told: str) -> None:
-    spec = write_device(tmp_path / "d.json", rules=[rule(BEST, fault=fault)], baseline_s=2e-3)
+def test_a_champion_that_fails_says_how(tmp_path: Path, device: dict[str, Any], told: str) -> None:
+    spec = write_device(tmp_path / "d.json", baseline_s=2e-3, **device)
     found = timed(spec, BEST)
     assert found.player(CHAMPION) is None
     assert told in found.players[0].wrong

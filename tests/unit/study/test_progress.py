@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from fixtures.fake_device import TOY
 
@@ -37,28 +35,6 @@ def test_time_in_which_a_device_did_not_run_is_no_part_of_the_budget() -> None:
     budget.give_back(60.0)
     assert budget.search_left_s is not None
     assert budget.search_left_s > left_s
-
-
-def test_finals_have_time_for_what_the_search_saw_checks_take_and_no_more_than_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    now = [0.0]
-    monkeypatch.setattr(module, "time", clock)
-    budget = TimeBudget(60.0)
-    budget.verified(0.1)
-    assert budget.finals_s == 6.0
-    slow = TimeBudget(60.0)
-    slow.verified(1.5)
-    assert slow.finals_s == 18.0
-    slow.verified(1.0)
-    assert (slow.finals_s, slow.search_left_s) == (12.0, 48.0)
-    # A config that was being timed when the search's time was up took 5 s more.
-    now[0] = 53.0
-    assert slow.finals_left_s == 7.0
-    told = TimeBudget(60.0, finals_s=2.0)
-    told.verified(9.0)
-    assert told.finals_s == 2.0
 
 
 def test_elsewhere_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

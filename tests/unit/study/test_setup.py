@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST, BOARD, TOY, study, write_device
+from fixtures.fake_device import BEST, BOARD, TOY, copy_toy, study, write_device
 
 from tuner.declare.catalogue import from_file
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Operation, Problem
-from tuner.errors import DeclarationError, InputError, NothingFound
+from tuner.errors import DeclarationError, NothingFound
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.store import Store
@@ -22,7 +21,7 @@ from tuner.study.starting import NEIGHBOURS, declared_starts, near_champions
 
 CATALOGUE = from_file(TOY)
 TOYS = CATALOGUE.operation("toy")
-BLOCKS, CHUNKS = CATALOGUE.of("toy")
+BLOCKS, _ = CATALOGUE.of("toy")
 DEVICE = DeviceInfo.from_json(BOARD)
 KEY = ProblemKey.of(TOYS.problem({"n": 1000}))
 
@@ -31,16 +30,8 @@ def toy(n: int = 1000, operation: Operation = TOYS) -> Problem:
     return operation.problem({"n": n})
 
 
-def test_what_fits_is_let_through_and_what_does_not_is_told_with_sizes() -> None:
-    needed = toy(1 << 20).memory_bytes
-    check_fits(toy(1 << 20), needed, DEVICE)
-    with pytest.raises(InputError, match=r"free memory \(0\.0352 GiB on Fake board\), .* needs 0\.0352 GiB"):
-        check_fits(toy(1 << 20), needed - 1, DEVICE)
-
-
 def test_seconds_bound_the_opening_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), tmp_path)
+    copy_toy(tmp_path)
     slow = 'object.__setattr__(OPERATION, "reference", lambda *_: __import__("time").sleep(600))'
     (tmp_path / "toy.py").write_text(f"{TOY.read_text()}{slow}\n")
     monkeypatch.setattr("tuner.study.study.LEAST_OPENING_S", 0.1)

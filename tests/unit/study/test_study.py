@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fixtures.fake_device import (
     LEGAL,
     TOY,
     configs,
+    copy_toy,
     database,
     fault_configs,
     request,
@@ -114,8 +114,7 @@ def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
 
 
 def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: Path, device: str) -> None:
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), tmp_path)
+    copy_toy(tmp_path)
     study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
     assert len(stored(tmp_path)) == 5
     with (tmp_path / "toy.cu").open("a") as source:

@@ -16,7 +16,6 @@ from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.results.measurement import Outcome
-from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig
 from tuner.workers.workload import Workload
 
@@ -151,18 +150,6 @@ def test_a_first_run_far_above_the_best_is_the_only_one(tmp_path: Path) -> None:
     (sample_s,) = found.samples_s
     assert sample_s >= 0.3
     assert found.error is not None
-
-
-def test_a_sentinel_times_champion_and_library_in_turns_and_leaves_out_what_is_wrong(room: Room) -> None:
-    configs = {"champion": BEST, "before": fault_configs()["wrong_result"]}
-    turns = room.bench.sentinel(
-        {name: room.compiled_config(config) for name, config in configs.items()},
-        Terms(bound=0.05, budget_s=0.5),
-    )
-    assert turns.rounds_s.keys() == {"champion", "library"}
-    assert len({len(times) for times in turns.rounds_s.values()}) == 1
-    assert turns.wrong.keys() == {"before"}
-    assert set(turns.circumstances["sm_clock_hz"]) == {1e9}
 
 
 @pytest.mark.parametrize(
