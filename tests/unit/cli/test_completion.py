@@ -12,7 +12,8 @@ from tuner.cli.main import command_line
 @pytest.mark.parametrize(
     ("line", "incomplete", "some", "none"),
     [
-        ("", "tu", {"tune"}, {"best"}),
+        ("", "rec", {"records"}, {"tune"}),
+        ("devices", "--j", {"--json"}, {"--help"}),
         ("tune", "ge", {"gemm", "gemv"}, {"transpose"}),
         ("tune gemm --kernel", "", {"register_tiled", "packed"}, {"blocks"}),
         (f"tune {TOY} --kernel", "", {"blocks", "chunks"}, {"packed"}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from fixtures.commands import Told, caller
-from fixtures.fake_device import BEST_S, TOY, stored, write_device
+from fixtures.fake_device import BEST_S, TOY, copy_toy, stored, write_device
 from fixtures.records import champion, record, square
 
 from tuner.declare import folders
@@ -169,8 +168,7 @@ def test_a_run_without_a_trial_says_where_its_time_went(
 
 
 def test_a_function_of_another_name_is_told_once_and_before_the_first_trial(told: Told, here: Path) -> None:
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), here)
+    copy_toy(here)
     (here / "toy.cu").write_text((here / "toy.cu").read_text().replace("toy(", "toi("))
     code, out, err = told(
         "tune", "./toy.py", "--set", "n=100", "--device", "fake:device.json", "--trials", "20"

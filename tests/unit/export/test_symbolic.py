@@ -11,9 +11,9 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Source
 from tuner.declare.launch import Launch, ceil_div
-from tuner.declare.problem import Operation, Problem, Scalar, Tensor, Work
+from tuner.declare.problem import Operation, Problem, Tensor, Work
 from tuner.export.interface import interface_of
-from tuner.export.symbolic import Expression, evaluate, in_c, in_python, traced, value_of
+from tuner.export.symbolic import evaluate, in_c, in_python, traced, value_of
 
 GPU = DeviceInfo(
     "NVIDIA H200", "cuda", architecture="sm_90a", warp_size=32, max_threads_per_block=1024,
@@ -65,22 +65,6 @@ def test_an_expression_is_right_wherever_its_assumptions_hold(
             assert eval(as_python, {**at, "ceil_div": ceil_div}) == expected
 
 
-def test_they_are_written_as_people_write() -> None:
-    dims, trace = traced(problem(100, 200))
-    m, n = dims.m, dims.n
-    assert in_python(-(-m // 32) * 4) == in_c(ceil_div(m, 32) * 4) == "ceil_div(m, 32) * 4"
-    assert in_c((m + 1) // 2 % 3 + m * (n + 1)) == "(m + 1) / 2 % 3 + m * (n + 1)"
-    assert in_c(((m < 3) & (n >= 4)) | (m == n)) == "(m < 3 && 4 <= n) || m == n"
-    assert in_python(((m < 3) | (n != 4)) & (m > n)) == "(m < 3 or n != 4) and n < m"
-    assert in_python(m - (n - 1) - 2) == "m - (n - 1) - 2"
-    assert trace.assumptions == []
-    assert m >= 1
-    assert ceil_div(m, 4) * n >= 1
-    assert m > 64
-    assert m > 64
-    assert [in_python(assumption.condition) for assumption in trace.assumptions] == ["64 < m"]
-
-
 @given(st.tuples(*[st.integers(1, 5000)] * 6), st.sampled_from(["nn", "nt", "tn", "tt"]))
 def test_the_launch_of_every_built_in_kernel_is_followed(sizes: tuple[int, ...], layout: str) -> None:
     operation = CATALOGUE.operation("gemm")
@@ -112,18 +96,3 @@ def test_rules_that_cannot_be_followed_hold_for_one_shape(tmp_path: Any) -> None
     assert face.fixed == {"m": 7, "n": 9}
     assert face.holds_for({"m": 7, "n": 9})
     assert not face.holds_for({"m": 7, "n": 8})
-
-
-def test_a_dim_in_the_source_or_in_a_scalar(tmp_path: Any) -> None:
-    operation = Operation(
-        "plain", ("m", "n"), OPERATION.tensors, OPERATION.work, OPERATION.reference,
-        scalars=lambda p: (Scalar("half", "int32", p.n // 2), Scalar("scale", "float32", 0.5)),
-        constants=lambda p, target: {"WIDTH": p.m, "EVEN": p.n % 2 == 0},
-    )  # fmt: skip
-    kernel = Kernel("plain", "k", "cuda", Source(tmp_path / "none.cu"), launch=lambda p, c: Launch((1,), (1,)))
-    face = interface_of(kernel, operation.problem({"m": 4, "n": 6}), {}, GPU)
-    assert [in_c(scalar.value) for scalar in face.scalars] == ["n / 2", "0.5"]
-    assert face.fixed == {"m": 4}
-    assert face.holds_for({"m": 4, "n": 8})
-    assert not face.holds_for({"m": 4, "n": 7})
-    assert isinstance(face.arguments[0].given[0], Expression)

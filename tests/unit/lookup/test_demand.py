@@ -12,13 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures.callable_records import empty_database, own_records
-from fixtures.fake_gpu import H200
 
 import tuner
 from tuner.declare.catalogue import builtin
 from tuner.lookup import demand
-from tuner.lookup.answers import Answer, Loss, Predicted
-from tuner.lookup.demand import Demand, saving_s
+from tuner.lookup.demand import Demand
 from tuner.results.record import Wanted
 from tuner.store import Store
 from tuner.store.watched import demand as read
@@ -105,14 +103,3 @@ def test_the_end_of_a_process_writes_what_it_counted() -> None:
     program = "import numpy, tuner\ntuner.transpose(numpy.ones((9, 3), 'float32'))"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
     assert [(each.problem.operation, each.calls) for each in stored()] == [("transpose", 1)]
-
-
-def test_seconds_to_be_saved_are_the_expected_loss_of_the_answers_time() -> None:
-    problem = GEMM.problem({"m": 64, "n": 64, "k": 64})
-    told = Predicted(kernel_s=2e-6, library_s=4e-6, interval_s=None)
-    kernel = Answer(None, "predicted", Loss(0.1), predicted=told, default=("tiled", {}))
-    assert saving_s(kernel, problem, H200) == pytest.approx(2e-7)
-    library = Answer(None, "predicted", Loss(0.1), predicted=told, default=("tiled", {}), library="cuBLAS")
-    assert saving_s(library, problem, H200) == pytest.approx(4e-7)
-    large = GEMM.problem({"m": 4096, "n": 4096, "k": 4096})
-    assert saving_s(None, large, H200) > 1000 * saving_s(None, problem, H200) > 0

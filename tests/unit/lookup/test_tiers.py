@@ -225,10 +225,20 @@ def test_best_sees_that_another_database_lies_there(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_database_no_sql_is_loaded(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("called", "unwanted"),
+    [
+        ("tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db')", "sqlalchemy optuna cupy numba"),
+        ("tuner.store.published.champions()", "sqlalchemy optuna cupy numba numpy"),
+        ("tuner.connect('http://127.0.0.1:1')", "sqlalchemy optuna numpy fastapi uvicorn httpx"),
+    ],
+)
+def test_what_needs_no_database_device_or_server_loads_no_library_of_theirs(
+    here: Path, called: str, unwanted: str
+) -> None:
     code = (
-        "import sys, tuner; tuner.best('gemm 8 8 8', 'cpu', db='sqlite:///none.db'); "
-        "print([name for name in ('sqlalchemy', 'optuna', 'cupy', 'numba') if name in sys.modules])"
+        f"import sys, tuner, tuner.store.published; {called}; "
+        f"print([name for name in {unwanted.split()} if name in sys.modules])"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     done = subprocess.run(

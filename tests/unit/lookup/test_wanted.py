@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
 from fixtures.commands import Told, caller
-from fixtures.fake_device import BEST, BEST_S, TOY, stored, write_device
+from fixtures.fake_device import BEST, BEST_S, copy_toy, stored, write_device
 
 from tuner import lookup
 from tuner.declare import catalogue
@@ -84,8 +83,7 @@ def toy(n: int, calls: int = 1, saves_s: float = 1.0) -> Wanted:
 @pytest.fixture
 def built_in_toy(here: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The toy is built in; a fake device."""
-    for name in ("toy.py", "toy.cu", "toy.numba.py"):
-        shutil.copy(TOY.with_name(name), here)
+    copy_toy(here)
     declared = catalogue.from_file(here / "toy.py")
     for each in (lookup, module):
         monkeypatch.setattr(each, "builtin_now", lambda: declared)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from fixtures.lookup_records import BOARD
 from fixtures.model_survey import CONFIGS, KERNELS, geometric_mean, library_s, survey, time_s
 
 from tuner.errors import InputError, TunerError
-from tuner.model.calibrate import Cases, calibrate
 from tuner.model.fit import fit
 from tuner.model.predict import Model, Predictor
 from tuner.model.stored import from_bytes, to_bytes
@@ -85,31 +83,3 @@ def test_without_lightgbm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
     with pytest.raises(TunerError, match=r"pip install '.\[model\]'"):
         fit(survey(20), KERNELS, BOARD)
-
-
-def cases(rng: Any, gain: Any, near: Any, true: Any) -> Cases:
-    """Problems at which the library takes a second, and a kernel is so much faster, as logs."""
-    times_s = np.array([np.exp(-true), np.ones(len(true)), np.minimum(np.exp(-true), 1.0)])
-    return Cases(rng.uniform(0, 9, (len(true), 3)), gain, near, np.zeros((len(true), 2)), times_s)
-
-
-def test_the_margin_keeps_uncertain_kernels_from_being_slower_than_the_library() -> None:
-    rng = np.random.default_rng(0)
-    true = rng.normal(0, 0.1, 400)
-    known = cases(rng, true + rng.normal(0, 0.1, 400), np.full(400, np.inf), true)
-    found = calibrate(known)
-    assert found.margin > 0.02
-    assert (known.answered(found.margin)[0] > 1.03).mean() < (known.answered(0.0)[0] > 1.03).mean()
-    said = [found.figures(dims, gain)[0] for dims, gain in zip(known.dims, known.gain, strict=True)]
-    assert np.mean(said) == pytest.approx(known.answered(found.margin)[1].mean(), rel=0.2)
-    near, far = (found.figures(known.dims[0], gain)[0] for gain in (0.05, 0.6))
-    assert near > far  # a close call costs more than a clear one
-
-
-@pytest.mark.parametrize("trusted", ["prediction", "near by"])
-def test_what_tells_more_of_a_kernel_s_gain_is_trusted(trusted: str) -> None:
-    rng = np.random.default_rng(0)
-    true = rng.normal(0, 0.2, 400)
-    close, wild = true + rng.normal(0, 0.02, 400), true + rng.normal(0, 0.5, 400)
-    gain, near = (close, wild) if trusted == "prediction" else (wild, close)
-    assert calibrate(cases(rng, gain, near, true)).doubt == (0.0 if trusted == "prediction" else 1.0)

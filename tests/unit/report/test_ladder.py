@@ -213,15 +213,3 @@ def test_a_plan_is_climbed_and_shown(told: Told, board: str, here: Path) -> None
     ):
         code, _, err = told("ladder", "gemv.toml", *arguments)
         assert (code, message in err) == (2, True)
-
-
-def test_bad_input_is_one_message(told: Told, board: str, here: Path) -> None:
-    for arguments, message in (
-        (("gemm", "9", "9", "9", "--seconds", "0"), "x>0"),
-        (("gemm", "9", "9", "9", "--kernel", "nave"), "unknown cuda kernel of gemm 'nave'; did you mean naive"),
-        (("none.toml",), "none.toml cannot be read as a ladder plan"),
-    ):
-        code, out, err = told("ladder", *arguments, "--device", board)
-        assert (code, out) == (2, ""), err
-        assert message in err
-        assert "Traceback" not in err

@@ -47,11 +47,6 @@ def test_the_whole_space_reaches_the_optimum(toy: Recording) -> None:
     assert fractions["1000"]["min"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_a_warm_start_saves_trials(toy: Recording, tmp_path: Path) -> None:
-    past = recorded(tmp_path, "past", shift=1.0)
-    assert simulate(toy, trials=20, repeats=3, warm_start=past)["fraction_at"]["20"]["min"] > 0.97
-
-
 def test_wrong_input_is_refused(toy: Recording, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="are 1 or more, got 0 and 20"):
         simulate(toy, trials=0)

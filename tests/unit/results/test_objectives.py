@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from fixtures.commands import Told, told
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, database, rule, stored, study, write_device
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tuner.errors import InputError, UnknownName
 from tuner.results.measurement import Error, Measurement, Outcome
-from tuner.results.objectives import read_objectives, resolved, values_of
+from tuner.results.objectives import read_objectives, values_of
 from tuner.search import front
 from tuner.store import Store
 from tuner.store.publishing import publish
@@ -68,16 +66,6 @@ def test_a_measurement_has_all_objectives_or_none() -> None:
     assert values_of(found, ("time",)) == (2.0,)
     assert values_of(Measurement(Outcome.MEASURED, samples_s=(2.0,), error=error), BOTH) is None
     assert values_of(Measurement(Outcome.PRUNED, samples_s=(2.0,), error=error), ("time", "error")) is None
-
-
-@given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=4), st.floats(0.05, 10))
-def test_a_hair_more_exact_is_no_difference(values: list[float], share: float) -> None:
-    less = [values[0], *(value / (1 + share) for value in values[1:])]
-    assert all(a < b for a, b in zip(resolved(less)[1:], resolved(values)[1:], strict=True))
-    near = [values[0], *(value * 1.0001 for value in values[1:])]
-    assert all(b - a in (0, 1) for a, b in zip(resolved(values)[1:], resolved(near)[1:], strict=True))
-    assert resolved((values[0], 0.0)) < resolved((values[0], values[1]))
-    assert resolved(values)[0] == values[0]
 
 
 # --- studies -----------------------------------------------------------------------------------------------

@@ -3,27 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fixtures.fake_device import TOY, write_device
-from fixtures.server import Server, eventually, serving
+from fixtures.server import database, eventually, serving
 
-from tuner.cli.main import run
-from tuner.devices.detect import find
 from tuner.results.record import Role
-from tuner.service.pool import DevicePool
 from tuner.store import Store
-
-
-def database(folder: Path) -> str:
-    """A database in which the toy's file is allowed."""
-    url = f"sqlite:///{folder}/studies.db"
-    assert run(["allow", str(TOY), "--db", url]) == 0
-    return url
-
-
-def state(server: Server, job: str) -> dict[str, Any]:
-    keys: dict[str, Any] = server.get(f"/v1/jobs/{job}").json()
-    return keys
 
 
 def trials(db: str, n: int) -> int:
@@ -44,10 +28,10 @@ def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(tmp_path
         first = server.post("/v1/jobs", json={"plan": plan}).json()
         assert (first["what"], first["device"]) == ("plan of 3 problems", "any")
         second = server.post("/v1/jobs", json={"plan": endless}).json()["id"]
-        eventually(lambda: "which runs on the fleet" in state(server, second)["why"])
+        eventually(lambda: "which runs on the fleet" in server.job(second)["why"])
 
         def at_work() -> dict[str, Any] | None:
-            now = state(server, first["id"])
+            now = server.job(first["id"])
             assert not now["ended_at"], now["why"]
             progress = now["progress"] or {}
             return progress if progress.get("trials") else None
@@ -55,13 +39,13 @@ def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(tmp_path
         workers = eventually(at_work)["fleet"]["workers"]
         assert [worker["device"] for worker in workers] == ["Fake board"] * 2
         assert '<h2 id="workers">Fleet</h2>' in server.get(f"/jobs/{first['id']}").text
-        over = eventually(lambda: (now := state(server, first["id"]))["ended_at"] and now)
+        over = eventually(lambda: (now := server.job(first["id"]))["ended_at"] and now)
         assert over["state"] == "done", over["why"]
         assert [problem["state"] for problem in over["report"]["problems"]] == ["tuned"] * 3
         assert len(over["report"]["fleet"]["workers"]) == 2
         before = eventually(lambda: trials(db, 500))  # workers hand over every few seconds
         server.post(f"/v1/jobs/{second}/cancel")
-        over = eventually(lambda: (now := state(server, second))["ended_at"] and now)
+        over = eventually(lambda: (now := server.job(second))["ended_at"] and now)
         assert (over["state"], over["why"]) == ("cancelled", "cancelled; what was measured is kept")
         assert trials(db, 500) >= before
         job = {"problem": {"file": str(TOY), "dims": {"n": 9}}, "device": "NVIDIA H900"}
@@ -74,23 +58,6 @@ def test_a_job_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path) -> Non
     with serving(db, tmp_path, "--local-admin", "--cluster", "tcp://127.0.0.1:1") as own:
         plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [600]\ntrials = 2\n'
         job = own.post("/v1/jobs", json={"plan": plan, "device": "*board*"}).json()["id"]
-        waiting = eventually(lambda: "no scheduler answers" in (now := state(own, job))["why"] and now)
+        waiting = eventually(lambda: "no scheduler answers" in (now := own.job(job))["why"] and now)
         assert (waiting["state"], waiting["starts"]) == ("queued", 1)
         assert own.post(f"/v1/jobs/{job}/cancel").json()["state"] == "cancelled"
-
-
-def test_the_command_refuses_what_is_no_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serve", "--port", "0", "--db", "sqlite:///none.db", "--cluster", "moon"]) == 2
-    assert "a cluster is local, tcp://HOST:8786" in capsys.readouterr().err
-
-
-def test_what_a_name_stands_for_on_a_cluster(tmp_path: Path) -> None:
-    spec = write_device(tmp_path / "board.json", baseline_s=1e-3)
-    devices = {spec: find(spec), "cpu": find("cpu")}
-    local, away = DevicePool(devices, "local"), DevicePool(devices, "tcp://head:8786", ("--tls-ca=ca.pem",))
-    assert local.options("any") == [f"--device={spec},cpu", "--cluster=local"]
-    assert local.options("cpu") == ["--device=cpu", "--cluster=local"]
-    assert local.options("*board*") == [f"--device={spec}", "--cluster=local"]
-    assert local.spec("") == away.spec("") == "any"
-    assert away.options("any") == ["--cluster=tcp://head:8786", "--tls-ca=ca.pem"]
-    assert away.options("*H200*") == ["--device=*H200*", "--cluster=tcp://head:8786", "--tls-ca=ca.pem"]

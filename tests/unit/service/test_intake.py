@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 import zstandard
 from fixtures.server import Server, gemm, record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.errors import InputError, StoreTrouble
+from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record
 from tuner.service.records import take_file
@@ -130,21 +129,6 @@ def test_a_damaged_or_huge_stream_is_refused(
     monkeypatch.setattr(exchange, "LONGEST_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match="bytes, and a line"):
         taken(store, folder, b"x" * (1 << 21))
-
-
-def test_a_full_disk_is_told_and_what_was_stored_stays(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as own:
-        with own._engine.connect() as connection:
-            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-        own._engine.dispose()
-
-        @sa.event.listens_for(own._engine, "connect")
-        def small(connection: Any, _: object) -> None:
-            connection.execute(f"PRAGMA max_page_count={pages + 60}")
-
-        with pytest.raises(StoreTrouble, match="no space is left"):
-            taken(own, tmp_path, written(*(record(gemm(n, n, n)) for n in range(1, 1500))))
-        assert listing.count(own) % exchange.BATCH == 0, "batches are stored whole"
 
 
 def test_a_sender_that_is_killed_can_send_again(filled: Server) -> None:

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 from fixtures.fake_device import LEGAL, TOY, write_device
-from fixtures.server import Server, eventually, serving
+from fixtures.server import Server, database, eventually, serving
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
@@ -46,13 +46,6 @@ def db(folder: Path) -> str:
     return database(folder)
 
 
-def database(folder: Path) -> str:
-    """A database in which the toy's file is allowed."""
-    url = f"sqlite:///{folder}/studies.db"
-    assert run(["allow", str(TOY), "--db", url]) == 0
-    return url
-
-
 @pytest.fixture(scope="module")
 def server(folder: Path, spec: str, db: str) -> Iterator[Server]:
     with serving(db, folder, "--local-admin", "--device", spec) as running:
@@ -63,14 +56,9 @@ def toy(n: int, **more: Any) -> dict[str, Any]:
     return {"problem": {"file": str(TOY), "dims": {"n": n}}, **more}
 
 
-def state(server: Server, job: str) -> dict[str, Any]:
-    keys: dict[str, Any] = server.get(f"/v1/jobs/{job}").json()
-    return keys
-
-
 def ended(server: Server, job: str) -> dict[str, Any]:
     """The job, once it has ended."""
-    keys: dict[str, Any] = eventually(lambda: (now := state(server, job))["ended_at"] and now)
+    keys: dict[str, Any] = eventually(lambda: (now := server.job(job))["ended_at"] and now)
     return keys
 
 
@@ -177,8 +165,8 @@ def test_equal_jobs_are_one_and_a_running_one_can_be_cancelled(server: Server, d
         path = f"/v1/jobs/{waits['id']}/events"
         opened = [streams.enter_context(client.stream("GET", path)).status_code for _ in range(100)]
         assert (set(opened), client.get(path).status_code) == ({200}, 503), "so many streams and no more"
-    eventually(lambda: (state(server, first["id"])["progress"] or {}).get("trials"))
-    waiting = eventually(lambda: (now := state(server, waits["id"]))["why"] and now)
+    eventually(lambda: (server.job(first["id"])["progress"] or {}).get("trials"))
+    waiting = eventually(lambda: (now := server.job(waits["id"]))["why"] and now)
     assert (waiting["state"], waiting["position"]) == ("queued", 1)
     assert f"it waits for job {first['id']}" in waiting["why"]
     assert server.post(f"/v1/jobs/{waits['id']}/cancel").json()["state"] == "cancelled"
@@ -244,7 +232,7 @@ def test_a_server_that_is_killed_loses_no_trial(tmp_path: Path) -> None:
     spec = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=20.0)
     with serving(db, tmp_path, "--local-admin", "--device", spec) as first:
         job = first.post("/v1/jobs", json=toy(9000, trials=LEGAL)).json()["id"]
-        eventually(lambda: (state(first, job)["progress"] or {}).get("trials"))
+        eventually(lambda: (first.job(job)["progress"] or {}).get("trials"))
         first.kill()
     mine = processes(job)
     assert mine, "the job was to be killed in the middle"
