@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures import postgres
@@ -42,6 +43,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that the test runs in."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    """An empty database in a file."""
+    from tuner.store import Store
+
+    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

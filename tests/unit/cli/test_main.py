@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.commands import Told, assert_refused, device, told
@@ -21,16 +20,10 @@ from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 
-#: Keys that scripts rely on, of ``best --json`` and of the last line of ``tune --json``.
-CONTRACT = {
-    "operation", "shape", "dtype", "layout", "device", "regime", "kernel", "config", "time_s", "noise",
-    "tflops", "gbps", "baseline", "speedup", "error", "match", "expected_loss", "trials", "record_id",
-    "measured_at",
-}  # fmt: skip
 __all__ = ["device", "told"]
 
 
-def test_tune_and_best_agree_and_keep_the_contract(told: Told, device: str, here: Path) -> None:
+def test_tune_and_best_agree(told: Told, device: str, here: Path) -> None:
     arguments = (str(TOY), "--set", "n=1_000", "--device", device, "--json")
     code, out, err = told("tune", *arguments, "--sampler", "random", "--trials", "100")
     assert code == 0
@@ -41,25 +34,12 @@ def test_tune_and_best_agree_and_keep_the_contract(told: Told, device: str, here
     best = json.loads(out)
     assert tuned.pop("dropped") == {}
     assert best == tuned
-    assert best.keys() >= CONTRACT
-    _check_answer(best)
+    assert (best["config"], best["trials"]["total"]) == (BEST, LEGAL)
+    assert best["time_s"] == pytest.approx(BEST_S, rel=0.01)
+    assert best["speedup"] == pytest.approx(2.0, rel=0.01)
     named = told("best", str(TOY), "1000", "--device", "fake board", "--json")
     assert json.loads(named[1]) == best
     assert len(stored(here)) == LEGAL
-
-
-def _check_answer(best: dict[str, Any]) -> None:
-    assert best["config"] == BEST
-    assert best["shape"] == {"n": 1000}
-    assert best["device"] == {"name": "Fake board", "kind": "cuda"}
-    assert best["time_s"] == pytest.approx(BEST_S, rel=0.01)
-    assert best["tflops"] == pytest.approx(2000 / best["time_s"] / 1e12)
-    assert best["gbps"] == pytest.approx(8000 / best["time_s"] / 1e9)
-    assert best["baseline"]["name"] == "CuPy"
-    assert best["speedup"] == pytest.approx(2.0, rel=0.01)
-    assert best["trials"]["total"] == LEGAL
-    assert (best["match"], best["expected_loss"], best["stale"]) == ("exact", 0.0, False)
-    assert best["error"]["rms_rel"] < 1e-6
 
 
 def test_a_busy_machine_and_a_provisional_champion_are_told(told: Told, here: Path) -> None:
@@ -129,17 +109,6 @@ def test_python_m_tuner_is_the_command() -> None:
         [sys.executable, "-m", "tuner", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"tuner, version {tuner.__version__}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"), [("tuner rec", "plain,records"), ("tuner devices --j", "plain,--json")]
-)
-def test_a_shell_completes_commands_and_options(words: str, expected: str) -> None:
-    given = {"_TUNER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner"], env=os.environ | given, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == [expected]
 
 
 def test_a_package_that_is_missing_is_a_sentence(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,12 @@ from fixtures.postgres import Databases
 from tuner.devices.detect import find
 from tuner.errors import LockedByAnother
 from tuner.fleet.runner import ClaimLedger
-from tuner.night.claims import Claims, FencedStore
+from tuner.night.claims import Claims
 from tuner.night.plan import read_plan
 from tuner.night.work import Assignment, Place, kernels_of
 from tuner.store import Store
 
 URL = "sqlite:///studies.db"
-
-
-@pytest.fixture
-def store(here: Path) -> Iterator[FencedStore]:
-    with FencedStore.open(URL) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Answers from a device's model of times: which, when the library, and what is said of them."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,6 @@ from tuner.study.starting import Predictions
 CATALOGUE = Catalogue(builtin().operations, (BLOCKS,))
 #: The plain model says 0 for the library: its roofline, which no kernel is below.
 LARGE = gemm(2000, 1000, 3000)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(f"sqlite:///{tmp_path}/studies.db") as opened:
-        yield opened
 
 
 def published(folder: Path, model: Model) -> Path:

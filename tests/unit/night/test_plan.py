@@ -5,6 +5,7 @@ from datetime import datetime, time
 from pathlib import Path
 
 import pytest
+from fixtures.fake_device import copy_toy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,19 +13,6 @@ from tuner.errors import InputError, PlanError
 from tuner.night.plan import DEFAULT_SECONDS, Plan, clock_time, read_plan, seconds_until
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
-OWN_KERNEL = """
-from pathlib import Path
-from tuner.declare.kernel import Kernel, Source
-from tuner.declare.problem import Operation, Tensor, Work
-
-OPERATION = Operation(
-    name="double", dims=("n",), dtypes=("float32", "float64"),
-    tensors=lambda p: (Tensor("x", (p.n,), p.dtype), Tensor("y", (p.n,), p.dtype, output=True)),
-    work=lambda p: Work(p.n, 8.0 * p.n), reference=lambda xp, p, arrays: 2 * arrays["x"].astype("float64"),
-)
-KERNEL = Kernel(operation="double", name="plain", target="cpu", source=Source(Path("double.numba.py")))
-"""
-
 GEMM = '[[problems]]\noperation = "gemm"\n'
 VALID = GEMM + "squares = [8]\n"
 SURVEY = '[[surveys]]\noperation = "gemm"\n'
@@ -34,9 +22,8 @@ Read = Callable[[str], Plan]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a plan given as text, beside a user's own kernel file `own.py`."""
-    (tmp_path / "own.py").write_text(OWN_KERNEL)
-    (tmp_path / "double.numba.py").write_text("def double(x, y, n):\n    y[:] = 2 * x\n")
+    """Reads a plan given as text, beside a user's own kernel file, the toy's."""
+    copy_toy(tmp_path)
 
     def write_and_read(text: str) -> Plan:
         path = tmp_path / "plan.toml"
@@ -105,12 +92,12 @@ def test_objectives_limits_and_epilogues_make_problems_of_their_own(read: Read) 
 
 
 def test_a_users_own_file_counts_from_the_plan(read: Read, tmp_path: Path) -> None:
-    plan = read('[[problems]]\nfile = "own.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
-    assert {item.file for item in plan.items} == {(tmp_path / "own.py").resolve()}
+    plan = read('[[problems]]\nfile = "toy.py"\nset = {n = [1000, 2000]}\ndtypes = ["float64", "float32"]\n')
+    assert {item.file for item in plan.items} == {(tmp_path / "toy.py").resolve()}
     assert [(item.problem.n, item.problem.dtype) for item in plan.items] == [
         (1000, "float64"), (1000, "float32"), (2000, "float64"), (2000, "float32"),
     ]  # fmt: skip
-    assert [kernel.name for kernel in plan.items[0].catalogue.of("double", "cpu")] == ["plain"]
+    assert [kernel.name for kernel in plan.items[0].catalogue.of("toy", "cpu")] == ["chunks"]
 
 
 def test_the_same_problem_twice_is_tuned_once_with_the_first_budget(read: Read) -> None:
@@ -161,7 +148,7 @@ PROBLEM_MISTAKES = [
 SOURCE_MISTAKES = [
     ("seconds = 3", 1, r"operation: a problem has operation or file, got neither; add one"),
     ("file = 'none.py'", 2, r"file: a kernel file must exist, found none at .*none\.py"),
-    ("file = 'own.py'\noperation = 'gemm'", 3, r"operation: unknown operation 'gemm'; choose one of: double"),
+    ("file = 'toy.py'\noperation = 'gemm'", 3, r"operation: unknown operation 'gemm'; choose one of: toy"),
 ]
 
 
