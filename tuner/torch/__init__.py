@@ -180,7 +180,7 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
     if torch.compiler.is_compiling() and not _has_gradients(tensors) and _is_static(rows, right):
         kernels = _kernels(
             *rows.shape, right.shape[1], *rows.stride(), *right.stride(), str(left.dtype), str(left.device),
-            precision, bool(finish),
+            precision, bias is not None,
         )  # fmt: skip
         if not kernels:
             return NotImplemented
@@ -205,7 +205,8 @@ def _has_gradients(tensors: Sequence[Tensor]) -> bool:
 def _is_static(*tensors: Tensor) -> bool:
     """Whether a program is compiled for these very sizes, and not exported."""
     sizes = [size for tensor in tensors for size in tensor.shape]
-    return not torch.compiler.is_exporting() and all(map(has_static_value, sizes))
+    # `is_exporting` is True in all that Dynamo compiles, up to PyTorch 2.11.
+    return torch.compiler.is_dynamo_compiling() and all(map(has_static_value, sizes))
 
 
 @torch.compiler.assume_constant_result
@@ -278,8 +279,12 @@ def _fuse_in_inductor() -> None:
 
 def _activation(x: Tensor, activation: str) -> Any:
     """An activation where it may become part of a product: in compiled programs without gradients."""
-    compiled = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-    if not compiled or x.device.type not in KERNELS_ON or x.dtype not in DTYPES or _has_gradients([x]):
+    if (
+        not torch.compiler.is_dynamo_compiling()
+        or x.device.type not in KERNELS_ON
+        or x.dtype not in DTYPES
+        or _has_gradients([x])
+    ):
         return NotImplemented
     return activated(x, activation)
 
