@@ -20,7 +20,9 @@ def test_noise_is_the_standard_deviation_of_a_normal_and_ignores_outliers() -> N
     assert noise([*normal, 1000.0, 2000.0]) == pytest.approx(0.01, rel=0.02)
 
 
-@pytest.mark.parametrize(("count", "rank"), [(1, 1), (5, 1), (6, 1), (9, 2), (20, 6), (60, 22), (100, 40), (2000, 956)])
+@pytest.mark.parametrize(
+    ("count", "rank"), [(1, 1), (5, 1), (6, 1), (9, 2), (20, 6), (60, 22), (100, 40), (2000, 956)]
+)
 def test_the_interval_takes_the_ranks_of_the_binomial_table(count: int, rank: int) -> None:
     # Tables of the sign test at 5 %, two sides: Conover, Practical Nonparametric Statistics, table A3.
     assert median_interval(list(range(1, count + 1))) == (rank, count + 1 - rank)

@@ -154,9 +154,7 @@ def _drop(token: object) -> None:
 _MODULES: dict[tuple[str, Problem | None, int], tuple[bytes, bytes, Any]] = {}
 
 
-def _module(
-    rendered: Rendered, problem: Problem, architecture: str, index: int
-) -> tuple[Rendered, bytes, Any]:
+def _module(rendered: Rendered, problem: Problem, architecture: str, index: int) -> tuple[Rendered, bytes, Any]:
     """Compiles and loads a kernel, unless another shape already loaded the same one."""
     language = language_of(rendered.target)
     key = rendered.hash, problem if language.by_sizes else None, index
