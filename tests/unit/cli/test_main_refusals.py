@@ -17,7 +17,6 @@ BAD = {
     "zero": (["gemm", "0", "1", "1"], "a dim is a whole number of 1 or more, got m=0"),
     "negative": (["gemm", "-5", "1", "1"], "a dim is a whole number of 1 or more, got -5"),
     "word": (["gemm", "1", "1", "big"], "a dim is a whole number of 1 or more, got k='big'"),
-    "few dims": (["gemm", "1", "1"], "gemm takes M N K: 3 dims, got 2"),
     "regime": (["gemm", "1", "1", "1", "--regime", "warm"], "'warm' is not one of 'cold', 'hot'"),
     "set": ([str(TOY), "--set", "n"], "--set takes NAME=VALUE, got 'n'; give e.g. --set n=1000"),
     "twice": (["gemm", "6", "6", "6", "--set", "m=5"], "a dim has one size, got 6 and 5 for m"),

@@ -18,7 +18,6 @@ from tuner.cli.main import run
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.store.lines import ledger_file
 
 URL = "sqlite:///studies.db"
 
@@ -161,7 +160,6 @@ def test_what_there_is_is_counted(told: Told, stored: Path) -> None:
 def test_a_database_is_brought_forward(told: Told, here: Path) -> None:
     code, _, err = told("upgrade")
     assert (code, err) == (0, "sqlite:///studies.db has the schema of this version\n")
-    assert ledger_file(here / "studies.db").name == "studies.db.ledger.jsonl.gz"
 
 
 @pytest.mark.parametrize("command", [["export", "-"], ["list"], ["stats"], ["publish"], ["check"]])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.fake_device import TOY, write_device
-from fixtures.server import database, eventually, serving
+from fixtures.server import eventually, serving, toy_database
 
 from tuner.results.record import Role
 from tuner.store import Store
@@ -17,7 +17,7 @@ def trials(db: str, n: int) -> int:
 
 def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(tmp_path: Path) -> None:
     """...and one that is cancelled keeps what it has measured."""
-    db = database(tmp_path)
+    db = toy_database(tmp_path)
     devices = []
     for name in ("one", "two"):  # boards of one model
         path = tmp_path / f"{name}.json"
@@ -54,7 +54,7 @@ def test_jobs_run_on_the_fleet_one_after_the_other_and_show_its_workers(tmp_path
 
 
 def test_a_job_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path) -> None:
-    db = database(tmp_path)
+    db = toy_database(tmp_path)
     with serving(db, tmp_path, "--local-admin", "--cluster", "tcp://127.0.0.1:1") as own:
         plan = f'[[problems]]\nfile = "{TOY}"\nsquares = [600]\ntrials = 2\n'
         job = own.post("/v1/jobs", json={"plan": plan, "device": "*board*"}).json()["id"]

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 from fixtures.fake_device import LEGAL, TOY, write_device
-from fixtures.server import Server, database, eventually, serving
+from fixtures.server import Server, eventually, serving, toy_database
 
 from tuner.cli.main import run
 from tuner.devices.detect import find
@@ -43,7 +43,7 @@ def spec(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def db(folder: Path) -> str:
-    return database(folder)
+    return toy_database(folder)
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,6 @@ def test_a_wrong_plan_is_told_line_and_key(server: Server, plan: str, line: int 
     [
         ({}, "a job has a problem or a plan"),
         ({"problem": {"file": "../toy.py", "dims": [1]}}, "allowed"),
-        ({"problem": {"operation": "gem", "dims": [1]}}, "unknown operation"),
-        ({"problem": {"operation": "gemm", "dims": [1, 2]}}, "gemm takes M N K"),
         (
             {"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}},
             "kernel of gemm '--db'",
@@ -207,7 +205,7 @@ def test_one_server_of_several_runs_the_jobs_and_the_next_takes_over(
     tmp_path: Path, spec: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two would each take the other's processes for their own, and restart what still runs."""
-    url = database(tmp_path)
+    url = toy_database(tmp_path)
     with Store.open(url) as store, serving(url, tmp_path, "--local-admin", "--device", spec) as first:
         eventually(lambda: list(tmp_path.glob("studies.db.jobs-*.lock")))
         second = JobSupervisor(store, url, DevicePool({spec: find(spec)}))
@@ -228,7 +226,7 @@ def test_a_server_that_is_killed_loses_no_trial(tmp_path: Path) -> None:
 
     Until then, the device is so slow that the job cannot end before it is killed.
     """
-    db = database(tmp_path)
+    db = toy_database(tmp_path)
     spec = write_device(tmp_path / "slow.json", baseline_s=1e-3, pace=20.0)
     with serving(db, tmp_path, "--local-admin", "--device", spec) as first:
         job = first.post("/v1/jobs", json=toy(9000, trials=LEGAL)).json()["id"]
