@@ -86,7 +86,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path: Path) -> None:
     table.write_text(
-        '["toy cuda blocks"]\nbefore = "between"\nbetween = "now"\n["other"]\nround = "about"\nabout = "round"\n'
+        '["toy cuda blocks"]\nbefore = "between"\nbetween = "now"\n[other]\nround = "about"\nabout = "round"\n'
     )
     problem = from_file(TOY).operation("toy").problem({"n": 1000})
     record = Record(
