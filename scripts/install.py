@@ -147,6 +147,8 @@ def install(group: str, lock: int) -> None:
     UNFINISHED.touch()
     if not PYTHON.exists():
         run([sys.executable, "-m", "venv", str(VENV)], "making the virtual environment", lock)
+    if group == "test":  # first, because it brings versions of its own of what the locks name
+        pytorch(lock)
     # The others' locks name nothing that is in the first one: two processes install at a time.
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(packages, part, lock) for part in (names[:1], names[1:]) if part]:
@@ -207,7 +209,6 @@ def main(group: str, fingerprint: str) -> int:
                 beside.start()
             install(group, lock.fileno())
             if group == "test":
-                pytorch(lock.fileno())
                 beside.join()
             (VENV / f"installed-{group}").write_text(f"{fingerprint.strip()}\n")
             UNFINISHED.unlink()

@@ -109,13 +109,16 @@ def test_sizes_that_are_equal_are_one_and_no_call_raises(here: Path) -> None:
     assert told.explain(out, out, 6, 6).problem == "turn 6 x 6 float32"
 
 
+PACKAGE = Path(tuner.__file__).parent
+
+
 def walk(call: Any) -> list[str]:
     """Files of the package whose functions a call runs, one for each."""
     files: list[str] = []
 
     def note(frame: Any, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and "tuner" in path.parts and frame.f_code.co_name != "<listcomp>":
+        if event == "call" and path.is_relative_to(PACKAGE) and frame.f_code.co_name != "<listcomp>":
             files.append(f"{path.parent.name}/{path.name}")
 
     sys.setprofile(note)

@@ -43,7 +43,7 @@ def arrays(n: int = 1000) -> list[Any]:
 
 
 def autotuned(function: Any, configs: list[Any], **options: Any) -> Any:
-    return tuner.autotune(configs, ["n"], device="interpreted", seconds=60, **options)(function)
+    return tuner.autotune(configs, ["n"], device="interpreted", seconds=8, **options)(function)
 
 
 def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def test_a_source_hash_covers_what_a_kernel_calls_but_no_comments() -> None:
 def test_tune_finds_a_config_that_is_right_and_exports_it(kernels: SimpleNamespace, tmp_path: Path) -> None:
     result = tuner.tune(
         kernels.double, arrays(), {"BLOCK": [256, 512], "WRONG": [0, 1]}, grid=blocks, device="interpreted",
-        reference=lambda x: 2 * x, seconds=60, progress=False,
+        reference=lambda x: 2 * x, seconds=8, progress=False,
     )  # fmt: skip
     assert result.config["WRONG"] == 0
     outcomes = {trial.measurement.outcome.name for trial in result.trials if trial.config["WRONG"]}
@@ -116,7 +116,7 @@ def test_strides_of_one_stay_so_at_other_shapes(kernels: SimpleNamespace) -> Non
     x, out = torch.randn(5, 24), torch.zeros(5, 24)
     result = tuner.tune(
         kernels.copied, [x, out, *x.shape, *x.stride()], {"BLOCK": [8, 16]}, grid="m", device="interpreted",
-        reference=lambda x: x, seconds=60, progress=False,
+        reference=lambda x: x, seconds=8, progress=False,
     )  # fmt: skip
     assert result.champion is not None
 
