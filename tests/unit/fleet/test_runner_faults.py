@@ -32,7 +32,8 @@ def trials_of(fleet: Fleet) -> list[Record]:
 def check(fleet: Fleet, items: list[NightItem], url: str = "") -> None:
     """Each problem has a champion, its best trial, and no claim is left.
 
-    Each trial is stored once; of a claim that ended badly, the one in flight, or the finals, may have been done again.
+    Each trial is stored once; of a claim that ended badly, the one in flight, or the finals, may have been done
+    again.
     """
     with Store.open(url or fleet.url) as store:
         trials, claims = store.records(role=Role.TRIAL), Claims(store).of()
