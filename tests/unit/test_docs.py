@@ -111,11 +111,14 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not list((tmp_path / "site").glob("README*"))
 
 
-def test_every_sample_about_own_kernels_runs(
+def test_every_sample_of_the_pages_runs(
     pages: tuple[Path, dict[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, printed = pages
     assert "smooth 10000 x 3 float32" in printed["own-kernels"]
+    assert "| problem |" in printed["python"]
+    assert {path.name for path in folder.iterdir()} >= {"study", "out", "studies.db"}
+    is_as_the_page_compares_it(printed["kernel-tuner-users"])
     monkeypatch.chdir(folder)
     (commands,) = blocks("own-kernels.md", "bash")
     for line in commands.splitlines():
@@ -124,13 +127,8 @@ def test_every_sample_about_own_kernels_runs(
     assert list((folder / "out").glob("axpy*.py"))
 
 
-def test_every_sample_about_python_runs(pages: tuple[Path, dict[str, str]]) -> None:
-    folder, printed = pages
-    assert "| problem |" in printed["python"]
-    assert {path.name for path in folder.iterdir()} >= {"study", "out", "studies.db"}
-
-
-def test_a_kernel_for_kernel_tuner_and_for_us(pages: tuple[Path, dict[str, str]]) -> None:
+def is_as_the_page_compares_it(printed: str) -> None:
+    """A kernel for Kernel Tuner and for us: what ours printed, and the lines that the page counts."""
     theirs, ours = (
         next(each for each in blocks("kernel-tuner-users.md", "python") if each.startswith(f"# {name}\n"))
         for name in ("Kernel Tuner", "tile-tuner")
@@ -140,7 +138,7 @@ def test_a_kernel_for_kernel_tuner_and_for_us(pages: tuple[Path, dict[str, str]]
         lines = [line for line in code.splitlines() if line.strip() and not line.startswith("#")]
         assert f"{name}, {len(lines)} lines:" in text
     compile(theirs, "theirs", "exec")
-    assert "block_size_x" in pages[1]["kernel-tuner-users"]
+    assert "block_size_x" in printed
 
 
 @pytest.mark.parametrize("page", ["own-kernels.md", "kernel-tuner-users.md"])
