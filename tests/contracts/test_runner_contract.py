@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import dask
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, copy_toy, write_device
 
@@ -43,6 +44,8 @@ def made(
             stack.callback(here.stop, "the test is over")
             yield here, work, store
             return
+        # The client refreshes what it knows all the time, without workers: none may count as lost for it.
+        stack.enter_context(dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}))
         client = stack.enter_context(connected("local", (found,), folder=folder / "workers"))
         ledger = ClaimLedger(store, f"sqlite:///{folder}/studies.db")
         runner = ClusterRunner(client, ledger, [str(item.file)])

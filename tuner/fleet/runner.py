@@ -365,13 +365,11 @@ class ClusterRunner:
             EnvironmentTrouble: The scheduler is gone.
         """
         try:
-            workers = self._client.scheduler_info(n_workers=-1).get("workers")
-        except (OSError, TimeoutError, ValueError, RuntimeError) as error:
-            raise EnvironmentTrouble(GONE) from error
-        if workers is None:
-            # A client that has given the scheduler up, maybe just now, answers with an empty table.
-            raise EnvironmentTrouble(GONE)
-        return {str(worker.get("name", address)): address for address, worker in workers.items()}
+            # Not Client.scheduler_info: its answer may be one without workers, which a timer of Dask's asked for.
+            answer = self._client.sync(self._client.scheduler.identity, n_workers=-1)
+        except (AttributeError, OSError, TimeoutError, ValueError, RuntimeError) as error:
+            raise EnvironmentTrouble(GONE) from error  # a client that has given its scheduler up has None
+        return {str(worker.get("name", address)): address for address, worker in answer["workers"].items()}
 
     def _take_result(self, member: Member, future: Any) -> None:
         """A task has ended: a greeting, a piece of work, or one that nobody waits for any more."""

@@ -33,8 +33,7 @@ ENDS = {
 def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 6.0)
-    monkeypatch.setattr(device_worker, "LIMIT_FACTOR", 1.0)
+    monkeypatch.setattr(device_worker, "FIRST_LIMIT_FLOOR_S", 6.0)
     monkeypatch.setattr(compile_pool, "MEMORY_BYTES", SCANT_BYTES)
     declared = catalogue.from_file(FAULTY)
     problem = declared.operation("faulty_cpu").problem({"n": 100_000})
