@@ -7,6 +7,7 @@ depend on, `Family.operand` says the same in words.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -121,13 +122,11 @@ class Family:
     xp: Any = numpy
     #: Whether two arrays may share memory: the bytes from first to last element meet.
     overlap: Any = staticmethod(numpy.may_share_memory)
-
-    def key(self, array: Any) -> Hashable:
-        """All that a call may depend on of an array of exactly the type `base`, as something to look up.
-
-        NumPy's flags hold whether it is aligned and writable.
-        """
-        return array.shape, array.strides, array.dtype, array.flags.num
+    #: All that a call may depend on of an array of exactly the type `base`, as something to look up. NumPy's
+    #: flags hold whether it is aligned and writable.
+    key: Any = operator.attrgetter("shape", "strides", "dtype", "flags.num")
+    #: The library's own product of two arrays, into a third or, for None, a new one.
+    matmul: Any = staticmethod(numpy.matmul)
 
     def operand(self, array: Any) -> Operand:
         """The same in words. Subclasses are left to the library, which knows what they mean."""
@@ -176,10 +175,6 @@ class Family:
         """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
         return False
 
-    def matmul(self, a: Any, b: Any, out: Any) -> Any:
-        """The library's own product."""
-        return self.xp.matmul(a, b) if out is None else self.xp.matmul(a, b, out=out)
-
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """A product's result, by the library's element-wise functions; 16-bit numbers are finished in float32.
 
@@ -218,6 +213,10 @@ class GpuFamily(Family):
         begin, end = self._span(one)
         other_begin, other_end = self._span(other)
         return begin < other_end and other_begin < end
+
+    def matmul(self, a: Any, b: Any, out: Any) -> Any:
+        """See `Family`."""
+        return self.xp.matmul(a, b) if out is None else self.xp.matmul(a, b, out=out)
 
     def _span(self, array: Any) -> tuple[int, int]:
         """Addresses of the first byte and behind the last."""

@@ -74,7 +74,7 @@ class ReadyKernel:
             return family.runs(self.loaded.with_scalars(scalars))
         entry, values = self._entry, tuple(scalar.item() for scalar in scalars)
         if writable:
-            return lambda *arrays: entry(*arrays, *values)
+            return (lambda *arrays: entry(*arrays, *values)) if values else entry
         # Numba would compile anew for arrays that cannot be written.
         return lambda *arrays: entry(*map(_as_writable, arrays), *values)
 
