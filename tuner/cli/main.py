@@ -65,10 +65,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Imports one command."""
-        if name not in commands():
-            return None
-        command: click.Command = load(commands()[name].at)
-        return command
+        return load(commands()[name].at) if name in commands() else None
 
     def resolve_command(
         self, context: click.Context, args: list[str]

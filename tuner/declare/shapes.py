@@ -85,11 +85,9 @@ class Sizes(NamedTuple):
 
 
 def shapes_of(
-    arguments: Sequence[KernelArgument],
-    written: Mapping[str, object],
-    free: Collection[str] = (),
+    arguments: Sequence[KernelArgument], written: Mapping[str, object], free: Collection[str] = (),
     tie: bool = False,
-) -> Sizes:
+) -> Sizes:  # fmt: skip
     """The sizes and shapes of a kernel's arguments.
 
     Args:

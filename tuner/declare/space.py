@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes  # noqa: F401  whoever has kernels and NumPy has bfloat16 by its name in NumPy
 import numpy as np
@@ -149,13 +149,9 @@ class Space(Sequence[Config]):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        codes: Codes,
-        *,
-        rejected: Sequence[tuple[str, int]] = (),
+        self, parameters: Sequence[Parameter], codes: Codes, *, rejected: Sequence[tuple[str, int]] = (),
         rules: Sequence[tuple[str, Rule]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Wraps rows of codes. Callers use `build` or `of` instead.
 
         Args:
@@ -183,15 +179,9 @@ class Space(Sequence[Config]):
 
     @classmethod
     def build(
-        cls,
-        parameters: Sequence[Parameter],
-        constraints: Sequence[Constraint],
-        problem: Any,
-        device: Any,
-        *,
-        limit: int = ENUMERATION_LIMIT,
-        seed: int = 0,
-    ) -> Space:
+        cls, parameters: Sequence[Parameter], constraints: Sequence[Constraint], problem: Any, device: Any,
+        *, limit: int = ENUMERATION_LIMIT, seed: int = 0,
+    ) -> Space:  # fmt: skip
         """Enumerates the legal configs, filtering by each constraint as soon as its parameters are bound.
 
         Args:
@@ -222,13 +212,9 @@ class Space(Sequence[Config]):
 
     @classmethod
     def at(
-        cls,
-        parameters: Sequence[Parameter],
-        constraints: Sequence[Constraint],
-        problem: Any,
-        device: Any,
+        cls, parameters: Sequence[Parameter], constraints: Sequence[Constraint], problem: Any, device: Any,
         config: Mapping[str, Value],
-    ) -> Space:
+    ) -> Space:  # fmt: skip
         """Makes the space of one config, legal or not, which `locate` extends by the legal ones it meets.
 
         So what lies around a config is found without looking at all that is legal.
@@ -425,5 +411,4 @@ def _positions(parameter: Parameter) -> NDArray[np.float64] | None:
     if parameter.scale == "log2":
         values = np.log2(values)
     width = values.max() - values.min()
-    positions: NDArray[np.float64] = (values - values.min()) / (width or 1.0)
-    return positions
+    return cast(NDArray[np.float64], (values - values.min()) / (width or 1.0))

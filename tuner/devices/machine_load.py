@@ -260,11 +260,9 @@ class GpuWatch(LoadWatch):
 
 
 def gpu_load(
-    before: GpuReading,
-    after: GpuReading,
-    own: Collection[int],
+    before: GpuReading, after: GpuReading, own: Collection[int],
     known: Callable[[int], bool] = psutil.pid_exists,
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """Computes a GPU's load.
 
     Args:

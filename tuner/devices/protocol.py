@@ -253,7 +253,6 @@ class Compiler(Protocol):
         Raises:
             CompileFailed: The source does not compile.
         """
-        ...
 
 
 class Language(SourceLanguage):

@@ -122,11 +122,8 @@ LEAST_PROBLEMS = 20
 
 
 def fit(
-    timings: Timings,
-    kernels: Mapping[str, Kernel],
-    device: DeviceInfo,
-    seed: int = 0,
-) -> Model:
+    timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, seed: int = 0,
+) -> Model:  # fmt: skip
     """Fits a model.
 
     Args:
@@ -203,14 +200,9 @@ def joined(
 
 
 def refit(
-    store: Store,
-    operation: Operation,
-    kernels: Iterable[Kernel],
-    device: DeviceInfo,
-    regime: str,
-    seed: int = 0,
-    dtype: str = "",
-) -> Model:
+    store: Store, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str,
+    seed: int = 0, dtype: str = "",
+) -> Model:  # fmt: skip
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
     Args:

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,7 @@ class Forest:
         """
         # Below the lowest bit that is left: as many as the leaf's number.
         leaf = np.bitwise_count(~bits & (bits - np.uint32(1)))
-        values: Floats = self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1)
-        return values
+        return cast(Floats, self.leaves.take(leaf + self._begins, mode="clip").sum(axis=1))
 
     def predict(self, rows: Floats) -> Floats:
         """Values of rows of all features, shape (rows, features)."""

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,7 @@ class Traits:
 
     def row(self, number: int) -> Floats:
         """One of the last five, by its number."""
-        values: Floats = self.values[number - 5]
-        return values
+        return cast(Floats, self.values[number - 5])
 
     @property
     def spans(self) -> Floats:
@@ -121,11 +120,9 @@ class Traits:
 
 
 def traits(
-    kernels: Mapping[str, Kernel],
-    configs: Sequence[tuple[str, Config]],
-    like: Problem,
+    kernels: Mapping[str, Kernel], configs: Sequence[tuple[str, Config]], like: Problem,
     registers: Floats | None = None,
-) -> Traits:
+) -> Traits:  # fmt: skip
     """The traits of configs.
 
     Args:
@@ -317,8 +314,7 @@ def resident_blocks(device: DeviceInfo, of: Traits) -> Floats:
     fitting = np.where(
         registers > 0, np.minimum(fitting, device.registers_per_block // np.maximum(taken, 1)), fitting
     )
-    result: Floats = np.maximum(fitting, 1.0)
-    return result
+    return cast(Floats, np.maximum(fitting, 1.0))
 
 
 def problem_features(problem: Problem, known: DeviceRates) -> Floats:

@@ -77,13 +77,9 @@ def from_model(
 
 
 def _answer(
-    question: Question,
-    problem: Problem,
-    alike: str,
-    reasons: tuple[str, str],
-    predicted: Predicted,
+    question: Question, problem: Problem, alike: str, reasons: tuple[str, str], predicted: Predicted,
     **more: Any,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """An answer by what was timed at other problems, or on another device.
 
     Args:

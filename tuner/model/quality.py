@@ -22,6 +22,7 @@ import numpy as np
 from tuner.cli.formatting import duration, print_json
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
+from tuner.declare.folders import filled
 from tuner.declare.kernel import render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
@@ -46,7 +47,6 @@ from tuner.workers.device_worker import Crew
 
 #: Ways to answer, and what a title says of them.
 WAYS = {"predict": "", "measure": ", measured at first use"}
-COLUMNS = ("problem", "match", "use", "said", "answer", "library", "champion", "loss", "library / answer")
 #: Keys of an answer that a case has, too.
 ANSWERED = ("match", "use", "kernel", "config", "predicted", "expected_loss", "expected_loss_interval")
 #: Seconds in which answer, champion and library are timed in turn, after a study.
@@ -188,12 +188,9 @@ def _compared(study: Study, answered: Answer) -> dict[str, Any]:
 
 
 def case_of(
-    problem: Problem,
-    answer: Answer,
-    times_s: Sequence[float | None] = (None, None, None),
-    champion: str = "",
-    why: str = "",
-) -> dict[str, Any]:
+    problem: Problem, answer: Answer, times_s: Sequence[float | None] = (None, None, None),
+    champion: str = "", why: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """A drawn problem as JSON: what was answered there, the times of that and of what it is compared with.
 
     Args:
@@ -270,18 +267,8 @@ def row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 def markdown(page: Mapping[str, Any]) -> str:
     """The summary and all cases for people."""
-    known = summary(page["cases"])
-    text = {name: f"{value:.3f}" if isinstance(value, float) else value for name, value in known.items()}
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *map(row, page["cases"])]
-    return "\n".join([
-        f"# {page['title']}", "",
-        f"Each problem was answered, then tuned for {page['seconds']:g} s; then answer, champion and library "
-        "were timed in turn. Problems are drawn log-uniformly, half of them round, layouts in turn.", "",
-        f"- lost by answers, against the best that is known: {spread_text(known['loss'])}",
-        "- more than 3 % slower than the library: {slower} of {cases}".format(**text),
-        "- times as fast as the library: answers {answers}, best known {champions}".format(**text),
-        "- of answers with an expected loss: said {said}, true {true}".format(**text),
-        "- 80 % intervals hold: loss {loss_held}, time {time_held}".format(**text), "",
-        *(f"| {' | '.join(cells)} |" for cells in rows), "",
-        *(f"{row(case)[0]}: {case['why']}" for case in page["cases"] if case["why"]),
-    ]).rstrip() + "\n"  # fmt: skip
+    figure = lambda value: value if value is None else f"{value:.3f}"
+    template = Path(__file__).with_name("templates") / "quality.md.jinja"
+    return filled(
+        template, {"spread": spread_text, "figure": figure}, page=page, known=summary(page["cases"]), row=row
+    )

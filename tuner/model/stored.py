@@ -142,12 +142,9 @@ def path_of(name: str, device: str, directory: Path | None = None) -> Path:
 
 
 def models(
-    operation: str,
-    regime: str = COLD,
-    directory: Path | None = None,
-    store: Reader | None = None,
+    operation: str, regime: str = COLD, directory: Path | None = None, store: Reader | None = None,
     dtype: str = "",
-) -> list[Model]:
+) -> list[Model]:  # fmt: skip
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -25,15 +25,7 @@ from tuner.cli.options import DEVICE, database_option, dry_run_option, json_opti
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
-from tuner.night.plan import (
-    LONGEST_NIGHT_H,
-    Plan,
-    PlanItem,
-    clock_time,
-    outside,
-    read_plan,
-    seconds_until,
-)
+from tuner.night.plan import LONGEST_NIGHT_H, Plan, PlanItem, clock_time, outside, read_plan, seconds_until
 from tuner.study import job_files
 from tuner.study.progress import Events, ProgressView
 
@@ -172,8 +164,7 @@ def _run(plan: Plan, db: str, options: Mapping[str, Any], begun_s: float) -> Nig
         printer = Printer(options["quiet"], events, max(1, len(plan.items)))
         job_files.count(0, printer.of)
         run = _clusters()[0].run if options.get("cluster") else _run_here
-        result: NightResult = run(plan, db, options, seed, deadline_s, printer)
-        return result
+        return cast(NightResult, run(plan, db, options, seed, deadline_s, printer))
 
 
 def _deadline_s(plan: Plan, begun_s: float) -> float | None:

@@ -155,7 +155,7 @@ def add(store: Store, sentinels: Iterable[Sentinel]) -> int:
 
 
 def sentinels(
-    store: Reader, problem: ProblemKey | None = None, regime: str = "", night: str = "", since: str = ""
+    store: Reader, problem: ProblemKey | None = None, regime: str = "", since: str = ""
 ) -> list[Sentinel]:
     """Stored sentinels in order of time; rows that are damaged are left out.
 
@@ -163,13 +163,10 @@ def sentinels(
         store: The store to read.
         problem: Of this problem only.
         regime: Of this regime only.
-        night: Of this night only.
         since: Measured since then; ISO 8601, UTC.
     """
     of = tables.sentinels.c
-    named = rows.fits(
-        tables.sentinels, problem=problem, regime=regime, night=checked_id(night) if night else None
-    )
+    named = rows.fits(tables.sentinels, problem=problem, regime=regime)
     wanted = sa.select(of.data).where(of.measured_at >= since, *named)
     stored = store.read(wanted.order_by(of.measured_at, of.id))
     return [codec.from_json(Sentinel, data) for data in stored if data is not None]

@@ -13,14 +13,7 @@ from typing import Any
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import DeviceTrouble, TunerError
 from tuner.night import stored
-from tuner.night.changes import (
-    REPEATS,
-    ProblemNight,
-    alerts_of,
-    arguments,
-    history,
-    last_told,
-)
+from tuner.night.changes import REPEATS, ProblemNight, alerts_of, arguments, history, last_told
 from tuner.night.plan import Plan, PlanItem
 from tuner.night.sentinels import CONFIRMING, PROCESSES, Boards, Pass, Watched, choose, local_boards
 from tuner.night.stored import Sentinel

@@ -134,11 +134,9 @@ class Runner(Protocol):
 
     def free(self) -> Sequence[Place]:
         """Places that wait for work now."""
-        ...
 
     def start(self, place: Place, work: Assignment) -> None:
         """Begins a piece of work on a free place."""
-        ...
 
     def wait(self, seconds: float) -> Iterable[tuple[Place, Assignment, Done]]:
         """Waits until a piece of work is done, or a place becomes free, or the time has passed.
@@ -147,19 +145,15 @@ class Runner(Protocol):
             DeviceTrouble: No place is left, and none can come.
             Interrupted: SIGINT or SIGTERM came.
         """
-        ...
 
     def gone(self) -> Sequence[Place]:
         """Places that have vanished since the last call; what was open there is closed."""
-        ...
 
     def places_of(self, model: str) -> int:
         """Number of places with this model of device that work or wait."""
-        ...
 
     def stop(self, why: str) -> Iterable[tuple[Place, Assignment, Done]]:
         """Ends all work and lets go of all places; returns what came of the work that was ended."""
-        ...
 
 
 @dataclass(eq=False)

@@ -16,11 +16,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.cli.formatting import config_text, print_json, table
 from tuner.cli.options import database_option, json_option, subject_options, writable_file
@@ -39,15 +38,13 @@ from tuner.lookup.legality import Flags, Points
 from tuner.lookup.snapshot import Column, Snapshot, TunedProblem
 from tuner.lookup.stale import builtin_now
 from tuner.report.remeasuring import MissingTime, remeasure
-from tuner.results.distance import distances, log_dims
+from tuner.results.distance import Floats, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.record import ELSEWHERE, Subject
 from tuner.store import Store
 from tuner.study.locks import occupied
 from tuner.version import __version__
 from tuner.workers.device_worker import Crew
-
-Floats = NDArray[np.float64]
 
 #: Another layout counts as a shape that is so many times as large.
 OTHER_LAYOUT = 150
@@ -253,8 +250,7 @@ def _nearness(problems: Sequence[Problem]) -> Floats:
     logs = np.array([log_dims(problem.shape) for problem in problems])
     times = 2.0 ** np.abs(logs[:, None] - logs[None]).sum(axis=-1)
     layouts = np.array([problem.layout for problem in problems])
-    near: Floats = (times * np.where(layouts[:, None] == layouts, 1.0, OTHER_LAYOUT)) ** -2.0
-    return near
+    return cast(Floats, (times * np.where(layouts[:, None] == layouts, 1.0, OTHER_LAYOUT)) ** -2.0)
 
 
 def _speeds(rows: Sequence[TunedProblem], columns: Sequence[Column]) -> tuple[Floats, Flags]:

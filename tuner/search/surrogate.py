@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,8 +264,7 @@ class Posterior:
     def _correlation(self, rows: Rows, one_hot: NDArray[Any]) -> NDArray[Any]:
         """Shape (rows, one_hot rows), precise as one_hot is: sums of table entries as a product with codes."""
         logs = gathered(self._log_tables, self._features.levels(self._space.codes[rows]))
-        correlation: NDArray[Any] = np.exp(logs.astype(one_hot.dtype) @ one_hot.T)
-        return correlation
+        return cast(NDArray[Any], np.exp(logs.astype(one_hot.dtype) @ one_hot.T))
 
     def add(self, rows: Rows, targets: Floats) -> None:
         """Conditions on more configs.
@@ -329,5 +328,4 @@ class Posterior:
 
         weights = solve_triangular(self._lower, self._whitened, lower=True, trans="T")
         targets = self._level + self._lower @ self._whitened
-        smoothed: Floats = targets - self._noise * weights
-        return smoothed
+        return cast(Floats, targets - self._noise * weights)

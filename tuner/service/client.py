@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from tuner import errors
@@ -229,8 +229,7 @@ class Client:
         """
         headers = {"content-type": "application/octet-stream", "content-length": f"{Path(path).stat().st_size}"}
         with Path(path).open("rb") as file, self._open("/v1/records", file, headers, 600.0) as response:
-            counts: dict[str, Any] = json.loads(response.read(MOST_BYTES))
-            return counts
+            return cast(dict[str, Any], json.loads(response.read(MOST_BYTES)))
 
     def get(self, path: str, **query: str | int) -> dict[str, Any]:
         """Any other GET of the interface: ``client.get("/v1/champions", operation="gemm")``."""
@@ -242,8 +241,7 @@ class Client:
         """What the server tells as JSON; a body is posted as such."""
         data = None if body is None else json.dumps(body).encode()
         with self._open(path, data, {"content-type": "application/json"}) as response:
-            keys: dict[str, Any] = json.loads(response.read(MOST_BYTES))
-            return keys
+            return cast(dict[str, Any], json.loads(response.read(MOST_BYTES)))
 
     def _open(
         self, path: str, data: Any = None, headers: Mapping[str, str] = {}, timeout_s: float = 0.0

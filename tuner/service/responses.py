@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -40,8 +40,7 @@ _LOG = logging.getLogger("tuner.service.access")
 
 async def service_of(request: Request) -> Service:
     """The server's state."""
-    service: Service = request.app.state.service
-    return service
+    return cast(Service, request.app.state.service)
 
 
 Serves = Annotated[Service, Depends(service_of)]

@@ -10,7 +10,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -117,8 +117,7 @@ def _item(connection: sa.Connection, table: str, row: Any) -> Kept:
     elif table == tables.surveys.name:
         data |= json.loads(zlib.decompress(data["data"]))
     _, read = codec.converters(next(kind for kind, of in rows.TABLES.items() if of.name == table))
-    item: Kept = read(data)
-    return item
+    return cast(Kept, read(data))
 
 
 def _samples(packed: bytes) -> list[float]:

@@ -21,7 +21,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tuner.errors import InputError
 from tuner.results import codec
@@ -81,8 +81,7 @@ def parsed(line: str) -> Kept | None:
         for key, kind in KINDS.items():
             if key in data:
                 _, read = codec.converters(kind)
-                item: Kept = read(data[key])
-                return item
+                return cast(Kept, read(data[key]))
         form = data["format"] if data["tile_tuner"] == "records" else 0
     except KeyError as error:
         raise ValueError(f"it lacks {error}") from None
@@ -255,15 +254,13 @@ def readable(path: Path) -> Iterator[Kept | None]:
 def _member(content: Any, start: int) -> tuple[str | None, int]:
     """Returns the text and the end of the gzip member that begins here; no text if it is damaged."""
     unpacking, at, parts = zlib.decompressobj(wbits=31), start, []
-    try:
+    with contextlib.suppress(zlib.error, UnicodeDecodeError, MemoryError):
         while not unpacking.eof and at < len(content):
             chunk = content[at : at + (1 << 16)]
             parts.append(unpacking.decompress(chunk))
             at += len(chunk)
         if unpacking.eof:
             return b"".join(parts).decode(), at - len(unpacking.unused_data)
-    except (zlib.error, UnicodeDecodeError, MemoryError):
-        pass
     return None, start
 
 

@@ -234,13 +234,9 @@ def freeze(store: Store, why: str, who: str = "", thaw: bool = False) -> Crown:
 
 
 def enter(
-    store: Store,
-    act: Act,
-    place: tuple[ProblemKey | None, str, str, str],
-    champion: str,
-    why: str,
+    store: Store, act: Act, place: tuple[ProblemKey | None, str, str, str], champion: str, why: str,
     who: str = "",
-) -> Crown:
+) -> Crown:  # fmt: skip
     """Adds an entry to the log.
 
     Args:

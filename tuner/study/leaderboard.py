@@ -117,12 +117,9 @@ class Leaderboard:
 
 
 def front_of(
-    measured: Mapping[Named, Measurement],
-    objectives: tuple[str, ...],
-    champion: Record | None = None,
-    library: tuple[str, Measurement] | None = None,
-    work: Mapping[str, float] | None = None,
-) -> Front:
+    measured: Mapping[Named, Measurement], objectives: tuple[str, ...], champion: Record | None = None,
+    library: tuple[str, Measurement] | None = None, work: Mapping[str, float] | None = None,
+) -> Front:  # fmt: skip
     """Returns the front of measured configs; a library that lacks an objective is left out.
 
     Args:
@@ -153,13 +150,9 @@ def found_wrong(finals: Iterable[Record]) -> set[Named]:
 
 
 def known_front(
-    store: Store | None,
-    problem: ProblemKey,
-    device: DeviceInfo | str,
-    regime: str,
-    objectives: tuple[str, ...],
-    published: Path | None = None,
-) -> tuple[Front, Champion]:
+    store: Store | None, problem: ProblemKey, device: DeviceInfo | str, regime: str,
+    objectives: tuple[str, ...], published: Path | None = None,
+) -> tuple[Front, Champion]:  # fmt: skip
     """Returns the front of a problem's stored records, or else of its published results.
 
     Args:

@@ -53,14 +53,9 @@ class SearchPolicy(TrialPolicy):
     prunes_spills = True
 
     def __init__(
-        self,
-        kernels: Sequence[Kernel],
-        search: Search,
-        leaderboard: Leaderboard,
-        inline: bool,
-        trials: int | None = None,
-        drops: bool = False,
-    ) -> None:
+        self, kernels: Sequence[Kernel], search: Search, leaderboard: Leaderboard, inline: bool,
+        trials: int | None = None, drops: bool = False,
+    ) -> None:  # fmt: skip
         """Begins.
 
         Args:
@@ -103,11 +98,9 @@ class SearchPolicy(TrialPolicy):
         return candidates
 
     def _step(
-        self,
-        results: Sequence[tuple[Candidate, Outcome, float | None, tuple[float, ...]]],
-        dropped: Sequence[str],
-        count: int,
-    ) -> list[Candidate]:
+        self, results: Sequence[tuple[Candidate, Outcome, float | None, tuple[float, ...]]],
+        dropped: Sequence[str], count: int,
+    ) -> list[Candidate]:  # fmt: skip
         """Tells the search what came of its configs, then asks for some."""
         begun_s = time.perf_counter()
         for result in results:
@@ -306,11 +299,9 @@ def run_study(
 
 @contextmanager
 def open_study(
-    request: StudyRequest,
-    store: Store,
-    report: Callable[[Progress], None] = lambda progress: None,
+    request: StudyRequest, store: Store, report: Callable[[Progress], None] = lambda progress: None,
     crew: Crew | None = None,
-) -> Iterator[Study]:
+) -> Iterator[Study]:  # fmt: skip
     """Opens a study: devices, arrays, the library's time, and the search with all earlier knowledge.
 
     At the end of the block all measurements are stored.

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_type_hints
+from typing import IO, Any, TypeVar, cast, get_type_hints
 
 from tuner.errors import DeviceTrouble, InputError
 from tuner.results.codec import converters
@@ -347,5 +347,4 @@ def called(owner: object, request: Mapping[str, Any]) -> Any:
 
 def result_of(method: Callable[..., T], answer: Mapping[str, Any]) -> T:
     """The result of a call in a worker's answer."""
-    result: T = converters(get_type_hints(method)["return"])[1](answer["result"])
-    return result
+    return cast(T, converters(get_type_hints(method)["return"])[1](answer["result"]))

@@ -284,12 +284,10 @@ def _settled(samples: Sequence[float]) -> bool:
 
 
 def interleave(
-    players: Sequence[Callable[[int], list[float]]],
-    budget_s: float,
+    players: Sequence[Callable[[int], list[float]]], budget_s: float,
     is_enough: Callable[[Sequence[Sequence[float]]], bool] = lambda times_s: False,
-    least: int = LEAST_BLOCKS,
-    most: int = MAX_BLOCKS,
-) -> list[list[float]]:
+    least: int = LEAST_BLOCKS, most: int = MAX_BLOCKS,
+) -> list[list[float]]:  # fmt: skip
     """Times several participants in turns, so that drift of clocks and temperature affects all alike.
 
     A block times all of them forth and back. Each block begins with the next one, so that none always follows

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.protocol import DetectedDevice, Device, DeviceKind, LoadWatch, SurveyDefaults, not_a_spec
@@ -47,13 +48,11 @@ class CpuKind(DeviceKind):
 
     def open(self, spec: str) -> Device:
         """Loads NumPy and Numba."""
-        device: Device = load("tuner.devices.cpu.device:CpuDevice")()
-        return device
+        return cast(Device, load("tuner.devices.cpu.device:CpuDevice")())
 
     def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
         """Watches other processes, stolen time and throttled clocks."""
-        watch: LoadWatch = load("tuner.devices.machine_load:CpuWatch")()
-        return watch
+        return cast(LoadWatch, load("tuner.devices.machine_load:CpuWatch")())
 
     def lock_names(self, info: DeviceInfo) -> list[str]:
         """One for each last-level cache: behind different ones, processes may time side by side."""
@@ -61,8 +60,7 @@ class CpuKind(DeviceKind):
 
     def power_trouble(self) -> str:
         """Why the energy counters cannot be read."""
-        trouble: str = load("tuner.devices.machine_load:EnergyCounters")().trouble
-        return trouble
+        return str(load("tuner.devices.machine_load:EnergyCounters")().trouble)
 
     def likeness(self, info: DeviceInfo) -> tuple[str, str]:
         """Vectors of the same width."""
@@ -89,17 +87,12 @@ def cpu_info() -> DeviceInfo:
     full = f"{name} ({', '.join(parts)})"
     identity = hashlib.sha256("\0".join([full, platform.node(), *sorted(flags)]).encode()).hexdigest()
     return DeviceInfo(
-        name=full,
-        kind="cpu",
-        uuid=f"CPU-{identity[:16]}",
-        architecture=platform.machine(),
+        full, "cpu", uuid=f"CPU-{identity[:16]}", architecture=platform.machine(),
         driver=f"{platform.system()} {platform.release()}",
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        l1_bytes=_cache_bytes(1) or 32 << 10,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), cores=cores,
+        vector_bytes=vector_bytes, l1_bytes=_cache_bytes(1) or 32 << 10,
         l2_bytes=_cache_bytes(3) or _cache_bytes(2) or 32 << 20,
-        cores=cores,
-        vector_bytes=vector_bytes,
-    )
+    )  # fmt: skip
 
 
 def with_best_blas(cpu: DetectedDevice, core_type: str) -> DetectedDevice | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
@@ -65,13 +65,11 @@ class NumbaLanguage(Language):
 
     def compiler(self) -> Compiler:
         """Numba's, whose machine code lies beside the rendered modules."""
-        compiler: Compiler = load("tuner.devices.cpu.numba:NumbaCompiler")()
-        return compiler
+        return cast(Compiler, load("tuner.devices.cpu.numba:NumbaCompiler")())
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Imports the rendered module; its machine code comes from Numba's cache."""
-        run: Run = load("tuner.devices.cpu.numba:bound")(rendered, arrays)
-        return run
+        return cast(Run, load("tuner.devices.cpu.numba:bound")(rendered, arrays))
 
 
 LANGUAGE = NumbaLanguage()

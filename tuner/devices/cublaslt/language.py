@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
@@ -41,8 +41,7 @@ class CublasLtLanguage(NumbaLanguage):
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Has the library check the algorithm."""
-        run: Run = load("tuner.devices.cublaslt.products:bound")(rendered, arrays)
-        return run
+        return cast(Run, load("tuner.devices.cublaslt.products:bound")(rendered, arrays))
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cupy
 import numpy
@@ -39,8 +39,7 @@ def library(name: str) -> Any:
 
 def function(name: str) -> Callable[..., int]:
     """Returns a function of cuBLAS, e.g. ``cublasSgemm_v2``."""
-    call: Callable[..., int] = getattr(library("libcublas"), name)
-    return call
+    return cast(Callable[..., int], getattr(library("libcublas"), name))
 
 
 @cache

@@ -81,12 +81,9 @@ class CudaDevice(Device):
         # CuPy allows TF32 only on request (CUPY_TF32); default math keeps sgemm in FP32 in any case.
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
         self.versions = {
-            "driver": self.info.driver,
-            "cupy": cupy.__version__,
-            "compiler": nvrtc_version(),
-            "library": f"cuBLAS {cublas.getVersion(handle)}",
-            "cuda_runtime": str(runtime.runtimeGetVersion()),
-        }
+            "driver": self.info.driver, "cupy": cupy.__version__, "compiler": nvrtc_version(),
+            "library": f"cuBLAS {cublas.getVersion(handle)}", "cuda_runtime": str(runtime.runtimeGetVersion()),
+        }  # fmt: skip
 
     def free_bytes(self) -> int:
         """Bytes of free device memory, including unused memory in CuPy's pool."""
@@ -255,16 +252,10 @@ def describe(index: int = 0) -> DeviceInfo:
     properties = runtime.getDeviceProperties(index)
     capability = properties["major"] * 10 + properties["minor"]
     return DeviceInfo(
-        name=properties["name"].decode(),
-        kind="cuda",
-        uuid=_uuid(index),
-        architecture=target_architecture(capability),
-        driver=_driver_version(),
-        runtime=runtime_version(runtime.driverGetVersion()),
-        memory_bytes=properties["totalGlobalMem"],
-        compute_capability=capability,
-        sm_count=properties["multiProcessorCount"],
-        warp_size=properties["warpSize"],
+        properties["name"].decode(), "cuda", _uuid(index), architecture=target_architecture(capability),
+        driver=_driver_version(), runtime=runtime_version(runtime.driverGetVersion()),
+        memory_bytes=properties["totalGlobalMem"], compute_capability=capability,
+        sm_count=properties["multiProcessorCount"], warp_size=properties["warpSize"],
         max_threads_per_block=properties["maxThreadsPerBlock"],
         max_threads_per_sm=properties["maxThreadsPerMultiProcessor"],
         shared_bytes_per_block=properties["sharedMemPerBlockOptin"],
@@ -272,7 +263,7 @@ def describe(index: int = 0) -> DeviceInfo:
         registers_per_block=properties["regsPerBlock"],
         registers_per_thread=255,  # no query reports it; it is the same for every architecture since 3.5
         l2_bytes=properties["l2CacheSize"],
-    )
+    )  # fmt: skip
 
 
 def _uuid(index: int) -> str:

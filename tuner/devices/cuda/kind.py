@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.protocol import (
@@ -66,23 +66,20 @@ class CudaKind(DeviceKind):
     def open(self, spec: str) -> Device:
         """Loads CuPy, and makes a context on the first visible GPU."""
         try:
-            device: Device = load("tuner.devices.cuda.device:CudaDevice")()
+            return cast(Device, load("tuner.devices.cuda.device:CudaDevice")())
         except ImportError as error:
             raise DeviceTrouble(
                 f"a CUDA device needs CuPy, which cannot be imported ({error}); install the extra cuda13 or "
                 "cuda12, for your driver's CUDA version, or use --device cpu"
             ) from error
-        return device
 
     def describe(self, number: int) -> DeviceInfo:
         """With all limits, from CUDA itself."""
-        info: DeviceInfo = load("tuner.devices.cuda.calling:device_info")(number)
-        return info
+        return cast(DeviceInfo, load("tuner.devices.cuda.calling:device_info")(number))
 
     def watch(self, devices: Sequence[DetectedDevice]) -> LoadWatch:
         """Watches other processes on the GPUs."""
-        watch: LoadWatch = load("tuner.devices.machine_load:GpuWatch")(devices)
-        return watch
+        return cast(LoadWatch, load("tuner.devices.machine_load:GpuWatch")(devices))
 
     def throttle_reasons(self, device: DetectedDevice) -> int:
         """By NVML; 0 without a driver, and for a MIG instance."""
@@ -130,15 +127,11 @@ def visible_gpus() -> list[DetectedDevice]:
 def _gpu_info(library: Any, handle: Any) -> DeviceInfo:
     major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
     return DeviceInfo(
-        name=library.nvmlDeviceGetName(handle),
-        kind="cuda",
-        uuid=library.nvmlDeviceGetUUID(handle),
-        architecture=f"sm_{major}{minor}",
-        driver=library.nvmlSystemGetDriverVersion(),
+        library.nvmlDeviceGetName(handle), "cuda", library.nvmlDeviceGetUUID(handle),
+        architecture=f"sm_{major}{minor}", driver=library.nvmlSystemGetDriverVersion(),
         runtime=runtime_version(library.nvmlSystemGetCudaDriverVersion()),
-        memory_bytes=library.nvmlDeviceGetMemoryInfo(handle).total,
-        compute_capability=major * 10 + minor,
-    )
+        memory_bytes=library.nvmlDeviceGetMemoryInfo(handle).total, compute_capability=major * 10 + minor,
+    )  # fmt: skip
 
 
 def _units(library: Any, handle: Any) -> list[DeviceInfo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
@@ -87,13 +87,11 @@ class CudaLanguage(Language):
 
     def compiler(self) -> Compiler:
         """NVRTC's, with a cache of cubins."""
-        compiler: Compiler = load("tuner.devices.cuda.nvrtc:NvrtcCompiler")()
-        return compiler
+        return cast(Compiler, load("tuner.devices.cuda.nvrtc:NvrtcCompiler")())
 
     def bind(self, rendered: Rendered, code: bytes, arrays: Arrays, device: DeviceInfo) -> Run:
         """Loads the cubin."""
-        run: Run = load("tuner.devices.cuda.launching:LoadedKernel")(rendered, code, arrays, device)
-        return run
+        return cast(Run, load("tuner.devices.cuda.launching:LoadedKernel")(rendered, code, arrays, device))
 
 
 LANGUAGE = CudaLanguage()

@@ -102,13 +102,9 @@ class PreparedRun:
     """
 
     def __init__(
-        self,
-        rendered: Rendered,
-        module: Any,
-        problem: Problem,
-        scalars: Sequence[Any],
+        self, rendered: Rendered, module: Any, problem: Problem, scalars: Sequence[Any],
         given: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Takes the functions from a module, and makes workspace and larger tensors.
 
         Args:

@@ -115,13 +115,10 @@ def read_report(log: str, cubin: bytes, entry: str = "") -> CompileReport:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
     return CompileReport(
-        registers=largest(r"Used (\d+) registers"),
-        spill_bytes=largest(r"(\d+) bytes spill stores"),
-        shared_bytes=largest(r"(\d+) bytes smem"),
-        local_bytes=largest(r"(\d+) bytes stack frame"),
-        binary_hash=hashlib.sha256(cubin).hexdigest()[:24],
-        compiler=nvrtc_version(),
-    )
+        registers=largest(r"Used (\d+) registers"), spill_bytes=largest(r"(\d+) bytes spill stores"),
+        shared_bytes=largest(r"(\d+) bytes smem"), local_bytes=largest(r"(\d+) bytes stack frame"),
+        binary_hash=hashlib.sha256(cubin).hexdigest()[:24], compiler=nvrtc_version(),
+    )  # fmt: skip
 
 
 def target_architecture(compute_capability: int) -> str:
@@ -188,5 +185,4 @@ def compiled_code(rendered: Rendered, architecture: str, problem: Problem | None
     """
     compiler: Any = language_of(rendered.target).compiler()
     with contextlib.closing(compiler):
-        code: bytes = compiler.compile(rendered, architecture, problem).code
-        return code
+        return bytes(compiler.compile(rendered, architecture, problem).code)
