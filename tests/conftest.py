@@ -64,6 +64,14 @@ def postgresql() -> Iterator[str]:
         pytest.skip(str(error))
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database in a file, then one on a server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'studies.db'}"
+    return postgres.Databases(request.getfixturevalue("postgresql")).fresh()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_blas_thread() -> Iterator[None]:
     """Most matrices are small: threads of BLAS only wait for each other, long where a core is taken."""

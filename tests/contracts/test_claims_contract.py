@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from fixtures.postgres import Databases
@@ -18,16 +17,9 @@ from tuner.store import Store
 NIGHT = "b8f0d4c2-0000-4000-8000-000000000001"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        return Databases(request.getfixturevalue("postgresql")).fresh()
-    return f"sqlite:///{tmp_path / 'studies.db'}"
-
-
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
+def store(either_url: str) -> Iterator[Store]:
+    with Store.open(either_url) as opened:
         yield opened
 
 
@@ -67,9 +59,9 @@ def test_a_study_that_is_given_away_is_taken_from_whom_had_it(store: Store, take
 
 
 def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
-    url: str, store: Store, take: Callable[..., int]
+    either_url: str, store: Store, take: Callable[..., int]
 ) -> None:
-    with FencedStore.open(url) as fenced:
+    with FencedStore.open(either_url) as fenced:
         assert isinstance(fenced, FencedStore)
         crowned = champion(record(square(64)))
         assert fenced.crown(crowned) == 0, "without a claim"
@@ -84,14 +76,14 @@ def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
         assert [each.id for each in store.champions()] == [again.id]
 
 
-def test_claims_of_many_threads_leave_one_running(url: str) -> None:
+def test_claims_of_many_threads_leave_one_running(either_url: str) -> None:
     def taking(worker: str) -> list[int]:
-        with Store.open(url) as own:
+        with Store.open(either_url) as own:
             return [Claims(own).take(NIGHT, "a study", "slice", worker, "", "") for _ in range(5)]
 
     with ThreadPoolExecutor(3) as pool:
         numbers = [number for taken in pool.map(taking, ("node0", "node1", "node2")) for number in taken]
-    with Store.open(url) as store:
+    with Store.open(either_url) as store:
         found = Claims(store).of()
         assert sorted(numbers) == [each.number for each in found]
         assert [each.number for each in found if each.state == RUNNING] == [max(numbers)]

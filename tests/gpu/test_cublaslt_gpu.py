@@ -86,14 +86,9 @@ def test_a_cuda_graph_replays_it(epilogue: str, device: Device) -> None:
 def test_arrays_and_tensors_are_multiplied(dtype: str, device: Device, ran: list[str]) -> None:
     config = Config(KERNEL.first_configs()[1])
     crowned(
-        "gemm",
-        {"m": 304, "n": 512, "k": 4096},
-        dtype,
-        "nt",
-        config,
-        kernel="cublaslt",
+        "gemm", {"m": 304, "n": 512, "k": 4096}, dtype, "nt", config, kernel="cublaslt",
         device=device_info("cuda:0"),
-    )
+    )  # fmt: skip
     torch = pytest.importorskip("torch")
     for _ in range(3):
         a, b = (torch.randn(rows, 4096, device="cuda", dtype=getattr(torch, dtype)) for rows in (304, 512))
@@ -122,15 +117,8 @@ def test_exports_compute_it_without_the_package(
     if shutil.which("nvcc"):
         (source,) = export(told, KERNEL, problem, "source", tmp_path)
         command = [
-            "nvcc",
-            "-std=c++17",
-            "-arch=native",
-            "-DTILE_TUNER_MAIN",
-            source,
-            "-o",
-            "check",
-            "-lcublasLt",
-        ]
+            "nvcc", "-std=c++17", "-arch=native", "-DTILE_TUNER_MAIN", source, "-o", "check", "-lcublasLt",
+        ]  # fmt: skip
         subprocess.run(command, cwd=tmp_path, check=True)
         assert "PASSED" in subprocess.run(["./check"], cwd=tmp_path, capture_output=True, text=True).stdout
 

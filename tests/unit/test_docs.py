@@ -91,17 +91,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-q",
-        "-W",
-        "--keep-going",
-        "-b",
-        "html",
-        "-d",
-        tmp_path / "trees",
-    ]
+        sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", tmp_path / "trees",
+    ]  # fmt: skip
     done = subprocess.run([*command, DOCS, tmp_path / "site"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")

@@ -7,17 +7,10 @@ import pytest
 from tuner import errors
 
 CODES = {
-    errors.NothingFound: 1,
-    errors.InputError: 2,
-    errors.UnknownName: 2,
-    errors.PlanError: 2,
-    errors.DeclarationError: 2,
-    errors.EnvironmentTrouble: 3,
-    errors.DeviceTrouble: 3,
-    errors.StoreTrouble: 3,
-    errors.LockedByAnother: 3,
-    errors.Interrupted: 130,
-}
+    errors.NothingFound: 1, errors.InputError: 2, errors.UnknownName: 2, errors.PlanError: 2,
+    errors.DeclarationError: 2, errors.EnvironmentTrouble: 3, errors.DeviceTrouble: 3,
+    errors.StoreTrouble: 3, errors.LockedByAnother: 3, errors.Interrupted: 130,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)

@@ -88,12 +88,9 @@ class Program:
             own = launch.workspace
             arguments.append(("workspace", bytes(own.zeroed_bytes).ljust(own.bytes, b"\xff")))
         result = subprocess.run(
-            [self.path],
-            input=_job(launch, order, arguments, pieces),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+            [self.path], input=_job(launch, order, arguments, pieces), capture_output=True,
+            timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
         if result.returncode:
             raise _fault(result.returncode, result.stderr.decode(errors="replace").strip())
         outputs, own = _outputs(problem, larger, result.stdout)

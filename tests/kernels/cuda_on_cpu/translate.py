@@ -13,20 +13,16 @@ PTX = {
     "cp.async.ca.shared.global": "cuda_on_cpu::start_copy",
     "cp.async.cg.shared.global": "cuda_on_cpu::start_copy",
     "cp.async.commit_group": "cuda_on_cpu::commit_copies",
-    "cp.async.wait_group": "cuda_on_cpu::await_copies",
-    "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
-    "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves",
-    "cvt.rn.bf16x2.f32": "cuda_on_cpu::to_bfloats",
-    "cvt.f32.f16": "cuda_on_cpu::from_half",
-    "ex2.approx.ftz.f32": "cuda_on_cpu::power_of_two",
-    "rcp.approx.ftz.f32": "cuda_on_cpu::reciprocal",
-    "tanh.approx.f32": "cuda_on_cpu::rough_tanh",
+    "cp.async.wait_group": "cuda_on_cpu::await_copies", "cvt.rn.f16.f32": "cuda_on_cpu::to_half",
+    "cvt.rn.f16x2.f32": "cuda_on_cpu::to_halves", "cvt.rn.bf16x2.f32": "cuda_on_cpu::to_bfloats",
+    "cvt.f32.f16": "cuda_on_cpu::from_half", "ex2.approx.ftz.f32": "cuda_on_cpu::power_of_two",
+    "rcp.approx.ftz.f32": "cuda_on_cpu::reciprocal", "tanh.approx.f32": "cuda_on_cpu::rough_tanh",
     "min.NaN.f32": "cuda_on_cpu::least_or_nan",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
     "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
     "griddepcontrol.launch_dependents": "cuda_on_cpu::no_dependents",
     "griddepcontrol.wait": "cuda_on_cpu::no_dependents",
-}
+}  # fmt: skip
 
 
 def as_host_cpp(text: str) -> str:

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.declare.space import (
-    Config,
-    Constraint,
-    Parameter,
-    Space,
-    choice,
-    powers_of_two,
-)
+from tuner.declare.space import Config, Constraint, Parameter, Space, choice, powers_of_two
 from tuner.errors import DeclarationError, InputError
 
 THREADS = Constraint("a block has at most 64 threads", lambda p, d, c: c.X * c.Y <= 64)

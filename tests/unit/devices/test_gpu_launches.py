@@ -95,10 +95,7 @@ class Board:
         """Stands for CuPy's."""
         self.modules += 1
         number = self.modules
-        return SimpleNamespace(
-            get_function=self.function,
-            get_global_var=lambda name: 7000 + number,
-        )
+        return SimpleNamespace(get_function=self.function, get_global_var=lambda name: 7000 + number)
 
 
 @pytest.fixture

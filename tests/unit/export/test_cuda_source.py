@@ -25,12 +25,9 @@ def test_a_cuda_source_holds_the_config_and_the_kernel(tmp_path: Path) -> None:
 
 SHARES = {"SPLIT_K": 2, "STORE": "registers", "CLUSTER_M": 1, "WIDTH": 128}
 BY_NVCC = {
-    "register_tiled tn float32": {},
-    "wgmma_tma nt bfloat16": {},
-    "wgmma_tma tn float16": SHARES,
-    "wgmma_tma nn bfloat16": {**SHARES, "ADD": "after", "BLOCKS": 0},
-    "half_tiled nn bfloat16": {},
-}
+    "register_tiled tn float32": {}, "wgmma_tma nt bfloat16": {}, "wgmma_tma tn float16": SHARES,
+    "wgmma_tma nn bfloat16": {**SHARES, "ADD": "after", "BLOCKS": 0}, "half_tiled nn bfloat16": {},
+}  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -8,13 +8,7 @@ from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.space import Config
-from tuner.model.physics import (
-    DeviceRates,
-    config_features,
-    library_features,
-    problem_features,
-    traits,
-)
+from tuner.model.physics import DeviceRates, config_features, library_features, problem_features, traits
 
 KNOWN = DeviceRates(50e12, 3e12, 3e-6)
 

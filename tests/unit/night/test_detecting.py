@@ -18,8 +18,7 @@ def nights(count: int, seed: int = 1, sigma: float = 0.001) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("change", "moved"),
-    [((0.02, 0, 0), "champion"), ((0, 0, 0.03), "library"), ((0.04, 0.04, 0.04), "all")],
+    ("change", "moved"), [((0.02, 0, 0), "champion"), ((0, 0, 0.03), "library"), ((0.04, 0.04, 0.04), "all")]
 )
 @pytest.mark.parametrize("has_before", [True, False])
 def test_what_moved_in_a_night_is_named(

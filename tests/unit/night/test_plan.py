@@ -40,12 +40,9 @@ def shapes(plan: Plan) -> list[tuple[int, ...]]:
 
 def test_each_way_to_give_shapes(read: Read) -> None:
     ways = (
-        "shape = [1, 2, 3]",
-        "shapes = [[4, 5, 6], [7, 8, 9]]",
-        "squares = [10, 11]",
-        "m = [1, 2]\nn = 3\nk = [4, 5]",
-        "set = {m = [15], n = 16, k = 17}",
-    )
+        "shape = [1, 2, 3]", "shapes = [[4, 5, 6], [7, 8, 9]]", "squares = [10, 11]",
+        "m = [1, 2]\nn = 3\nk = [4, 5]", "set = {m = [15], n = 16, k = 17}",
+    )  # fmt: skip
     assert shapes(read("".join(f"{GEMM}{way}\n" for way in ways))) == [
         (1, 2, 3), (4, 5, 6), (7, 8, 9), (10, 10, 10), (11, 11, 11), (1, 3, 4), (1, 3, 5),
         (2, 3, 4), (2, 3, 5), (15, 16, 17),

@@ -14,13 +14,7 @@ import tuner
 from tuner.cli.main import run
 from tuner.errors import NothingFound
 from tuner.report.pages import of_champions, study_figures, write_study
-from tuner.report.study_view import (
-    StudyView,
-    importance,
-    reasons,
-    recorded_study,
-    seconds_by_stage,
-)
+from tuner.report.study_view import StudyView, importance, reasons, recorded_study, seconds_by_stage
 from tuner.results.measurement import EARLIER, Measurement, Outcome
 
 FIGURES = ["history", "importance", "pairs", "parallel", "failures", "time"]

@@ -134,10 +134,7 @@ def test_a_wrong_plan_is_told_line_and_key(server: Server, plan: str, line: int 
     [
         ({}, "a job has a problem or a plan"),
         ({"problem": {"file": "../toy.py", "dims": [1]}}, "allowed"),
-        (
-            {"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}},
-            "kernel of gemm '--db'",
-        ),
+        ({"problem": {"operation": "gemm", "dims": [8, 8, 8], "kernels": ["--db"]}}, "kernel of gemm '--db'"),
         (GEMM | {"device": "fake:/x"}, "unknown device"),
         (GEMM | {"seconds": -1}, "body.seconds: Input should be greater than 0, got '-1'"),
         (GEMM | {"deadline": "soon"}, "body.deadline"),

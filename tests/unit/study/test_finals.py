@@ -88,9 +88,7 @@ def test_a_champion_that_uses_all_threads_meets_the_library_once_and_a_quiet_stu
     assert 0 < circumstances["finals_noise"] < 0.01
 
 
-def test_a_library_that_was_faster_before_makes_champions_provisional_and_comes_first(
-    tmp_path: Path,
-) -> None:
+def test_a_library_that_was_faster_before_makes_champions_provisional_and_comes_first(tmp_path: Path) -> None:
     stored_library(tmp_path, crowned(tmp_path, 8, {"8": 50 * BEST_S}), 0.785 * BEST_S, "SkylakeX")
     champion = crowned(tmp_path, 8, {"8": 50 * BEST_S})
     assert champion.speedup == pytest.approx(50, rel=0.01)
