@@ -84,9 +84,7 @@ class LazyGroup(click.Group):
         widest = max(map(len, commands()))
         for heading in HEADINGS:
             with formatter.section(heading):
-                rows = [
-                    (name, command.help) for name, command in commands().items() if command.heading == heading
-                ]
+                rows = [(name, of.help) for name, of in commands().items() if of.heading == heading]
                 formatter.write_dl([(name.ljust(widest), about) for name, about in rows])
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:

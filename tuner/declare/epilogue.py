@@ -152,9 +152,7 @@ def _read(text: str) -> Epilogue:
             f"an epilogue has each part once, at most one bias and one activation, got {text!r}; leave the "
             "others out"
         )
-    return Epilogue(
-        ALPHA in words, BETA in words, "".join(biases), "".join(activations), RESIDUAL in words
-    )  # fmt: skip
+    return Epilogue(ALPHA in words, BETA in words, "".join(biases), "".join(activations), RESIDUAL in words)
 
 
 def activated(xp: Any, values: Any, activation: str) -> Any:

@@ -81,9 +81,7 @@ class TensorMap:
         ):  # fmt: skip
             if value not in known:
                 sizes = ", ".join(map(str, known))
-                raise DeclarationError(
-                    f"{what} of tensor map {self.name!r} is one of {sizes} bytes, got {value!r}"
-                )
+                raise DeclarationError(f"{what} of map {self.name!r} is one of {sizes} bytes, got {value!r}")
         # Exports follow other sizes as expressions.
         known_sizes = [size for size in self.box if isinstance(size, int)]
         if not 1 <= len(self.box) <= 5 or not all(1 <= size <= MOST_ELEMENTS for size in known_sizes):

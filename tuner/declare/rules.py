@@ -102,8 +102,7 @@ def static_shared_fits(what: str, shared_bytes: Quantity) -> Constraint:
         shared_bytes: Bytes of it.
     """
     return Constraint(
-        f"{what} fits into static shared memory",
-        lambda p, d, c: shared_bytes(p, c) <= STATIC_SHARED_BYTES,
+        f"{what} fits into static shared memory", lambda p, d, c: shared_bytes(p, c) <= STATIC_SHARED_BYTES
     )
 
 

@@ -187,9 +187,7 @@ class EnergyCounters:
         try:
             self.read_j()
         except (OSError, ValueError) as error:
-            self.trouble = (
-                f"the energy counters of this CPU are for root alone, `chmod a+r` opens them ({error})"
-            )
+            self.trouble = f"this CPU's energy counters are for root alone, `chmod a+r` opens them ({error})"
 
     def read_j(self) -> list[float]:
         """Reads the joules of each package.

@@ -38,9 +38,7 @@ def tls_options(command: F) -> F:
 
 @click.command()
 @click.option("--scheduler", required=True, metavar="tcp://HOST:8786", help="Address of the scheduler.")
-@click.option(
-    "--devices", default="", metavar="SPEC", help="cuda (every GPU), cuda:N or cpu; default: all GPUs."
-)
+@click.option("--devices", default="", metavar="SPEC", help="cuda (every GPU), cuda:N, cpu; default: all GPUs.")
 @click.option("--name", default="", help="Name of the worker; default: the machine and the device.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For its own records and caches.")
 @click.option(
@@ -154,9 +152,7 @@ def run_fleet(
 def _on_devices(plan: Plan, names: tuple[str, ...]) -> Plan:
     """The plan for named devices; without names each problem is for its own, or else for the plan's."""
     usual = tuple(filter(None, [plan.device]))
-    return replace(
-        plan, items=tuple(replace(item, devices=names or item.devices or usual) for item in plan.items)
-    )
+    return replace(plan, items=tuple(replace(one, devices=names or one.devices or usual) for one in plan.items))
 
 
 @contextlib.contextmanager

@@ -121,9 +121,7 @@ def left_out(data: FeatureRows, seed: int) -> Cases:
 LEAST_PROBLEMS = 20
 
 
-def fit(
-    timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, seed: int = 0,
-) -> Model:  # fmt: skip
+def fit(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, seed: int = 0) -> Model:
     """Fits a model.
 
     Args:
@@ -137,9 +135,7 @@ def fit(
         TunerError: LightGBM is not installed.
     """
     if len(timings.problems) < LEAST_PROBLEMS:
-        raise InputError(
-            f"a model needs {LEAST_PROBLEMS} problems at least, got {len(timings.problems)}; survey more"
-        )
+        raise InputError(f"a model needs {LEAST_PROBLEMS} problems, got {len(timings.problems)}; survey more")
     data = FeatureRows(timings, kernels, device)
     known = calibrate(left_out(data, seed))
     model = uncalibrated(data, np.arange(len(timings.problems)), seed)

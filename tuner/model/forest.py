@@ -133,9 +133,7 @@ def grow(rows: Floats, targets: Sequence[Floats], weight: Floats, how: Mapping[s
     try:
         import lightgbm
     except ImportError as error:
-        raise TunerError(
-            f"fitting a model needs LightGBM, which is not installed; {remedy('model')}"
-        ) from error
+        raise TunerError(f"a fit needs LightGBM, which is not installed; {remedy('model')}") from error
     settings = {
         "objective": "regression", "learning_rate": 0.08, "bagging_fraction": 0.8, "bagging_freq": 1,
         "max_bin": 127, "verbose": -1, "deterministic": True, "force_row_wise": True, **how,

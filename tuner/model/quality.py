@@ -55,9 +55,7 @@ IN_TURN_S = 1.0
 
 @click.command()
 @click.argument("operation", default="gemm")
-@click.option(
-    "--drawn", "count", type=click.IntRange(1), default=32, show_default=True, help="Problems to draw."
-)
+@click.option("--drawn", "count", type=click.IntRange(1), default=32, show_default=True, help="Problems drawn.")
 @click.option("--measure", is_flag=True, help="Time them: this takes the device for as long as they take.")
 @click.option("--seconds", type=float, default=13.0, show_default=True, help="Seconds of each study.")
 @click.option("--seed", type=int, default=None, help="Of problems and their studies; random unless given.")

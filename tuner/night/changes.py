@@ -421,10 +421,7 @@ def _causes(night: ProblemNight, power: float) -> Iterator[tuple[str, str]]:
         yield "config", "the champion is another config or source than in the nights before"
     if is_alone and night.new_code:
         of = f"was {compiler}" if compiler else "is of the same version"
-        yield (
-            "compiler",
-            f"the champion's machine code is new, of the same source and config; the compiler {of}",
-        )
+        yield "compiler", f"its machine code is new, of the same source and config; the compiler {of}"
     if is_alone and driver:
         yield "driver", f"the champion's machine code is the same; the driver was {driver}"
     if is_slower and _others(night.tonight) and not any(map(_others, night.history[-5:])):

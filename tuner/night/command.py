@@ -61,18 +61,14 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.option("--from", "since", metavar="HH:MM", help="Begin at this local time or later, before --until.")
 @click.option("--until", metavar="HH:MM", help="Stop at this local time; overrides the plan's.")
 @click.option("--seconds", type=float, help="Wall time of the whole run; overrides the plan's.")
-@click.option(
-    "--device", shell_complete=DEVICE, default="", help="Use this device, not the plan's: cpu, cuda, cuda:N."
-)
+@click.option("--device", shell_complete=DEVICE, default="", help="In place of the plan's: cpu, cuda, cuda:N.")
 @click.option("--seed", type=int, help="Seed of the searches; random by default.")
 @click.option("--again", is_flag=True, help="Continue problems that are done, too.")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write plots of fronts to this folder.")
 @click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the night's report here.")
 @click.option("--notify", default="", metavar="URL", help="Post the report; TUNER_NOTIFY_SECRET signs it.")
 @click.option("--install", type=click.Choice(["systemd", "cron"]), help="Show what begins it every night.")
-@click.option(
-    "--at", default="22:00", show_default=True, metavar="HH:MM", help="With --install: when to begin."
-)
+@click.option("--at", default="22:00", show_default=True, metavar="HH:MM", help="For --install: when to begin.")
 @click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
 @click.option("--write", is_flag=True, help="With --install: write the files.")
 @click.option("--last", is_flag=True, help="Say how the last night ended.")

@@ -231,9 +231,7 @@ def _row(
 @click.option("--markdown", is_flag=True, help="Print a table of Markdown.")
 @database_option
 @json_option
-def compare(
-    one: str, other: str, operation: str, as_csv: bool, markdown: bool, db: str, as_json: bool
-) -> None:  # fmt: skip
+def compare(one: str, other: str, operation: str, as_csv: bool, markdown: bool, db: str, as_json: bool) -> None:
     """Compare B with A, problem by problem, those that changed most first.
 
     A and B are device:NAME, driver:VERSION, compiler:, library:, version: (of tile-tuner), night:DATE,

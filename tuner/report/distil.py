@@ -292,11 +292,7 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
 )  # fmt: skip
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the function to this file.")
 @subject_options
-@click.option(
-    "--measure/--no-measure",
-    default=None,
-    help="Time missing configs; default: if this machine has the device.",
-)
+@click.option("--measure/--no-measure", default=None, help="Time missing ones; default: if the device is here.")
 @click.option("--seconds", type=float, help="Seconds for timing; default: no limit.")
 @database_option
 @json_option
@@ -323,9 +319,7 @@ def distil(
             if here is not None:
                 choice = _measured(choice, here, subject, db, choose, seconds)
             elif measure:
-                raise DeviceTrouble(
-                    f"--measure times on {info.name}, which is not on this machine; run the command there"
-                )
+                raise DeviceTrouble(f"--measure times on {info.name}, which is not here; run the command there")
     text = python_text(choice)
     if output is not None:
         output.write_text(text, encoding="utf-8")

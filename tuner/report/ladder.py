@@ -121,9 +121,7 @@ class Climb:
         for section in self.plan.sections:
             ladder.rungs += self._climb(ladder, section)
         if not ladder.rungs:
-            raise NothingFound(
-                f"no step of the ladder has a legal config on {worker.info.name}; choose another shape"
-            )
+            raise NothingFound(f"no step has a legal config on {worker.info.name}; choose another shape")
         ladder.rungs.sort(key=self._place)
         self.report("the device's limits")
         ladder.limits = self._limits(ladder.rungs[0].section.problem.dtype)

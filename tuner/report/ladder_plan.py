@@ -78,9 +78,7 @@ class Sweep(_Table):
         rows = dict(zip(map(tuple, self.shapes), self.published_ms, strict=False))
         times_ms = rows.get(tuple(shape), [None] * len(self.values))
         if len(times_ms) != len(self.values):
-            raise InputError(
-                f"published_ms of a sweep has for each shape a figure for each value, got {times_ms}"
-            )
+            raise InputError(f"published_ms has for each shape a figure for each value, got {times_ms}")
         return [
             LadderStep(
                 kernel=self.kernel, label=f"{self.parameter}={value}",

@@ -227,9 +227,7 @@ class _Replay:
 @click.command()
 @click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
 @click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
-@click.option(
-    "--repeats", type=int, default=20, show_default=True, help="Number of studies, each with its own seed."
-)
+@click.option("--repeats", type=int, default=20, show_default=True, help="Studies, each with its own seed.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
 @click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
 @click.option(

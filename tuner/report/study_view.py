@@ -212,9 +212,7 @@ def recorded_study(what: object, device: str = "", regime: str = "", db: str = "
             own = [record for record in own if record.study and regime in ("", record.regime)]
             trials = [record for record in own if record.role is Role.TRIAL]
             if not trials:
-                raise NothingFound(
-                    f"no trial of {key} is recorded here; tune it first, or name another by --db"
-                )
+                raise NothingFound(f"no trial of {key} is recorded here; tune it, or name another by --db")
             last = max(trials, key=lambda record: rank_in_time(record.measured_at)).study
             records = [record for record in own if record.study == last]
         first = records[0]

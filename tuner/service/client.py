@@ -266,9 +266,7 @@ def _written(data: bytes, headers: Mapping[str, str], folder: Path) -> list[Path
 
     digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
     if headers.get("repr-digest") != f"sha-256=:{digest}:":
-        raise EnvironmentTrouble(
-            "an export has the digest it is sent with, this one has another; fetch it again"
-        )
+        raise EnvironmentTrouble("an export has the digest it came with, this has another; fetch it again")
     _, _, name = (headers.get("content-disposition") or "").rstrip('"').partition('filename="')
     files = {name: data}
     if name.endswith(".zip"):

@@ -41,10 +41,7 @@ from tuner.errors import InputError
     help="Answer requests to this host name, too; repeat for several.",
 )  # fmt: skip
 @click.option("--root-path", default="", metavar="/PATH", help="Path under which a proxy serves this.")
-@click.option(
-    "--behind-proxy", "proxied", is_flag=True,
-    help="Believe a proxy on this machine about the client's address.",
-)  # fmt: skip
+@click.option("--behind-proxy", "proxied", is_flag=True, help="Believe a local proxy about clients' addresses.")
 @database_option
 def serve(no_jobs: bool, **settings: Any) -> None:
     """Serve answers, records, jobs and pages over HTTP.

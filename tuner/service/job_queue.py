@@ -108,9 +108,7 @@ def submit(store: Store, pool: DevicePool, new: NewJob, submitter: str) -> tuple
 def _deadline(when: datetime) -> str:
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     if not timedelta(0) < when - datetime.now(UTC) < LONGEST_WAIT:
-        raise InputError(
-            f"a deadline is in the future, within {LONGEST_WAIT.days} days, got {when}; correct it"
-        )
+        raise InputError(f"a deadline lies ahead, within {LONGEST_WAIT.days} days, got {when}; correct it")
     return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
@@ -161,9 +159,7 @@ def check_bounds(text: str) -> None:
     """
     for mark, most in MOST_MARKS.items():
         if (count := text.count(mark)) > most:
-            raise PlanError(
-                f"{PLAN}: a plan that is submitted has up to {most} {mark!r}, got {count}; split it"
-            )
+            raise PlanError(f"{PLAN}: a submitted plan has up to {most} {mark!r}, got {count}; split it")
     if TOO_LONG.search(text):
         raise PlanError(f"{PLAN}: a line of a plan has up to 40 dots, and a number 20 digits; correct it")
 

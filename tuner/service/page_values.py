@@ -192,10 +192,8 @@ def device_values(service: Service, name: str) -> dict[str, Any]:
 
 def _facts(record: Record, limits: Mapping[str, float]) -> dict[str, Any]:
     """What else is known of a champion: its compiler's report, its occupancy, its share of a measured limit."""
-    measured, is_plain = (
-        record.measurement,
-        (record.problem.dtype, record.problem.precision) == ("float32", IEEE),
-    )
+    measured, problem = record.measurement, record.problem
+    is_plain = (problem.dtype, problem.precision) == ("float32", IEEE)
     units = [unit for unit in limits if unit == "gbps" or is_plain]  # multiply-adds are those of float32
     shares = [getattr(record, unit) / limits[unit] for unit in units]
     occupancy = measured.circumstances.get("occupancy")

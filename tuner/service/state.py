@@ -91,9 +91,7 @@ class Settings:
 # --- figures for Prometheus ----------------------------
 
 REQUESTS = Counter("tuner_requests", "Requests answered.", ("method", "route", "status"))
-SECONDS = Histogram(
-    "tuner_request_seconds", "Seconds until a request was answered.", ("route",), buckets=TIMES_S
-)  # fmt: skip
+SECONDS = Histogram("tuner_request_seconds", "Seconds until a request's answer.", ("route",), buckets=TIMES_S)
 ANSWERS = Counter("tuner_answers", "Answers of lookups, by what they rest on.", ("match",))
 _SNAPSHOT = Gauge("tuner_snapshot", "Number of the present snapshot.")
 _ROWS = Gauge("tuner_rows", "Last row of a table in the present snapshot.", ("table",))

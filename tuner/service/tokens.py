@@ -50,9 +50,7 @@ def create(store: Store, name: str, scopes: Sequence[str], days: float) -> str:
         InputError: Name, scopes or days are wrong, or the name is taken.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(
-            f"a token's name has up to 64 letters, digits and . _ @ -, got {name!r}; choose another"
-        )
+        raise InputError(f"a token's name has up to 64 letters, digits and . _ @ -, got {name!r}; take another")
     for scope in scopes or [""]:
         if scope not in SCOPES:
             raise UnknownName("scope", scope, SCOPES)

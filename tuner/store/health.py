@@ -173,9 +173,7 @@ def rescue(url: str, into: Path) -> Rescued:
         NothingFound: There is no database.
     """
     if into.exists() or ledger_file(into).exists():
-        raise InputError(
-            f"a rescue makes a new file, and {into} or its second copy is there; choose another name"
-        )
+        raise InputError(f"a rescue makes a new file, and {into} or its second copy is there; choose another")
     file = _file(url)
     with Store.open(f"sqlite:///{into}") as store:
         if file is None:

@@ -196,9 +196,7 @@ def kernels_like(hashes: Mapping[str, str]) -> Any:
 
 
 #: The tables that answers rest on.
-ANSWERING = (
-    tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns, tables.models,
-)  # fmt: skip
+ANSWERING = (tables.records, tables.champions, tables.retractions, tables.surveys, tables.crowns, tables.models)
 #: As text, which is quicker than a statement that is put together: it is asked before every answer.
 _POSITIONS = "SELECT " + ", ".join(
     f"(SELECT coalesce(max(number), 0) FROM {table.name}) AS {table.name}" for table in ANSWERING

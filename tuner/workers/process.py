@@ -156,9 +156,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        variables = {
-            **os.environ, **environment, "PYTHONPATH": path, "TUNER_CHANNEL_FD": str(theirs.fileno()),
-        }  # fmt: skip
+        variables = {**os.environ, **environment, "PYTHONPATH": path, "TUNER_CHANNEL_FD": str(theirs.fileno())}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tuner.workers.main", str(theirs.fileno()), role, spec],
             stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,

@@ -146,9 +146,7 @@ class Workload(Arrays):
 
     def _output(self, tensor: Tensor) -> Any:
         """An output between its guards."""
-        whole = self._guarded[tensor.name] = self._xp.empty(
-            tensor.bytes + 2 * GUARD_BYTES, dtype=self._xp.uint8
-        )
+        whole = self._guarded[tensor.name] = self._xp.empty(tensor.bytes + 2 * GUARD_BYTES, dtype="uint8")
         inside = whole[GUARD_BYTES : GUARD_BYTES + tensor.bytes]
         return inside.view(tensor.dtype).reshape(tensor.shape)
 

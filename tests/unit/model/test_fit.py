@@ -75,7 +75,7 @@ def test_a_survey_without_a_library_gives_kernels_alone() -> None:
 
 
 def test_too_few_problems_are_refused() -> None:
-    with pytest.raises(InputError, match="20 problems at least, got 5"):
+    with pytest.raises(InputError, match="20 problems, got 5"):
         fit(survey(5), KERNELS, BOARD)
 
 

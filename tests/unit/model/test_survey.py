@@ -167,7 +167,7 @@ def test_the_command_tells_what_it_did_and_why_no_model_was_fitted(
     assert run([*command, "--json"]) == 0
     out, err = capsys.readouterr()
     assert (json.loads(out)["problems"], json.loads(out)["timings"]) == (2, 10)
-    assert "no model was fitted: a model needs 20 problems at least, got 2" in err
+    assert "no model was fitted: a model needs 20 problems, got 2" in err
     assert run(command) == 0
     assert "before" in capsys.readouterr().out
 

@@ -164,7 +164,7 @@ def test_a_device_that_is_elsewhere_cannot_be_timed_on(on_fake: tuple[str, str])
     _, url = on_fake
     arguments = ["distil", "gemm", "--configs", "2", "--device", "fake board", "--db", url]
     done = CliRunner().invoke(command_line, [*arguments, "--measure"])
-    assert "which is not on this machine" in str(done.exception)
+    assert "which is not here" in str(done.exception)
     shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False)
     assert (shown.exit_code, "times are missing" in shown.stderr) == (0, True)
     assert "the best of them" in shown.stdout
