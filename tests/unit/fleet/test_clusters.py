@@ -85,8 +85,7 @@ def test_jobs_of_a_batch_system_leave_ctrl_c_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("walltime", "seconds"),
-    [("90", 5400), ("10:30", 630), ("08:00:00", 28800), ("1-02:00:00", 93600)],
+    ("walltime", "seconds"), [("90", 5400), ("10:30", 630), ("08:00:00", 28800), ("1-02:00:00", 93600)]
 )
 def test_the_limit_of_a_job_is_read(walltime: str, seconds: int) -> None:
     assert seconds_of(walltime) == seconds
@@ -141,6 +140,8 @@ def test_commands_of_the_manifest_are_understood_and_encrypted() -> None:
     _, scheduler, workers, night, _ = documents
     kinds = [document["kind"] for document in documents]
     assert kinds == ["Service", "Deployment", "DaemonSet", "CronJob", "NetworkPolicy"]
+    (rule,) = night["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", [1, 2, 3, 4, 5]), "not tried again"
     pods = [scheduler["spec"]["template"], workers["spec"]["template"]]
     for pod in (*pods, night["spec"]["jobTemplate"]["spec"]["template"]):
         volumes = {volume["name"] for volume in pod["spec"]["volumes"]}

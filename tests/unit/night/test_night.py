@@ -196,6 +196,15 @@ def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
     assert answer[2].endswith("tuner: 1 of 2 problems failed: toy 2000000000 float32 plain\n")
 
 
+@pytest.mark.parametrize(("library_s", "none"), [(2 * BEST_S, 0), (0.1 * BEST_S, 1)])
+def test_a_first_champion_behind_the_library_is_not_reported_as_faster(
+    told: Told, here: Path, library_s: float, none: int
+) -> None:
+    write_device(here / "device.json", baseline_s=library_s)
+    few = PLAN.replace("[100, 200]", "100")
+    assert told(few, "--quiet")[1].count("No problem got a faster champion.") == none
+
+
 def test_a_night_begins_only_in_its_window(told: Told, here: Path) -> None:
     now = datetime.now()
     hours = [f"{now + timedelta(hours=more):%H:%M}" for more in (-2, -1, 1, 2)]
