@@ -41,6 +41,7 @@ _question_options = cli.together(
     "--server", envvar="TUNER_SERVER", default="", metavar="URL",
     help="Ask this server; the variables TUNER_SERVER and TUNER_TOKEN set it and a token.",
 )  # fmt: skip
+@cli.invariant_option("Of a set with which no row changes its bits with M; see `tuner tune --invariant`.")
 @cli.json_option
 def best(server: str, as_json: bool, **options: Any) -> None:
     """Print the config to use for a problem, or the library. No device is touched.
@@ -69,17 +70,18 @@ def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) 
     from tuner.lookup import answer
     from tuner.lookup.asking import opened, parse_device, parse_key
 
-    device, kernel, confirmed = parse_device(options["device"]), options["kernel"] or None, options["confirmed"]
+    device, kernel = parse_device(options["device"]), options["kernel"] or None
+    how = {"confirmed": options["confirmed"], "invariant": options.get("invariant", "")}
     with opened(options["db"]) or nullcontext() as store:
-        return answer(
-            store, parse_key(problem), device, options["regime"], kernel, catalogue, confirmed=confirmed
-        )
+        return answer(store, parse_key(problem), device, options["regime"], kernel, catalogue, **how)
 
 
 def _from_server(server: str, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
     from tuner.lookup.asking import parse_device
 
+    if options["invariant"]:
+        raise InputError("--invariant is answered from a database, not by a server; give --db")
     device = parse_device(options["device"])
     chosen = {name: options[name] for name in ("regime", "kernel", "confirmed")}
     client = required("client")(server)

@@ -133,6 +133,8 @@ def answer_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if answer.get("bits"):
         theirs = f"; {baseline['name']}'s: {baseline.get('bits') or 'unknown'}" if baseline else ""
         rows.append(("bits", f"class {answer['bits']}{theirs}"))
+    if answer.get("rows"):
+        rows.append(("rows", f"class {answer['rows']}, whatever their number"))
     if answer.get("error_limit"):
         rows.append(("error limit", limit_text(answer["error_limit"])))
     counts = f"{trials['measured']} measured, {trials.get('PRUNED', 0)} pruned, {trials['failed']} failed"

@@ -145,6 +145,11 @@ def device_option(text: str) -> Callable[[F], F]:
     return click.option("--device", shell_complete=DEVICE, default="", help=text)
 
 
+def invariant_option(text: str) -> Callable[[F], F]:
+    """``--invariant``: the dim that must not change the bits of a row, with its help."""
+    return click.option("--invariant", metavar="m", default="", help=text)
+
+
 def folder_option(text: str) -> Callable[[F], F]:
     """``-o``: the folder to write to, with its help."""
     return click.option("-o", "folder", type=click.Path(path_type=Path), help=text)

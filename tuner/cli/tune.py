@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from typing import Any, cast
 
 import click
@@ -12,10 +14,12 @@ from tuner.cli.formatting import answer_rows, config_text, duration, pairs, prin
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
+from tuner.lookup import Answer
 from tuner.python.tuned import champion_answer, why_none
 from tuner.python.tuning import run
 from tuner.results.measurement import headline
 from tuner.results.objectives import classes_text, read_objectives
+from tuner.results.record import Champion
 from tuner.study import dry_run
 from tuner.study.progress import Events, ProgressView, Result, where_time_went
 from tuner.study.requests import StudyOptions, asked, budget, competitors
@@ -40,6 +44,9 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
     "--bits", metavar="keep|library|CLASS",
     help="Crown only configs whose results have the champion's bits, the library's, or those of a class.",
 )  # fmt: skip
+@cli.invariant_option(
+    "Tune all M up to this one, with one config for each range: no row changes its bits with M."
+)
 @cli.folder_option("Write a plot of the front to this folder.")
 @cli.dry_run_option
 @cli.output_options
@@ -66,6 +73,22 @@ def tune(as_json: bool, **options: Any) -> None:
         events.tell("end", problem=str(problem), stopped=result.stopped, champion=champion)
     _show(problem, result, champion, as_json)
     plot_front(result.front, result.champion, options["folder"])
+
+
+def _show_ranges(ranges: Sequence[Champion]) -> None:
+    rows = [
+        (
+            " x ".join(str(size) for _, size in one.record.problem.shape),
+            duration(one.record.measurement.time_s or 0.0), f"{one.speedup:.3f}" if one.speedup else "-",
+            one.record.kernel, config_text(one.record.config),
+        )
+        for one in ranges
+    ]  # fmt: skip
+    title = f"Rows of class {ranges[-1].record.measurement.rows}, whatever their number"
+    table(title, ("up to", "time", "x library", "kernel", "config"), rows)
+    if all(one.speedup for one in ranges):
+        mean = statistics.geometric_mean(one.speedup for one in ranges)
+        click.echo(f"geometric mean: {mean:.3f} of the library's speed", err=True)
 
 
 def warned(text: str) -> None:
@@ -108,7 +131,12 @@ def _show(problem: Problem, result: Result, answer: dict[str, Any] | None, as_js
     if result.champion is None or answer is None:
         raise NothingFound(why_none(problem, progress, result.stopped))
     if as_json:
-        print_json(answer | {"dropped": progress.dropped} | (result.front.as_keys() if result.front else {}))
+        more = {"ranges": [Answer(one).to_json() for one in result.ranges]} if result.ranges else {}
+        front = result.front.as_keys() if result.front else {}
+        print_json(answer | {"dropped": progress.dropped} | front | more)
+        return
+    if result.ranges:
+        _show_ranges(result.ranges)
         return
     if result.champion.pairs:
         finals = [versus(pair.to_json()) for pair in result.champion.own_pairs]

@@ -15,12 +15,12 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.problem import Problem
 from tuner.errors import NothingFound
-from tuner.lookup.answers import EXACT, Answer, Loss, Question, declared_problem, tune_command
+from tuner.lookup.answers import EXACT, INVARIANT, Answer, Loss, Question, declared_problem, tune_command
 from tuner.lookup.asking import completed_device, kept_open, parse_device, parse_key
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now, installed_versions, staleness
-from tuner.lookup.tiers import Case, by_another_regime, by_record, default
+from tuner.lookup.tiers import Case, by_another_regime, by_record, default, of_rows
 from tuner.results.record import ProblemKey
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def best(
     kernel: str | None = None,
     db: str = "",
     confirmed: bool = False,
+    invariant: str = "",
 ) -> Answer:
     """Which kernel and config to use for a problem on a device, or the library.
 
@@ -51,6 +52,8 @@ def best(
         db: URL of the database; that of ``TUNER_DB``, else ``studies.db`` in this folder, when empty. There
             may be none: published results answer, too.
         confirmed: True to take of champions only those that won again in a fresh process, or were published.
+        invariant: ``m`` for a config of a set of ``tuner tune --invariant m``, with which a row of the result
+            has the same bits for any M.
 
     Raises:
         NothingFound: No config is legal.
@@ -59,8 +62,8 @@ def best(
         StoreTrouble: The database cannot be used.
     """
     where = parse_device(device) if isinstance(device, str) else device
-    result = answer(kept_open(db), problem, where, regime, kernel, confirmed=confirmed)
-    if result.match != EXACT and not (regime != "cold" or kernel or db):
+    result = answer(kept_open(db), problem, where, regime, kernel, confirmed=confirmed, invariant=invariant)
+    if result.match not in (EXACT, INVARIANT) and not (regime != "cold" or kernel or db):
         DEMAND.asked(result)
     return result
 
@@ -75,6 +78,7 @@ def answer(
     *,
     published: Path | None = None,
     confirmed: bool = False,
+    invariant: str = "",
 ) -> Answer:
     """Which kernel and config to use, or the library.
 
@@ -89,6 +93,8 @@ def answer(
             database names.
         published: Folder of published results; the project's own when None.
         confirmed: True to take of champions only those that won again in a fresh process, or were published.
+        invariant: ``m`` for a config of a set of ``tuner tune --invariant m``, with which a row of the result
+            has the same bits for any M.
 
     Raises:
         NothingFound: No config is legal, or the operation is not declared and nothing is recorded of the
@@ -100,7 +106,8 @@ def answer(
 
     def work() -> Answer:
         full = snapshot.once(("device", device), lambda: completed_device(device, snapshot.devices()))
-        question = Question(parse_key(problem, declared), full, regime, kernel or "", catalogue, confirmed)
+        key = parse_key(problem, declared)
+        question = Question(key, full, regime, kernel or "", catalogue, confirmed, invariant)
         result = _answered(Case(question, snapshot, declared, declared_problem(question, declared)))
         if result.champion is None:
             return result
@@ -108,9 +115,11 @@ def answer(
             installed_versions(result.champion.record, declared) if isinstance(device, DeviceInfo) else {}
         )
         stale, why = staleness(result.champion.record, catalogue, full, versions)
+        if stale and invariant:
+            raise NothingFound(f"{question} has no rows that are proven now: {why}")
         return replace(result, stale=stale, stale_reason=why)
 
-    key = ANSWER, problem, device, regime, kernel, confirmed, id(declared), catalogue is None
+    key = ANSWER, problem, device, regime, kernel, confirmed, invariant, id(declared), catalogue is None
     return snapshot.once(key, work, declared)
 
 
@@ -119,7 +128,8 @@ def _answered(case: Case) -> Answer:
 
     Where nothing of the regime is known, what was timed in another one answers before a mere default does.
     """
-    result = by_record(case) or by_another_regime(case) or default(case)
+    invariant = case.question.invariant
+    result = of_rows(case) if invariant else by_record(case) or by_another_regime(case) or default(case)
     if result is None:
         raise NothingFound(_nothing(case))
     return result
@@ -130,7 +140,9 @@ def _nothing(case: Case) -> str:
     question, store = case.question, case.snapshot.store
     declared = case.catalogue.operations.get(question.problem.operation)
     origin = str(declared.origin or "") if declared else ""
-    if case.problem is None:
+    if question.invariant:
+        why = "or not for as many rows"
+    elif case.problem is None:
         why = "and its operation is not declared here, so that nothing else can answer"
         known = store.champions(question.problem.operation) if store is not None else []
         origin = origin or (known[0].record.origin if known else "")

@@ -20,6 +20,8 @@ from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
 EXACT, PREDICTED, SIMILAR_DEVICE, DEFAULT = "exact", "predicted", "similar-device", "default"
+#: The same where rows must have the same bits however many there are: a config of a set of one class of rows.
+INVARIANT = "invariant"
 #: Loss told where none could be measured: all that can be said is that it is no more.
 UNMEASURED = 1.0
 #: Loss that is reckoned with where none could be measured.
@@ -37,6 +39,7 @@ class Question:
         kernel: Only this kernel; any when empty.
         catalogue: Kernels as they are now; None for the built-in ones.
         confirmed: True for champions only that won again in a fresh process, or were published.
+        invariant: Dim whose size must not change the bits of a row; empty for none.
     """
 
     problem: ProblemKey
@@ -45,10 +48,12 @@ class Question:
     kernel: str = ""
     catalogue: Catalogue | None = None
     confirmed: bool = False
+    invariant: str = ""
 
     def __str__(self) -> str:
         kernel = f", kernel {self.kernel}" if self.kernel else ""
-        return f"{self.problem} on {self.device.name} ({self.regime}{kernel})"
+        rows = f", invariant by {self.invariant}" if self.invariant else ""
+        return f"{self.problem} on {self.device.name} ({self.regime}{kernel}{rows})"
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,8 @@ class Answer:
 
     Attributes:
         champion: The problem's champion, with the library's record beside it; None unless it is ``exact``.
-        match: What the answer rests on: ``exact``, ``predicted``, ``similar-device`` or ``default``.
+        match: What the answer rests on: ``exact``, ``predicted``, ``similar-device``, ``default`` or
+            ``invariant``.
         loss: Fraction of speed that such an answer costs, as measured at problems left out.
         provisional: True where finals were never held and the best trial answers.
         stale: True where kernel, compiler or driver have changed since it was measured; None where that is
@@ -206,6 +212,7 @@ class Answer:
             "record": {name: own[name] for name in ("shape", "layout", "device", "regime")} if own else None,
             "error_limit": told(record.measurement) if record else None,
             "bits": record.measurement.bits if record else "",
+            **({"rows": record.measurement.rows} if record and record.measurement.rows else {}),
             # The fastest form of the library that the champion was compared with; null where that is not kept.
             "hardest": pair and {"name": pair.other, "time_s": pair.time_s, "speedup": pair.comparison.ratio},
             "provisional_reasons": list(self.doubts),
@@ -273,7 +280,7 @@ def tune_command(question: Question, origin: str = "") -> str:
         "kernel": question.kernel,
         "device": question.device.kind if kind_of(question.device.kind).is_host else "",
         **{name: getattr(problem, name) for name in ("dtype", "layout", "precision", "epilogue")},
-        "regime": question.regime,
-    }
+        "regime": question.regime, "invariant": question.invariant,
+    }  # fmt: skip
     options = (f"--{name} {value}" for name, value in chosen.items() if value not in ("", usual.get(name)))
     return " ".join([*words, *options])

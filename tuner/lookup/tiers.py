@@ -10,13 +10,23 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.protocol import REGIMES
-from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
+from tuner.lookup.answers import (
+    DEFAULT,
+    EXACT,
+    INVARIANT,
+    PREDICTED,
+    UNMEASURED,
+    Answer,
+    Loss,
+    Question,
+    declared_problem,
+)
 from tuner.lookup.asking import alike
 from tuner.lookup.legality import default_among, legal
 from tuner.lookup.snapshot import RULING, Snapshot, predictor
 from tuner.lookup.stale import staleness
 from tuner.results.measurement import KINDS_OF_INPUTS
-from tuner.results.record import Champion, Record, Role, Subject, rank_in_time
+from tuner.results.record import Champion, Record, Role, Subject, rank_in_time, rows_study
 
 if TYPE_CHECKING:
     from tuner.store import Store
@@ -113,6 +123,38 @@ def exact(case: Case) -> Answer | None:
         reason = f"{library} was seen to be faster since this champion was crowned"
         return Answer(best, question=question, library=library, reasons=(reason,))
     return Answer(best, question=question)
+
+
+def of_rows(case: Case) -> Answer | None:
+    """The config for a range of the dim that must not change the bits of a row, from the latest such study.
+
+    None beyond the largest size of that study; its configs are proven to be of one class of rows up to there.
+    """
+    question, store, dim = case.question, case.snapshot.store, case.question.invariant
+    size = question.problem.dims.get(dim)
+    if store is None or size is None:
+        return None
+    study = rows_study(question.problem, question.device.name, question.regime, dim)
+    records = store.records(study=study, device=question.device)
+    proven = [record for record in records if record.measurement.rows]
+    tops = {
+        record.problem.dims[dim]: record
+        for record in proven
+        if record.measurement.rows == proven[-1].measurement.rows
+    }
+    record = tops.get(min((top for top in tops if top >= size), default=0))
+    if record is None or not case.may_run(record):
+        return None
+    beside = (one for one in records if (one.role, one.session) == (Role.BASELINE, record.session))
+    library, top = next(beside, None), record.problem.dims[dim]
+    ours_s, theirs_s = record.measurement.time_s, library.measurement.time_s if library else None
+    speedup = theirs_s / ours_s if ours_s and theirs_s else 0.0
+    why = (
+        f"rows of class {record.measurement.rows} for any {dim} up to {max(tops)}; the config is that of {top}"
+    )
+    loss = Loss() if size == top else _unmeasured(f"timed at {dim} = {top}")
+    champion = Champion(record, library, speedup, "first", {})
+    return Answer(champion, INVARIANT, loss, question=question, reasons=(why,))
 
 
 def best_trial(case: Case) -> Answer | None:

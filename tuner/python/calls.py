@@ -242,7 +242,7 @@ def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: Call
     """
     decision = decisions.decision_for(request)
     with LOCK:
-        missed = decision is not None and decision.is_miss
+        missed = decision is not None and decision.is_miss and not request.invariant
         settle = partial(kept.__setitem__, key) if key is not None else None
         call = missed_call(request, settle) if missed else prepared_by(request, decision)
         if key is not None:
@@ -257,6 +257,8 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
         request: What is asked for.
         decision: What runs; None for the library of the arrays.
     """
+    if request.invariant and decision is not None:
+        return kernel_call(request, decision)
     try:
         if decision is None or decision.kernel is None:
             return library_call(request, decision)

@@ -22,7 +22,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
-from tuner.errors import NothingFound, StoreTrouble, TunerError
+from tuner.errors import InputError, NothingFound, StoreTrouble, TunerError
 from tuner.lookup import Answer
 from tuner.lookup.answers import DEFAULT, EXACT, reckoned
 from tuner.lookup.asking import database_url, kept_open, opened
@@ -157,6 +157,8 @@ _decided: dict[tuple[ProblemKey, str], Decision] = {}
 
 def decision_for(request: CallRequest) -> Decision | None:
     """What runs, by records and by what has to be copied; None where it is no problem for a kernel."""
+    if request.invariant:
+        return _of_rows(request)
     if request.problem is None:
         return None
     with LOCK:
@@ -227,6 +229,24 @@ def decide(key: ProblemKey, device: DeviceInfo | str) -> Decision:
         if not isinstance(error, NothingFound):
             warn_once(f"the lookup of {key} failed, so the library is used: {type(error).__name__}: {error}")
         return _by_library(problem, device, f"no record tells of a kernel that is faster: {error}")
+
+
+def _of_rows(request: CallRequest) -> Decision:
+    """The kernel of a set of configs of one class of rows: never the library, whose rows may change.
+
+    Raises:
+        InputError: It is no product for a kernel.
+        NothingFound: No such set has been tuned, or it is not for as many rows.
+    """
+    key, dim, device = request.problem, request.invariant, device_info(request.device)
+    if key is None or dim not in key.dims or key.operation != "gemm" or key.epilogue:
+        why = request.why or f"it is {key}"
+        raise InputError(f"matmul: invariant={dim!r} is for products of two matrices by kernels, but {why}")
+    answer = lookup.answer(kept_open(patience_s=PATIENCE_S), key, device, invariant=dim)
+    decision = _judged(problem_of(key), answer)
+    if decision.kernel is None:
+        raise NothingFound(f"{key} has no kernel that keeps its rows: {decision.why}")
+    return decision
 
 
 def _by_library(problem: Problem, device: DeviceInfo, why: str, answer: Answer | None = None) -> Decision:

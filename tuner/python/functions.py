@@ -50,7 +50,9 @@ class Finish(TypedDict, total=False):
     residual: Any
 
 
-def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Unpack[Finish]) -> Any:
+def matmul(
+    a: Any, b: Any, out: Any = None, *, precision: str = "", invariant: str = "", **finish: Unpack[Finish]
+) -> Any:  # fmt: skip
     """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
 
     Args:
@@ -61,6 +63,8 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         precision: ``ieee``, products and sums in the dtype itself; or ``emulated``, any arithmetic that is as
             exact as the library's for the inputs at hand, for float32. Empty: that of the surrounding
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
+        invariant: ``m`` for a row of the result with the same bits for any number of rows, by the configs of
+            ``tuner tune gemm --invariant m``; never by the library. `b` is an array, and `finish` empty.
         finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias)
             + residual``, by arguments of these names; see `Finish`.
 
@@ -73,8 +77,11 @@ def matmul(a: Any, b: Any, out: Any = None, *, precision: str = "", **finish: Un
         TypeError: What is no array, or arrays of several libraries.
         UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32; or `b` is packed,
-            and there is more to do than to multiply.
+            and there is more to do than to multiply; or `invariant` is not for such a product.
+        NothingFound: `invariant` is given, and no configs are known, or not for as many rows.
     """
+    if invariant:
+        return _rows_kept(a, b, out, precision, invariant, finish)
     if finish:
         return _product(a, b, out, precision, **finish)
     try:
@@ -177,7 +184,9 @@ def _first(
     given = dict(arrays) if out is None else {**arrays, "out": out}
     keys = key_of(given.values())
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
-    if "epilogue" in how and keys is not None:
+    if "invariant" in how and keys is not None:
+        key = how["invariant"], family.name, requests.precision_of(precision), keys
+    elif "epilogue" in how and keys is not None:
         key = how["epilogue"], *how["factors"].values(), family.name, requests.precision_of(precision), keys
     call = kept.get(key) if key is not None else None
     if call is None:
@@ -185,6 +194,15 @@ def _first(
         request = requests.request_for(function, operands, precision, family=family, **how)
         call = prepared_call(kept, key, request)
     return call(*arrays.values(), out)
+
+
+def _rows_kept(a: Any, b: Any, out: Any, precision: str, invariant: str, finish: Finish) -> Any:
+    """A product whose rows have the same bits for any number of them."""
+    if finish or isinstance(b, Packed):
+        raise InputError("matmul: invariant is for plain products of arrays; leave an epilogue and pack out")
+    return _first(
+        "matmul", {"a": as_array(a), "b": as_array(b)}, out, _finished, precision, invariant=invariant
+    )
 
 
 def _product(

@@ -142,6 +142,7 @@ class CallRequest:
         function: ``matmul``, ``gemv`` or ``transpose``.
         operands: The caller's arrays in words, by argument; those of an epilogue follow, ``out`` is the last.
         precision: Of a product in float32.
+        invariant: Dim of the product whose size must not change the bits of a row; empty for none.
         epilogue: What is done to the product.
         factors: Values of alpha and beta, where they are parts of the epilogue.
         family: Library of the arrays; None for a call that is only explained.
@@ -155,6 +156,7 @@ class CallRequest:
     function: str
     operands: Mapping[str, Operand]
     precision: str = IEEE
+    invariant: str = ""
     epilogue: Epilogue = Epilogue()  # noqa: RUF009 - it does not change
     factors: Mapping[str, float] = field(default_factory=dict)
     family: Family = field(default=None, repr=False)  # type: ignore[assignment]

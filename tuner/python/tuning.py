@@ -17,7 +17,7 @@ from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import gpus, kind_of
 from tuner.devices.settings import setting
 from tuner.errors import DeclarationError, DeviceTrouble, InputError, Interrupted, UnknownName
-from tuner.extras import provided
+from tuner.extras import provided, required
 from tuner.lookup.asking import parse_key
 from tuner.python.own_kernel import KernelCode, is_cuda
 from tuner.python.running import device_of
@@ -340,7 +340,7 @@ def run(asked: Asked, report: Callable[[Progress], None], warn: Callable[[str], 
         if ahead := retracting.ahead(store):  # before its champions meet others
             warn(f"{ahead}; {retracting.AHEAD_REMEDY}")
         with occupied(asked.db, request.found, f"tune {request.problem}"):
-            return run_study(request, store, report)
+            return (required("invariant") if request.invariant else run_study)(request, store, report)
 
 
 def run_shown(study: Asked, progress: bool | Callable[[Progress], None]) -> Tuned:

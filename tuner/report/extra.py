@@ -10,5 +10,5 @@ EXTRA = Extra(
         "show": Command("tuner.report.pages:show_command", "Show what a study saw, also as a page with figures.", "Look"),
         "compare": Command("tuner.report.comparing:compare", "Compare devices, drivers, versions, days or studies.", "Look"),
     },
-    provides={"figures": "tuner.report.pages"},
+    provides={"figures": "tuner.report.pages", "invariant": "tuner.report.invariant:run_invariant"},
 )  # fmt: skip

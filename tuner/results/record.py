@@ -178,6 +178,13 @@ class ProblemKey:
         return worded(self.operation, sizes, self.dtype, self.layout, self.precision, self.epilogue)
 
 
+def rows_study(problem: ProblemKey, device: str, regime: str, dim: str) -> str:
+    """Names the study of a device's configs whose rows do not depend on a dim, which counts them."""
+    sizes = " x ".join(dim if name == dim else str(size) for name, size in problem.shape)
+    words = worded(problem.operation, sizes, problem.dtype, problem.layout, problem.precision, problem.epilogue)
+    return f"rows of {words} on {device}, {regime}"
+
+
 @dataclass(frozen=True)
 class Record:
     """A stored trial. Records are only ever added.

@@ -108,12 +108,14 @@ class Result:
         progress: The final progress.
         stopped: Reason why the search ended; empty if it was told to end.
         front: The Pareto front, if there are several objectives.
+        ranges: With an invariant dim, a config for each range of it, as champions that are not crowned.
     """
 
     champion: Champion | None
     progress: Progress
     stopped: str
     front: Front | None = None
+    ranges: tuple[Champion, ...] = ()
 
 
 #: Share of the budget kept for the finals, and its bounds in seconds.

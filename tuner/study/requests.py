@@ -41,6 +41,8 @@ class StudyRequest:
         drop: True to drop kernels whose first configs are hopeless (`tuner.study.leaderboard`).
         finals_s: Seconds of `seconds` kept for the finals; by default a share.
         library: The library's earlier measurement, if a study continues; by default it is measured.
+        invariant: Dim whose size must not change the bits of a row; empty for none. Its sizes up to the
+            problem's are tuned, for configs of one class of rows (`tuner.report.invariant`).
     """
 
     problem: Problem
@@ -57,6 +59,7 @@ class StudyRequest:
     drop: bool = True
     finals_s: float | None = None
     library: Measurement | None = None
+    invariant: str = ""
 
 
 #: Seconds of a study if neither seconds nor trials are given.
@@ -78,6 +81,8 @@ class StudyOptions(TypedDict, total=False):
         objective: What is minimised: ``time``, or with others, ``time,energy``.
         error_limit: Largest rms error of a champion, as a multiple of the library's.
         bits: ``keep`` for champions with the reigning one's bits, ``library``, or the name of a class.
+        invariant: ``m`` for configs, one for each range of M up to the problem's, with which a row of the
+            result has the same bits for any M.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
     """
 
@@ -91,6 +96,7 @@ class StudyOptions(TypedDict, total=False):
     objective: str
     error_limit: float | None
     bits: str
+    invariant: str
     db: str
 
 
@@ -138,7 +144,7 @@ def asked(catalogue: Catalogue, problem: Problem, options: StudyOptions) -> Aske
         seconds, trials, secrets.randbits(32) if seed is None else seed, given["sampler"] or "tile",
         read_objectives(options.get("objective") or "time"),
         limit_for(problem.precision, read_error_limit(options.get("error_limit"))),
-        read_bits(options.get("bits")), drop=not only,
+        read_bits(options.get("bits")), drop=not only, invariant=options.get("invariant") or "",
     )  # fmt: skip
     check_request(request)
     return Asked(catalogue, request, database_url(options.get("db") or ""))
@@ -180,9 +186,18 @@ def check_request(request: StudyRequest) -> None:
 
     Raises:
         DeclarationError: A kernel's source lacks the function to call.
-        InputError: The regime does not suit the device, or it reports no power and energy is an objective.
+        InputError: The regime does not suit the device, or it reports no power and energy is an objective; or
+            rows cannot be invariant by such a dim.
     """
-    device = request.found[0]
+    device, problem, dim = request.found[0], request.problem, request.invariant
+    if dim and (request.bits or len(request.objectives) > 1):
+        raise InputError(
+            "--invariant is for time alone, and chooses a class itself; leave the other option out"
+        )
+    if dim and (dim not in problem.dims or any(own.name not in problem.axes(dim) for own in problem.outputs)):
+        raise InputError(
+            f"--invariant takes a dim that {problem.operation.name} has rows by, got {dim!r}; give m for gemm"
+        )
     check_regime(request.regime, device.target)
     for kernel in request.kernels:
         kernel.check_entry()

@@ -16,12 +16,13 @@ import numpy
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import Problem, Tensor
 from tuner.declare.space import Config
+from tuner.devices.comparing import fingerprint
 from tuner.devices.protocol import Device, Run
 from tuner.errors import InputError
 from tuner.results.measurement import VARIES
-from tuner.workers.inputs import FIXED_KINDS
+from tuner.workers.inputs import FIXED_KINDS, PERIOD, bits, fixed_cells, infinity_of
 from tuner.workers.workload import HUGE, NAN, Workload, outputs_of
 
 #: An error so many times the library's is within the promise, and so is one of a unit in the last place.
@@ -205,6 +206,63 @@ def class_of_bits(device: Device, workload: Workload, run: Run) -> str:
                 return VARIES
     finally:
         workload.begin(workload.first)
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+
+
+def class_of_rows(device: Device, workload: Workload, run: Run, dim: str, count: int) -> str:
+    """The class of a run's rows: a hash of the outputs for `count` fixed rows of the inputs.
+
+    It does not depend on how many rows a run computes. Fewer than `count` are computed in several runs; of
+    more, the others are the same rows again, at other places. Their numbers are of all kinds, in turn.
+
+    Args:
+        device: Where.
+        workload: The arrays; their contents are lost.
+        run: The kernel on them.
+        dim: The dim that counts rows; every output has it.
+        count: How many rows are hashed; a prime puts a row at every place of a tile.
+
+    Returns:
+        `VARIES` if a row has other bits at another place.
+
+    Raises:
+        LaunchFailed: A run failed.
+    """
+    xp, problem, size = device.xp, workload.problem, workload.problem.dims[dim]
+    kinds = FIXED_KINDS if problem.operation.origin is None else FIXED_KINDS[:1]
+    cells = {name: bits(array).reshape(array.shape) for name, array in workload.arrays.items()}
+    rows = {name: xp.moveaxis(cells[name], axis, 0) for name, axis in problem.axes(dim).items()}
+
+    def table(number: int, tensor: Tensor) -> Any:
+        shape = (count, *rows[tensor.name].shape[1:])
+        places = xp.arange(math.prod(shape)) % PERIOD
+        own = [fixed_cells(xp, kind, tensor.dtype, number)[places].reshape(shape) for kind in kinds]
+        own[0][1::2] = own[-1][1::2]
+        return own[0]
+
+    def hashed(tensor: Tensor, values: Any) -> int:
+        return fingerprint(xp, xp.ascontiguousarray(values).reshape(-1), infinity_of(tensor.dtype))
+
+    tables = {own.name: table(number, own) for number, own in enumerate(problem.inputs) if own.name in rows}
+    found: list[int] = []
+    for kind in kinds:
+        workload.begin_fixed(kind)
+        kept = {
+            own.name: xp.empty((count, *rows[own.name].shape[1:]), rows[own.name].dtype)
+            for own in problem.outputs
+        }
+        for first in range(0, count, size):
+            turns = (first + xp.arange(size)) % count
+            for name, values in tables.items():
+                rows[name][...] = values[turns]
+            run()
+            device.synchronize()
+            for name, values in kept.items():
+                values[first : first + size] = rows[name][: count - first]
+        found += [hashed(own, kept[own.name]) for own in problem.outputs]
+        for own in problem.outputs:
+            if hashed(own, rows[own.name]) != hashed(own, kept[own.name][turns]):
+                return VARIES
     return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
 
 
