@@ -19,7 +19,7 @@ from tuner.declare.problem import Baseline
 from tuner.devices.cpu import device as cpu
 from tuner.devices.cpu.device import CpuDevice, blas_versions
 from tuner.devices.cpu.numba import NumbaCompiler
-from tuner.devices.detect import open_device
+from tuner.devices.detect import kind_of
 from tuner.devices.protocol import REGIMES, Compiler, Device
 from tuner.errors import DeviceTrouble
 from tuner.results.measurement import Outcome
@@ -141,4 +141,4 @@ def test_cuda_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         DeviceTrouble, match=r"needs CuPy, which cannot be imported .* the extra cuda13 or cuda12"
     ):
-        open_device("cuda")
+        kind_of("cuda").open("cuda")

@@ -91,9 +91,7 @@ def export_(
 
 @records.command("import")
 @click.argument("files", metavar="FILE|URL...", nargs=-1, required=True)
-@click.option(
-    "--skip-broken", is_flag=True, help="Import the good lines of a damaged file, and list the others."
-)
+@click.option("--skip-broken", is_flag=True, help="Import the good lines of a damaged file, list the others.")
 @click.option("--device", default="", help="Device name of a Kernel Tuner cache.")
 @click.option(
     "--kernel-file", type=click.Path(path_type=Path), help="FILE.py that declares the kernel of a cache."
@@ -194,10 +192,7 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
 
 
 @records.command()
-@click.option(
-    "--rescue", type=click.Path(path_type=Path), metavar="NEW.db",
-    help="Save everything readable to a new database.",
-)  # fmt: skip
+@click.option("--rescue", type=click.Path(path_type=Path), metavar="NEW.db", help="Save what is readable.")
 @click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
 @cli.database_option
 @cli.json_option
@@ -268,14 +263,10 @@ def show_(text: str, db: str, as_json: bool) -> None:
 
 @records.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option(
-    "--before", type=DATE, metavar="DATE", help="Measurements before this date (UTC), e.g. 2026-05-31."
-)
+@click.option("--before", type=DATE, metavar="DATE", help="Measured before this date (UTC), e.g. 2026-05-31.")
 @click.option("--after", type=DATE, metavar="DATE", help="Select measurements after this date (UTC).")
 @click.option("--device", default="", help="Select measurements on the device of this name or uuid.")
-@click.option(
-    "--alone", is_flag=True, help="Take back the record of an ID only, not all records of its config."
-)
+@click.option("--alone", is_flag=True, help="Take back the record of an ID only, not all of its config.")
 @click.option("--reason", default="", help="Reason to store with the retraction.")
 @click.option("--undo", is_flag=True, help="Undo: these records count again.")
 @cli.database_option

@@ -199,13 +199,9 @@ class Operation:
             object.__setattr__(self, "verb", self.name)
 
     def problem(
-        self,
-        shape: Mapping[str, int],
-        dtype: str = "",
-        layout: str = "",
-        precision: str = "",
+        self, shape: Mapping[str, int], dtype: str = "", layout: str = "", precision: str = "",
         epilogue: str = "",
-    ) -> Problem:
+    ) -> Problem:  # fmt: skip
         """Fixes shape, dtype, layout, precision and epilogue.
 
         Args:
@@ -333,15 +329,6 @@ class Problem:
     def outputs(self) -> tuple[Tensor, ...]:
         """The tensors that are written."""
         return tuple(tensor for tensor in self.tensors if tensor.output)
-
-    def axes(self, dim: str) -> dict[str, int]:
-        """Name of each tensor that grows with a dim -> its axis that does."""
-        longer = self.at({**self.dims, dim: self.dims[dim] + 1}).tensors
-        grown = (
-            (tensor.name, [one != other for one, other in zip(tensor.shape, more.shape, strict=True)])
-            for tensor, more in zip(self.tensors, longer, strict=True)
-        )
-        return {name: flags.index(True) for name, flags in grown if any(flags)}
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from tuner.devices.protocol import Compiler, DetectedDevice, Device, DeviceKind, language_of, not_a_spec
+from tuner.devices.protocol import DetectedDevice, DeviceKind, language_of, not_a_spec
 from tuner.errors import DeviceTrouble
 
 #: What comes from elsewhere, and is had here.
@@ -101,20 +101,3 @@ def find_each(spec: str = "") -> tuple[DetectedDevice, ...]:
     """
     first = find(spec)
     return tuple(kind_of(first.spec).detect()) if spec in ("", first.target) else (first,)
-
-
-def open_device(spec: str) -> Device:
-    """Opens a device in this process, which sees no other of its kind.
-
-    Args:
-        spec: See `DetectedDevice.opening`.
-
-    Raises:
-        DeviceTrouble: It cannot be opened.
-    """
-    return kind_of(spec).open(spec)
-
-
-def compiler_for(spec: str, target: str) -> Compiler:
-    """Opens the compiler of kernels with a target for a device; see `DetectedDevice.opening`."""
-    return kind_of(spec).compiler(language_of(target), spec)

@@ -18,18 +18,7 @@ import psutil
 from tuner.devices.cuda.kind import nvml
 from tuner.devices.detect import kind_of
 from tuner.devices.protocol import DetectedDevice, LoadWatch
-from tuner.results.measurement import (
-    BUSY_GPU,
-    HEAT,
-    OTHERS_CORES,
-    OTHERS_GPU,
-    OTHERS_PROCESSES,
-    QUOTA,
-    SLOWED,
-    STEAL,
-    TAKEN,
-    complaints,
-)
+from tuner.results import measurement
 
 #: NVML's utilization covers up to the last second: a process that has just ended is gone from it after this
 #: long.
@@ -59,13 +48,13 @@ class MachineWatch:
 
     def complaints(self) -> tuple[str, ...]:
         """Describes what is wrong with the machine; empty if it is quiet."""
-        return complaints(self.load(), self._cores)
+        return measurement.complaints(self.load(), self._cores)
 
 
 def slowed(device: DetectedDevice) -> tuple[str, ...]:
     """Returns why a device runs below its clocks now, by what it says itself."""
     reasons = kind_of(device.spec).throttle_reasons(device)
-    return tuple(dict.fromkeys(why for bit, why in SLOWED.items() if reasons & bit))
+    return tuple(dict.fromkeys(why for bit, why in measurement.SLOWED.items() if reasons & bit))
 
 
 def own_processes() -> list[psutil.Process]:
@@ -136,9 +125,10 @@ def cpu_load(before: CpuReading, after: CpuReading) -> dict[str, float]:
     others = max(others_s, 0.0) / wall_s
     steal = (after.steal_s - before.steal_s) / wall_s / after.cores
     quota, heat = (after.quota_s - before.quota_s) / wall_s, after.heat_events - before.heat_events
-    more = {QUOTA: round(quota, 4), HEAT: float(heat)}
+    more = {measurement.QUOTA: round(quota, 4), measurement.HEAT: float(heat)}
     return {
-        OTHERS_CORES: round(others, 3), STEAL: round(steal, 4), TAKEN: round(others / after.cores + steal, 4),
+        measurement.OTHERS_CORES: round(others, 3), measurement.STEAL: round(steal, 4),
+        measurement.TAKEN: round(others / after.cores + steal, 4),
     } | {name: value for name, value in more.items() if value > 0}  # fmt: skip
 
 
@@ -240,7 +230,7 @@ class GpuWatch(LoadWatch):
         """Takes the first readings, before this process uses the GPUs."""
         self._uuids = [device.info.uuid for device in devices]
         self._before = [GpuReading.now(uuid) for uuid in self._uuids]
-        if any((reading.utilization or 0.0) >= BUSY_GPU for reading in self._before):
+        if any((reading.utilization or 0.0) >= measurement.BUSY_GPU for reading in self._before):
             # This load may come from the previous study.
             time.sleep(UTILIZATION_S)
             self._before = [GpuReading.now(uuid) for uuid in self._uuids]
@@ -274,5 +264,5 @@ def gpu_load(
         # In a container NVML reports the host's process ids: those that appeared since the first reading may be
         # ours.
         others = frozenset(pid for pid in others if pid in before.pids or known(pid))
-    load = {OTHERS_PROCESSES: float(len(others))}
-    return load if before.utilization is None else load | {OTHERS_GPU: before.utilization}
+    load = {measurement.OTHERS_PROCESSES: float(len(others))}
+    return load if before.utilization is None else load | {measurement.OTHERS_GPU: before.utilization}

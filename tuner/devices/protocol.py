@@ -329,7 +329,7 @@ class DetectedDevice:
 
     @property
     def opening(self) -> str:
-        """The spec for `tuner.devices.detect.open_device` inside the worker."""
+        """The spec for `DeviceKind.open` inside the worker."""
         return self.info.kind if self.spec.startswith(self.info.kind) else self.spec
 
     def to_json(self) -> dict[str, Any]:

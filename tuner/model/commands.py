@@ -11,15 +11,8 @@ from typing import Any
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.formatting import fields, print_json
-from tuner.cli.options import (
-    database_option,
-    device_option,
-    json_option,
-    together,
-    usual_regime_option,
-    writable_file,
-)
 from tuner.declare.folders import in_checkout
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
@@ -36,12 +29,12 @@ from tuner.results.record import utc_now
 from tuner.store import Store, watched
 from tuner.study.dry_run import device_of
 
-_of_model = together(
+_of_model = cli.together(
     click.argument("operation"),
-    device_option('cpu, cuda:N, or a name such as "NVIDIA H200".'),
+    cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200".'),
     click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given."),
-    usual_regime_option,
-    database_option,
+    cli.usual_regime_option,
+    cli.database_option,
 )
 _output_option = click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,
@@ -95,7 +88,7 @@ def fit(
 
     Needs LightGBM, which `scripts/tuner model` of a checkout installs.
     """
-    writable_file(output)
+    cli.writable_file(output)
     catalogue, where = builtin_now(), device_of(device, kept_open(db))
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
@@ -115,7 +108,7 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     problems drawn after the model was fitted. The answers stay the same; the losses and intervals that are said
     become those seen there. Draw anew to see whether they hold.
     """
-    writable_file(output)
+    cli.writable_file(output)
     known = KnownModel.of(dtype=dtype, db=db, **where)
     drawn = [read_page(page, known.model) for page in pages]
     cases = cases_of(known, [case for page in drawn for case in page["cases"]])
@@ -133,7 +126,7 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
 
 @model.command()
 @_of_model
-@json_option
+@cli.json_option
 def show(as_json: bool, **where: Any) -> None:
     """What a model was fitted to, and what its answers lost at problems left out."""
     known = KnownModel.of(**where).model

@@ -44,8 +44,6 @@ LOADED = 0.3
 REGISTER_BYTES = 4
 #: How the memory's rate grows with the share of multiprocessors that read: less than in proportion.
 READING = 0.7
-#: Features of a config beside its parameters that do not depend on the problem's dims.
-TRAIT_FEATURES = 5
 #: Sides of tiles that the library may use: it does not tell.
 LIBRARY_TILES = (32, 64, 128, 256)
 

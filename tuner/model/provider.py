@@ -14,16 +14,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.detect import kind_of
-from tuner.lookup.answers import (
-    PREDICTED,
-    RECKONED,
-    SIMILAR_DEVICE,
-    UNMEASURED,
-    Answer,
-    Loss,
-    Predicted,
-    Question,
-)
+from tuner.lookup import answers
+from tuner.lookup.answers import Answer, Loss, Predicted, Question
 from tuner.lookup.snapshot import TunedProblem
 from tuner.model.physics import limits
 from tuner.model.predict import Model, Predictor, predictor_for
@@ -36,7 +28,7 @@ if TYPE_CHECKING:
     from tuner.store.reading import Reader
 
 #: How many times as fast as the library a config must be where nobody measured how far such figures are off.
-LEAD = 1 / (1 - RECKONED)
+LEAD = 1 / (1 - answers.RECKONED)
 
 
 def from_model(
@@ -62,7 +54,7 @@ def from_model(
     counts, (low, high) = model.provenance, prediction.loss_interval
     rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
     doubt = f"{lead:.2f} x as fast with what was timed near by, and {least:.2f} x is needed"
-    loss = Loss(UNMEASURED, 0, "not measured: no problem was timed on this device")
+    loss = Loss(answers.UNMEASURED, 0, "not measured: no problem was timed on this device")
     if not alike:
         said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
         if trust.drawn:
@@ -99,8 +91,8 @@ def _answer(
     if library and doubt:
         rests += f"; {library} is the safer choice: the kernel is {predicted.speedup:.2f} x as fast, {doubt}"
     return Answer(
-        None, SIMILAR_DEVICE if alike else PREDICTED, question=question, library=library if doubt else "",
-        reasons=(*([alike] if alike else []), rests), predicted=predicted,
+        None, answers.SIMILAR_DEVICE if alike else answers.PREDICTED, question=question,
+        library=library if doubt else "", reasons=(*([alike] if alike else []), rests), predicted=predicted,
         stale=bool(more["stale_reason"]), **more,
     )  # fmt: skip
 
@@ -203,7 +195,7 @@ class TunedNear:
         changed = time.source_hash != self._sources[named[0]]
         return _answer(
             question, problem, alike, (rests, doubt), default=named, predicted=predicted,
-            loss=Loss(UNMEASURED, 0, "not measured: it would take a survey of the operation on this device"),
+            loss=Loss(answers.UNMEASURED, 0, "not measured: it takes a survey of the operation on this device"),
             stale_reason=f"kernel {named[0]!r} has changed since; tune again" if changed else "",
         )  # fmt: skip
 

@@ -19,14 +19,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.lookup.legality import Flags, Points
-from tuner.model.physics import (
-    config_features,
-    fixed_features,
-    library_features,
-    limits,
-    problem_features,
-    traits,
-)
+from tuner.model import physics
 from tuner.results.distance import OTHER_LAYOUT, Floats, Numbers, distances, log_dims
 from tuner.results.measurement import FALLS_BEHIND
 from tuner.results.survey import LIBRARY
@@ -112,24 +105,26 @@ class FeatureRows:
         self.fastest_s = np.array([min(times.values(), default=np.inf) for times in by_problem])
         self.library_s = np.array([times.get(LIBRARY, np.nan) for times in timings.times_s])
         best_s = np.fmin(self.fastest_s, self.library_s)
-        self.limits, self.order = limits(problems, best_s), ParameterOrder.of(timings.configs)
+        self.limits, self.order = physics.limits(problems, best_s), ParameterOrder.of(timings.configs)
         self.parameters = parameter_table(kernels, timings.configs, self.order)
         like = {(problem.dtype, problem.layout): problem for problem in problems}
-        self.traits = {key: traits(kernels, timings.configs, of, timings.registers) for key, of in like.items()}
+        self.traits = {
+            key: physics.traits(kernels, timings.configs, of, timings.registers) for key, of in like.items()
+        }
         parts = [self._rows_at(of, list(times)) for of, times in zip(problems, by_problem, strict=True)]
         self.rows, estimate = (np.concatenate(of) for of in zip(*parts, strict=True))
         roofline = np.log([self.limits.roofline_s(of) for of in problems])
         self.targets = np.log(self.time_s) - np.array([estimate, roofline[self.problem]])
         self.weight = 1 / np.minimum(self.time_s / best_s[self.problem], SLOW) ** 2
-        self.library_rows = np.array([library_features(of, device, self.limits) for of in problems])
+        self.library_rows = np.array([physics.library_features(of, device, self.limits) for of in problems])
         self.library_target = np.log(self.library_s) - roofline
 
     def _rows_at(self, problem: Problem, timed: list[int]) -> tuple[Floats, Floats]:
         """Features of configs at a problem, shape (configs, features), and logs of first estimates."""
         of = self.traits[problem.dtype, problem.layout].some(timed)
-        fixed = fixed_features(self.parameters[:, timed], self.device, of)
-        mixed, estimate = config_features(problem, self.device, of, self.limits)
-        shared = np.repeat(problem_features(problem, self.limits)[:, None], len(timed), axis=1)
+        fixed = physics.fixed_features(self.parameters[:, timed], self.device, of)
+        mixed, estimate = physics.config_features(problem, self.device, of, self.limits)
+        shared = np.repeat(physics.problem_features(problem, self.limits)[:, None], len(timed), axis=1)
         return np.vstack([fixed, shared, mixed]).T, estimate
 
 

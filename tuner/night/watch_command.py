@@ -10,19 +10,8 @@ from tuner.cli.formatting import print_json
 from tuner.cli.options import database_option, json_option, parse_problem, problem_options
 from tuner.devices.detect import find_all
 from tuner.errors import NothingFound
-from tuner.night import stored
+from tuner.night import reporting, stored
 from tuner.night.plan import read_plan
-from tuner.night.reporting import (
-    ALERTS,
-    has_alerts,
-    last_night,
-    latest,
-    night_report,
-    rendered,
-    sentinel_json,
-    show_report,
-    write,
-)
 from tuner.night.watching import NightWatch
 from tuner.results.record import ProblemKey
 from tuner.store import Store
@@ -65,11 +54,11 @@ def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: st
             store, boards, plan, lambda text: None if quiet else click.echo(text, err=True), alone=True
         )
         night.begin()
-        report = night_report(night, [], "")
-    show_report(report, as_json)
+        report = reporting.night_report(night, [], "")
+    reporting.show_report(report, as_json)
     if folder is not None:
-        write(report, folder)
-    return ALERTS if has_alerts(report) else 0
+        reporting.write(report, folder)
+    return reporting.ALERTS if reporting.has_alerts(report) else 0
 
 
 @watch.command()
@@ -88,13 +77,13 @@ def explain(
     problem = ProblemKey.of(parse_problem(target, dims, sets, *named)[1])
     with Store.open(db, read_only=True) as store:
         nights = [
-            sentinel_json(night)
+            reporting.sentinel_json(night)
             for night in stored.sentinels(store, problem, words["regime"])
             if night.process == 1 and device in ("", night.device.name, night.device.uuid)
         ]
     if not nights:
         raise NothingFound(f"no night has timed {problem}; `tuner watch PLAN.toml` times what has a champion")
-    show_report(nights, as_json, "nights.md")
+    reporting.show_report(nights, as_json, "nights.md")
 
 
 @click.command()
@@ -105,11 +94,11 @@ def explain(
 def report(which: str, folder: Path | None, db: str, as_json: bool) -> None:
     """Make the report of an earlier night again from the database."""
     with Store.open(db, read_only=True) as store:
-        night = latest(store, which)
+        night = reporting.latest(store, which)
     if as_json or folder is None:
-        show_report(night, as_json)
+        reporting.show_report(night, as_json)
     if folder is not None:
-        write(night, folder)
+        reporting.write(night, folder)
 
 
 def show_last(db: str, as_json: bool) -> None:
@@ -119,8 +108,8 @@ def show_last(db: str, as_json: bool) -> None:
         NothingFound: None began.
     """
     with Store.open(db, read_only=True) as store:
-        night = last_night(store)
+        night = reporting.last_night(store)
     if as_json:
         print_json(night)
     else:
-        click.echo(" ".join(rendered("last.txt", night=night).split()))
+        click.echo(" ".join(reporting.rendered("last.txt", night=night).split()))

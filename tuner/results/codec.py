@@ -126,16 +126,12 @@ def _number(value: Any) -> float:
     return value
 
 
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
 #: Type -> how its values are written and read.
 _PLAIN: Mapping[Any, tuple[Converter, Converter]] = {
     str: (storable, _text),
     int: (_unchanged, operator.index),
     float: (_unchanged, _number),
     bool: (_unchanged, bool),
-    bytes: (_base64, base64.b64decode),
+    bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     Any: (_unchanged, _unchanged),
 }

@@ -205,8 +205,6 @@ class Measurement:
             (`doubts`), and on a CPU `STATES`.
         bits: Class of its bits, a hash of its outputs at fixed inputs; empty if it was not measured
             (`tuner.workers.further_checks.class_of_bits`).
-        rows: Class of its rows, a hash that is the same for any number of them; empty if it was not proven
-            (`tuner.workers.further_checks.class_of_rows`).
     """
 
     outcome: Outcome
@@ -217,7 +215,6 @@ class Measurement:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     circumstances: Mapping[str, float] = field(default_factory=dict)
     bits: str = ""
-    rows: str = ""
 
     @property
     def time_s(self) -> float | None:
@@ -246,11 +243,10 @@ class Measurement:
 
 def under(circumstances: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:
     """Adds circumstances to the measurements that were timed."""
-
-    def with_these(own: Measurement) -> Measurement:
-        return replace(own, circumstances={**own.circumstances, **circumstances}) if own.samples_s else own
-
-    return list(map(with_these, measured))
+    return [
+        replace(own, circumstances={**own.circumstances, **circumstances}) if own.samples_s else own
+        for own in measured
+    ]
 
 
 def headline(reason: str) -> str:

@@ -136,13 +136,11 @@ def contradictions(final: Record, others: Iterable[Record]) -> dict[str, float]:
         return record.versions.get(f"blas_{name}", "")
 
     time_s, of_other_cores = final.measurement.time_s or 0.0, list[float]()
+    own = final.kernel, setting(final, "threads")
     circumstances: dict[str, float] = {}
     for other in others:
         other_s = other.measurement.time_s
-        if not other_s or (other.kernel, setting(other, "threads")) != (
-            final.kernel,
-            setting(final, "threads"),
-        ):
+        if not other_s or (other.kernel, setting(other, "threads")) != own:
             continue
         if setting(other, "core_type") != setting(final, "core_type"):
             of_other_cores.append(other_s)

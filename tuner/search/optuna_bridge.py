@@ -143,9 +143,7 @@ class OptunaStrategy(Strategy):
             params[f"{kernel}.{parameter.name}"] = int(code)
         self._study.add_trial(
             create_trial(
-                params={name: params[name] for name in self._distributions},
-                distributions=self._distributions,
-                value=math.log(values[0]),
-                system_attrs=self._attributes.pop((kernel, index), {}),
+                params={name: params[name] for name in self._distributions}, value=math.log(values[0]),
+                distributions=self._distributions, system_attrs=self._attributes.pop((kernel, index), {}),
             )
-        )
+        )  # fmt: skip

@@ -25,18 +25,9 @@ from tuner.declare.problem import worded
 from tuner.errors import TunerError
 from tuner.lookup.stale import builtin_now
 from tuner.results.units import answer_speed, clock, duration
-from tuner.service import job_queue
+from tuner.service import job_queue, page_values
 from tuner.service import stored_jobs as jobs
 from tuner.service.answers import AsQuery, Text
-from tuner.service.page_values import (
-    ORDERS,
-    device_values,
-    job_figures,
-    overview_values,
-    problem_rows,
-    problem_values,
-    wanted_rows,
-)
 from tuner.service.records import After, Selected, known_record
 from tuner.service.responses import Reads, Serves, Submits, checked, described, root_of
 from tuner.service.snapshots import json_bytes
@@ -178,7 +169,7 @@ async def failed(request: Request, error: Exception) -> Response:
 @router.get("/")
 def overview(page: ReadPage) -> Response:
     """What runs, what changed last night, which devices there are."""
-    return page.show("overview", **overview_values(page.service))
+    return page.show("overview", **page_values.overview_values(page.service))
 
 
 @router.get("/problems")
@@ -186,10 +177,10 @@ def problems(page: ReadPage, wanted: Selected, sort: Text = "", after: After = 0
     """The problems that were measured or published."""
     view = page.service.cache.present
     selected = vars(wanted) | {"shape": ",".join(map(str, wanted.shape))}
-    rows = problem_rows(view, wanted, sort)
+    rows = page_values.problem_rows(view, wanted, sort)
     return page.show(
         "problems", problems=rows[after : after + ROWS], count=len(rows), after=after, limit=ROWS,
-        next=after + ROWS if len(rows) > after + ROWS else None, orders=ORDERS, sort=sort,
+        next=after + ROWS if len(rows) > after + ROWS else None, orders=page_values.ORDERS, sort=sort,
         device_names=sorted({info.name for info in view.snapshot.devices()}),
         operations=sorted(builtin_now().operations), query=urlencode(selected), wanted=selected,
     )  # fmt: skip
@@ -199,13 +190,13 @@ def problems(page: ReadPage, wanted: Selected, sort: Text = "", after: After = 0
 def problem(page: ReadPage, question: AsQuery) -> Response:
     """The answer to a problem, its champions and trials."""
     view = page.service.cache.view(question.snapshot)
-    return page.show("problem", **problem_values(page.service, view, question.read()))
+    return page.show("problem", **page_values.problem_values(page.service, view, question.read()))
 
 
 @router.get("/device")
 def device(page: ReadPage, name: Text = "") -> Response:
     """A device with its champions below its limits."""
-    return page.show("device", **device_values(page.service, name))
+    return page.show("device", **page_values.device_values(page.service, name))
 
 
 @router.get("/kernels")
@@ -217,7 +208,7 @@ def kernels(page: ReadPage) -> Response:
 @router.get("/wanted")
 def wanted(page: ReadPage) -> Response:
     """What was asked and has no exact answer."""
-    rows = wanted_rows(page.service)
+    rows = page_values.wanted_rows(page.service)
     return page.show("wanted", wanted=rows[:WANTED], saves_s=sum(row["saves_s"] for row in rows))
 
 
@@ -336,7 +327,7 @@ def one(page: ReadPage, job_id: str) -> Response:
     is_linked = "problem" in row.asked and row.device in devices
     link = row.asked["problem"] | {"device": devices[row.device].info.name} if is_linked else None
     problems = (row.report or {}).get("problems", [])[:PROBLEMS]
-    values = {"job": job, "problems": problems, "link": link, "figures": job_figures(store, row)}
+    values = {"job": job, "problems": problems, "link": link, "figures": page_values.job_figures(store, row)}
     return page.show("job", **values, events=jobs.events(store, row)[-EVENTS:])
 
 

@@ -11,16 +11,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from tuner.declare.hardware import DeviceInfo
+from tuner.results import record as results
 from tuner.results.codec import storable
-from tuner.results.record import (
-    Champion,
-    ProblemKey,
-    Record,
-    Retraction,
-    checked_id,
-    equivalent_hashes,
-    latest_credible,
-)
+from tuner.results.record import Champion, ProblemKey, Record, Retraction, checked_id
 from tuner.results.survey import Kept, SurveyPart
 from tuner.results.verdict import Crown
 from tuner.store import tables
@@ -134,7 +127,7 @@ def reigns(champion: Any = tables.champions) -> Any:
 
 def rank_in_time(when: Any) -> Any:
     """`tuner.results.record.rank_in_time` for a column."""
-    latest = sa.bindparam("latest", callable_=latest_credible, unique=True, type_=sa.Text)
+    latest = sa.bindparam("latest", callable_=results.latest_credible, unique=True, type_=sa.Text)
     return sa.case((when > latest, sa.literal("0") + when), else_=when)
 
 
@@ -189,7 +182,7 @@ def kernels_like(hashes: Mapping[str, str]) -> Any:
     """Numbers of these kernels with these source hashes; an empty hash stands for any."""
     of = tables.kernels.c
     fits = [
-        of.name == name if not now else sa.and_(of.name == name, of.source_hash.in_(equivalent_hashes(now)))
+        sa.and_(of.name == name, *([of.source_hash.in_(results.equivalent_hashes(now))] if now else []))
         for name, now in hashes.items()
     ]
     return sa.select(of.number).where(sa.or_(sa.false(), *fits))

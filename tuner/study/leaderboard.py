@@ -135,13 +135,11 @@ def front_of(
     points = {place: Point(*place, measured[place]) for place in ranked}
     has_all = library is not None and values_of(library[1], objectives) is not None
     return Front(
-        objectives=objectives,
-        points=tuple(points[place] for place in ranked if place in on_it),
+        objectives, tuple(points[place] for place in ranked if place in on_it),
         beaten=tuple(values[place] for place in ranked if place not in on_it),
-        champion=points.get(named(champion)) if champion else None,
+        champion=points.get(named(champion)) if champion else None, work=work or {},
         library=Point(library[0], Config({}), library[1]) if library and has_all else None,
-        work=work or {},
-    )
+    )  # fmt: skip
 
 
 def found_wrong(finals: Iterable[Record]) -> set[Named]:

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy
-
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
@@ -35,16 +33,8 @@ from tuner.results.measurement import (
 )
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
-from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits, class_of_rows
-from tuner.workers.sampling import (
-    BRIEF_SAMPLES,
-    CheckedSamples,
-    Screened,
-    briefly,
-    interleave,
-    lost_at_first,
-    screen_by,
-)
+from tuner.workers import sampling
+from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
 Name = TypeVar("Name", str, int)
@@ -158,7 +148,7 @@ def _not_loaded() -> None:
 
 
 @dataclass
-class _Player(CheckedSamples):
+class _Player(sampling.CheckedSamples):
     """A config or the library: loaded, verified, ready to be timed.
 
     Attributes:
@@ -237,12 +227,9 @@ class Bench:
         self.limit = ErrorLimit.beside(factor, error, self.workload.problem)
 
     def measure(
-        self,
-        compiled_config: CompiledConfig,
-        incumbent_s: float | None,
-        first_limit_s: float | None = None,
-        brief: bool = False,
-    ) -> Measurement:
+        self, compiled_config: CompiledConfig, incumbent_s: float | None,
+        first_limit_s: float | None = None, brief: bool = False,
+    ) -> Measurement:  # fmt: skip
         """Loads, verifies and times a config.
 
         Args:
@@ -254,7 +241,7 @@ class Bench:
         player = self._player(compiled_config)
         try:
             self._admit(player, first_limit_s or 0.0)
-            lost = lost_at_first(self.run_s, incumbent_s, brief)
+            lost = sampling.lost_at_first(self.run_s, incumbent_s, brief)
             screened = lost or self._screened(player, incumbent_s, brief)
             self._refuse(player, player.wrong)
             if not lost and not brief:
@@ -312,10 +299,10 @@ class Bench:
         wrong = self.verify_run(player.run, player.allowance, self.workload.second, poison)[1]
         return f"over outputs that held {poison}: {wrong}" if wrong else ""
 
-    def _screened(self, player: _Player, incumbent_s: float | None, brief: bool = False) -> Screened:
+    def _screened(self, player: _Player, incumbent_s: float | None, brief: bool = False) -> sampling.Screened:
         """Times a run until enough is known, and checks one that was timed."""
         with player.stage("time"):
-            screened = (briefly if brief else screen_by)(player.take_s, incumbent_s)
+            screened = (sampling.briefly if brief else sampling.screen_by)(player.take_s, incumbent_s)
             if not screened.pruned:
                 player.finish(brief)
         player.stages_s["time"] -= player.check_s
@@ -374,7 +361,7 @@ class Bench:
         kinds = {KINDS_OF_INPUTS: float(player.kinds)} if player.kinds else {}
         return {**self.device.circumstances(player.run), **limit, **kinds, **player.states}
 
-    def _energy(self, player: _Player, screened: Screened) -> dict[str, float]:
+    def _energy(self, player: _Player, screened: sampling.Screened) -> dict[str, float]:
         """Power during back-to-back runs and energy of one; empty unless it is wanted and can be had."""
         if not self.energy:
             return {}
@@ -397,18 +384,6 @@ class Bench:
             if wrong:
                 return f"at {problem}: {wrong}"
         return ""
-
-    def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
-        """The class of a config's rows at a shape, of so many along a dim; empty if it fails there."""
-        try:
-            workload = Workload(self.device, problem_from(case.problem), fresh_seed(), checked=False)
-            launched = replace(compiled_config.rendered, launch=case.launch)
-            run = self.device.load(launched, compiled_config.code, workload)
-            with numpy.errstate(all="ignore"):
-                return class_of_rows(self.device, workload, run, dim, count)
-        except (LaunchFailed, MemoryError) as failure:
-            self._failed(failure, self._player(compiled_config))  # notes whether the device is unwell
-            return ""
 
     def _libraries(self, threads: Collection[int] = ()) -> list[_Player]:
         """The library, if there is one, with its default number of threads, then with each other number."""
@@ -458,7 +433,7 @@ class Bench:
         players = [*admitted.values(), *self._libraries(threads)]
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
         states_s = min(STATES_SHARE * left_s, kind_of(self.device.info.kind).states_s)
-        times_s = interleave([player.turn_s for player in players], left_s - states_s)
+        times_s = sampling.interleave([player.turn_s for player in players], left_s - states_s)
         self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s, states_s)
         self.workload.draw_anew()
         timed = map(self._judged, players, times_s)
@@ -543,7 +518,7 @@ class Bench:
                 for player in players.values():
                     self.device.samples_s(player.run, 1, self.regime)
             takers = [player.take_s for player in players.values()]
-            times_s = interleave(takers, terms.budget_s, is_enough, *SENTINEL_BLOCKS)
+            times_s = sampling.interleave(takers, terms.budget_s, is_enough, *SENTINEL_BLOCKS)
             for (name, player), rounds_s in zip(players.items(), times_s, strict=True):
                 player.finish()
                 if player.wrong and name != LIBRARY:
@@ -585,8 +560,8 @@ class Bench:
             run()
             self.device.synchronize()
             before = self.workload.inputs.shuffle if self.regime.startswith("cold") else None
-            samples = self.device.samples_s(run, BRIEF_SAMPLES, self.regime, before)
-            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - BRIEF_SAMPLES
+            samples = self.device.samples_s(run, sampling.BRIEF_SAMPLES, self.regime, before)
+            more = min(int(LIBRARY_S / max(samples[-1], 1e-9)), LIBRARY_SAMPLES) - sampling.BRIEF_SAMPLES
             samples = samples + (self.device.samples_s(run, more, self.regime, before) if more > 0 else [])
         except (LaunchFailed, MemoryError) as failure:
             return self._failed(failure, player)

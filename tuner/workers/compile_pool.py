@@ -53,7 +53,7 @@ class CompilePool:
         """Starts the workers.
 
         Args:
-            spec: Device spec, see `tuner.devices.detect.compiler_for`.
+            spec: Device spec, see `tuner.devices.protocol.DetectedDevice.opening`.
             architecture: Architecture to compile for.
             problem: Names the problem (`tuner.workers.main.problem_from`).
             size: Number of workers; by default `workers_for` the available cores and one device.

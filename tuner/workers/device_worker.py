@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices.detect import DetectedDevice, kind_of
@@ -333,14 +333,6 @@ class DeviceWorker:
         except WorkerFailed as failure:
             return str(failure)
 
-    def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
-        """See `tuner.workers.bench.Bench.class_of_rows`; a worker that crashed or hung has been replaced."""
-        how = {"case": case, "dim": dim, "count": count}
-        try:
-            return self._called(Bench.class_of_rows, LONG_LIMIT_S, compiled_config=compiled_config, **how)
-        except WorkerFailed:
-            return ""
-
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
     ) -> list[Measurement]:
@@ -417,8 +409,7 @@ class DeviceWorker:
         Raises:
             DeviceTrouble: The worker failed.
         """
-        transfers_s: dict[str, float] = self.trusted({"do": "transfers"})["transfers_s"]
-        return transfers_s
+        return cast(dict[str, float], self.trusted({"do": "transfers"})["transfers_s"])
 
     def close(self) -> None:
         """Kills the worker."""

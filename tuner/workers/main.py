@@ -26,9 +26,9 @@ import psutil
 
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import Launch
-from tuner.devices.detect import compiler_for, kind_of, open_device
+from tuner.devices.detect import kind_of
 from tuner.devices.machine_load import memory_bytes
-from tuner.devices.protocol import CompileFailed, Compiler, LaunchFailed
+from tuner.devices.protocol import CompileFailed, LaunchFailed, language_of
 from tuner.errors import InputError, TunerError
 from tuner.results import codec
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, memory_reason
@@ -49,7 +49,7 @@ class CompileHandlers:
     """Requests of a compile worker."""
 
     def __init__(self, spec: str) -> None:
-        self._compiler_for: Callable[[str], Compiler] = functools.cache(functools.partial(compiler_for, spec))
+        self._compiler_for = functools.cache(lambda target: kind_of(spec).compiler(language_of(target), spec))
 
     def compile(self, message: dict[str, Any]) -> Answer:
         """Compiles a rendered kernel; ``failed`` is the compiler's message if it refuses.
@@ -76,7 +76,7 @@ class DeviceHandlers:
     """Requests of a device worker."""
 
     def __init__(self, spec: str) -> None:
-        self._device = open_device(spec)
+        self._device = kind_of(spec).open(spec)
         self._bench: Bench | None = None
         self._surveyed: dict[str, CompiledConfig] = {}
         self._generator: Any = None

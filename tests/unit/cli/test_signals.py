@@ -11,18 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixtures.fake_device import (
-    BEST,
-    LEGAL,
-    TOY,
-    configs,
-    database,
-    descendants,
-    start,
-    stored,
-    study,
-    write_device,
-)
+from fixtures import fake_device
+from fixtures.fake_device import BEST, LEGAL, TOY, configs, database, start, stored, study, write_device
 
 from tuner.errors import NothingFound, StoreTrouble
 
@@ -87,7 +77,7 @@ def test_an_interrupted_study_keeps_its_trials_and_goes_on(
 ) -> None:
     process = begun("tune", str(TOY), "1000", "--seconds", "600")
     until(lambda: kept(tmp_path) >= 2, process)
-    workers = descendants(process.pid)
+    workers = fake_device.descendants(process.pid)
     assert len(workers) >= 2
     before = kept(tmp_path)
     process.send_signal(number)
@@ -112,8 +102,8 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
         signal.signal(signal.SIGINT, usual)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("opening")
-    until(lambda: bool(descendants(process.pid)), process)
-    workers = descendants(process.pid)
+    until(lambda: bool(fake_device.descendants(process.pid)), process)
+    workers = fake_device.descendants(process.pid)
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130

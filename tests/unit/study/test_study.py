@@ -7,22 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures.fake_device import (
-    BEST,
-    BEST_S,
-    FAULTS,
-    LEGAL,
-    TOY,
-    configs,
-    copy_toy,
-    database,
-    fault_configs,
-    request,
-    rule,
-    stored,
-    study,
-    write_device,
-)
+from fixtures import fake_device
+from fixtures.fake_device import BEST, LEGAL, TOY, configs, database, request, rule, stored, study, write_device
 
 import tuner
 from tuner.declare import catalogue
@@ -36,7 +22,7 @@ from tuner.workers import compile_pool, device_worker
 
 @pytest.fixture
 def device(tmp_path: Path) -> str:
-    return write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    return write_device(tmp_path / "device.json", baseline_s=2 * fake_device.BEST_S)
 
 
 def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Path, device: str) -> None:
@@ -45,7 +31,7 @@ def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Pat
         result = run_study(request(device), store, lambda progress: reports.append(progress.stage))
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
-    assert result.champion.record.measurement.time_s == pytest.approx(BEST_S, rel=0.01)
+    assert result.champion.record.measurement.time_s == pytest.approx(fake_device.BEST_S, rel=0.01)
     assert result.champion.speedup == pytest.approx(2.0, rel=0.01)
     assert result.champion.verdict == "first"
     assert result.stopped == "space covered"
@@ -114,7 +100,7 @@ def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
 
 
 def test_an_edited_kernel_is_measured_again_and_the_old_records_stay(tmp_path: Path, device: str) -> None:
-    copy_toy(tmp_path)
+    fake_device.copy_toy(tmp_path)
     study(tmp_path, device, file=tmp_path / "toy.py", trials=5)
     assert len(stored(tmp_path)) == 5
     with (tmp_path / "toy.cu").open("a") as source:
@@ -137,7 +123,7 @@ def test_another_driver_or_board_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
-    device = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
+    device = write_device(tmp_path / "device.json", baseline_s=2 * fake_device.BEST_S)
     result = study(tmp_path, device, seconds=0.01)
     assert result.stopped == "time is up"
     assert result.champion is not None
@@ -155,13 +141,13 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
 ) -> None:
     monkeypatch.setattr(device_worker, "LIMIT_FLOOR_S", 2.0)
     monkeypatch.setattr(compile_pool, "LIMIT_S", 4.0)
-    device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * BEST_S)
+    device = write_device(tmp_path / "device.json", faults=True, baseline_s=2 * fake_device.BEST_S)
     result = study(tmp_path, device)
     trials = {tuple(record.config.values()): record.measurement for record in stored(tmp_path)}
     assert len(trials) == len(stored(tmp_path)) == LEGAL
-    for fault, config in fault_configs().items():
+    for fault, config in fake_device.fault_configs().items():
         with subtests.test(fault):
-            outcome, reason = FAULTS[fault]
+            outcome, reason = fake_device.FAULTS[fault]
             found = trials.pop(tuple(config.values()))
             assert found.outcome.value == outcome
             assert reason in found.reason
@@ -169,8 +155,8 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
     assert {found.outcome for found in trials.values()} <= {Outcome.MEASURED, Outcome.PRUNED}
     assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
-    assert result.progress.totals["failed"] == len(FAULTS)
-    assert set(result.progress.reasons) == {outcome for outcome, _ in FAULTS.values()}
+    assert result.progress.totals["failed"] == len(fake_device.FAULTS)
+    assert set(result.progress.reasons) == {outcome for outcome, _ in fake_device.FAULTS.values()}
     # What failed is not tried again.
     assert study(tmp_path, device).progress.totals == result.progress.totals
     assert len(stored(tmp_path)) == LEGAL

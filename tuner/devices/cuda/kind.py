@@ -10,15 +10,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.devices.protocol import (
-    REGIMES,
-    DetectedDevice,
-    Device,
-    DeviceKind,
-    LoadWatch,
-    SurveyDefaults,
-    not_a_spec,
-)
+from tuner.devices import protocol
+from tuner.devices.protocol import DetectedDevice, Device, DeviceKind, LoadWatch, SurveyDefaults, not_a_spec
 from tuner.errors import DeviceTrouble
 from tuner.extras import load
 
@@ -28,7 +21,7 @@ class CudaKind(DeviceKind):
 
     name, first = "cuda", "cuda:0"
     is_host = False
-    regimes = REGIMES
+    regimes = protocol.REGIMES
     survey = SurveyDefaults("cold", ahead=48, least=8, turn_s=0.12, most_bytes=4e9, most_flops=1e12)
     driver_counts = True
     guessed_rates = (2e13, 1e12)

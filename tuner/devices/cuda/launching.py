@@ -18,16 +18,10 @@ import cupy
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from tuner.declare import launch as declared
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered
-from tuner.declare.launch import (
-    COPY_THREADS,
-    UNASKED_SHARED_BYTES,
-    Step,
-    Workspace,
-    copy_rows_grid,
-    copy_rows_source,
-)
+from tuner.declare.launch import Step, Workspace, copy_rows_grid, copy_rows_source
 from tuner.declare.problem import DTYPE_BYTES, Problem, Tensor
 from tuner.devices.cuda.native import Argument, DeviceCopy, KernelLaunch, MapTemplate, NativeRun, TensorAddress
 from tuner.devices.cuda.nvrtc import compiled_code, target_architecture
@@ -66,7 +60,7 @@ _kept_module = functools.lru_cache(maxsize=KEPT_MODULES)(load_module)
 def function_of(module: Any, entry: str, shared_bytes: int = 0) -> Any:
     """A function of a module, allowed the dynamic shared memory that it asks for."""
     function = module.get_function(entry)
-    if shared_bytes > UNASKED_SHARED_BYTES:
+    if shared_bytes > declared.UNASKED_SHARED_BYTES:
         wanted = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         driver.funcSetAttribute(function.ptr, wanted, shared_bytes)
     return function
@@ -208,7 +202,7 @@ class PreparedRun:
         rows, columns = (min(sizes) for sizes in zip(to_shape, source_shape, strict=True))
         function = helper(copy_rows_source(larger.itemsize), "copied")
         pitch, *sizes = (pack("<q", size) for size in (to_shape[1], source_shape[1], rows, columns))
-        grid, block = three(copy_rows_grid(rows, columns)), (COPY_THREADS, 1, 1)
+        grid, block = three(copy_rows_grid(rows, columns)), (declared.COPY_THREADS, 1, 1)
         return KernelLaunch(function.ptr, grid, block, 0, (to, pitch, source, *sizes))
 
 
@@ -270,11 +264,9 @@ class LoadedKernel:
         launch = rendered.launch
         assert launch is not None, "a CUDA kernel has a launch"
         try:
-            module, threads = _kept_module(code), math.prod(launch.block)
-            function = function_of(module, rendered.entry, launch.shared_bytes)
-            blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(
-                function.ptr, threads, launch.shared_bytes
-            )
+            module, threads, shared_bytes = _kept_module(code), math.prod(launch.block), launch.shared_bytes
+            function = function_of(module, rendered.entry, shared_bytes)
+            blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, threads, shared_bytes)
             self.occupancy = float(blocks * threads / device.max_threads_per_sm)
             tensors = arrays.problem.tensors
             self._run = PreparedRun(rendered, module, arrays.problem, arrays.arguments()[len(tensors) :])
