@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TextIO
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.space import Config
-from tuner.devices.detect import find
+from tuner.devices.detect import find, kind_of
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import DeviceTrouble, LockedByAnother, TunerError
 from tuner.lookup import answer
@@ -31,6 +31,7 @@ from tuner.study.finals import Finals
 from tuner.study.leaderboard import Leaderboard, Named
 from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TrialPolicy
+from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest
 from tuner.study.starting import Predictions, declared_starts, near_champions
 from tuner.study.study import session_of
@@ -87,19 +88,21 @@ class FirstUsePolicy(TrialPolicy):
     in_order = True
 
     def __init__(
-        self, request: StudyRequest, chosen: Sequence[Named], model: Predictions, compilers: int = 0
-    ) -> None:
+        self, request: StudyRequest, chosen: Sequence[Named], model: Predictions, budget: TimeBudget,
+        compilers: int = 0,
+    ) -> None:  # fmt: skip
         """Begins with the first round.
 
         Args:
             request: What is asked.
             chosen: What to try first, the most promising first.
             model: What a model predicts.
+            budget: The time by the clock, of a host; without limit for another device.
             compilers: Compile workers of a host; 0 for another device.
         """
         super().__init__(request.kernels)
         self._seconds, self._model, self._compilers = request.seconds or SECONDS, model, compilers
-        self._begun_s = self._round_s = time.monotonic()
+        self._budget, self._round_s = budget, time.monotonic()
         self._rest: Sequence[Named] = ()
         self.leaderboard, self.spent_s = Leaderboard(), 0.0
         self._round: Sequence[Named] = ()
@@ -122,24 +125,25 @@ class FirstUsePolicy(TrialPolicy):
         if under_way:
             return ()
         before_s, self._round_s = self._round_s, time.monotonic()
-        left_s, count = self.left_s - (self._round_s - before_s), self._compilers or CONFIGS
-        if self._compilers and self.leaderboard.times_s and left_s < (1 - BEFORE_FINALS) * self._seconds:
+        left_s = self._budget.search_left_s
+        if left_s is not None and self.leaderboard.times_s and left_s < self._round_s - before_s:
             self._round = ()  # another one, as long as the last, would take the time of the finals
             return ()
         rest = self._rest or next(self._rounds, ())
+        count = self._compilers or CONFIGS
         self._round, self._rest = rest[:count], rest[count:]
         return [Candidate(*place, next(self._numbers)) for place in self._round]
 
     @property
     def left_s(self) -> float:
         """Seconds that are left for the finals."""
-        spent_s = time.monotonic() - self._begun_s if self._compilers else self.spent_s
-        return max(self._seconds - spent_s, 0.0)
+        left_s = self._budget.search_left_s
+        return max(self._seconds - self.spent_s if left_s is None else left_s + self._budget.finals_s, 0.0)
 
     def ended(self) -> str:
-        """The time before the finals is spent."""
+        """The time before the finals is spent; the loop looks at the clock."""
         spent = self.leaderboard.times_s and self.spent_s > BEFORE_FINALS * self._seconds
-        return "its time is spent" if spent else ""
+        return "its time is spent" if spent and not self._compilers else ""
 
     def exhausted(self) -> str:
         """The last round was the last, or there was nothing for another."""
@@ -175,13 +179,16 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
         StoreTrouble: The database cannot be written.
     """
     info = crew.devices[0].info
+    kind = kind_of(info.kind)
+    budget = TimeBudget((request.seconds or SECONDS) if kind.is_host else None)
+    budget.states_s = kind.states_s
     model = Predictions(request.problem, request.kernels, info, request.regime, known or store)
     chosen = candidates(request, known or store, info, model)
     request = replace(request, error_limit=limit_for(request.problem.precision, None))
     with session_of(request, store, crew) as session:
         compilers = session.pool.size if session.shares_cores else 0
-        policy = FirstUsePolicy(request, chosen, model, compilers)
-        loop = Loop(session, policy)
+        policy = FirstUsePolicy(request, chosen, model, budget, compilers)
+        loop = Loop(session, policy, budget)
         loop.prepare()
         loop.run()
         if not policy.leaderboard.times_s:

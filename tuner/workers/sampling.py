@@ -188,8 +188,9 @@ MIN_SAMPLES = 10
 MAX_NOISE = 0.005
 #: Largest number of samples of one config in screening; the finals take more.
 MAX_SAMPLES = 40
-#: Largest device time spent on one config in screening.
-SCREEN_LIMIT_S = 0.5
+#: Largest device time spent on one config in screening, and time by the clock: to flush a large cache and to
+#: look at results may take ten times as long as to run.
+SCREEN_LIMIT_S, SCREEN_WALL_S = 0.5, 1.0
 #: A first sample slower than the best so far by this factor cannot be noise: after one more, the config is
 #: pruned.
 HOPELESS = 1.5
@@ -203,7 +204,7 @@ JUDGED_AFTER = 3
 #: In a survey, what takes this many times the best is not timed again, nor what takes so many seconds more in
 #: its first run: a model needs to know that it is slow, not how slow. Of all else so many samples are taken.
 CUT_OFF, BRIEF_ONCE_S, BRIEF_SAMPLES = 6.0, 0.02, 3
-#: Blocks of finals: the least if the usual minimum would take twice the budget, that minimum, and the most.
+#: Blocks of finals: the least if the usual minimum would exceed the budget, that minimum, and the most.
 LEAST_BLOCKS, MIN_BLOCKS, MAX_BLOCKS = 2, 5, 30
 #: Samples of a turn, taken back to back; its time is their median.
 SAMPLES_PER_TURN = 3
@@ -230,6 +231,7 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
             before, so that nothing loads or compiles now.
         incumbent_s: Best median so far, in seconds; None if there is none.
     """
+    until_s = time.monotonic() + SCREEN_WALL_S
     samples = take_s(1)
     best = incumbent_s if incumbent_s is not None else float("inf")
     if samples[0] > HOPELESS * best:
@@ -239,7 +241,7 @@ def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -
     samples += take_s(JUDGED_AFTER - 1)
     if min(samples) > CANNOT_WIN * best:
         return Screened(tuple(samples), _bound(min(samples), best))
-    while not _settled(samples):
+    while not _settled(samples) and time.monotonic() < until_s:
         samples += take_s(min(5, MAX_SAMPLES - len(samples)))
     return Screened(tuple(samples))
 
@@ -297,7 +299,7 @@ def interleave(
         players: Each takes this many more samples of a participant, in seconds.
         budget_s: Wall time in seconds after which no block begins beyond the minimum number.
         is_enough: Whether these times, two of each participant for each block, say enough; asked after a block.
-        least: Blocks if `MIN_BLOCKS` would take twice the budget.
+        least: Blocks if `MIN_BLOCKS` would exceed the budget.
         most: Blocks at the most.
 
     Returns:
@@ -313,7 +315,7 @@ def interleave(
         if block == 1:
             # The first block, of one sample each, shows what a block costs.
             samples = SAMPLES_PER_TURN if SAMPLES_PER_TURN * MIN_BLOCKS * spent_s <= budget_s else 1
-            wanted = MIN_BLOCKS if MIN_BLOCKS * spent_s <= 2 * budget_s else least
+            wanted = MIN_BLOCKS if MIN_BLOCKS * spent_s <= budget_s else least
         if block >= wanted and spent_s > budget_s:
             break
         forth = [(block + place) % len(players) for place in range(len(players))]

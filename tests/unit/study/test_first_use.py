@@ -12,7 +12,7 @@ from fixtures.fake_device import BEST, BEST_S, FAULTS, TOY, database, rule, stud
 
 from tuner.declare import catalogue
 from tuner.declare.space import Config
-from tuner.devices.detect import find
+from tuner.devices.detect import find, kind_of
 from tuner.lookup import answer
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role
@@ -97,6 +97,19 @@ def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     assert [len(each) for each in said.heard] == [1, 3]
     failed = [dict(config) for (_, config), time_s in said.heard[-1].items() if math.isinf(time_s)]
     assert failed == [OTHER]
+
+
+def test_on_a_host_all_that_is_done_at_a_problem_counts_as_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No config takes long to run, and each takes a fifth of a second to verify.
+    spec = write_device(tmp_path / "device.json", rules=[{"where": {}, "latency_s": BEST_S, "first_s": 0.2}])
+    further = [{**SLOW, "BLOCK": block, "ITEMS": items} for block in (32, 64, 128) for items in (2, 4)]
+    monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, *further))
+    monkeypatch.setattr(type(kind_of("cuda")), "is_host", True)
+    champion, records = first_use(tmp_path, spec, seconds=1.0)
+    assert champion is not None
+    assert sum(each.role is Role.TRIAL for each in records) < 1 + len(further)
 
 
 @pytest.mark.parametrize("fault", ["unwell", "crash", "compile_failed"])

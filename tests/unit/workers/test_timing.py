@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +30,18 @@ def test_what_is_far_slower_is_pruned_and_says_so(best_s: float, factor: float, 
 @given(st.floats(1e-6, 1e-1), st.floats(0.01, 1.0), st.floats(0.0, 0.07), st.integers(0, 999))
 def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: float, seed: int) -> None:
     assert screen_by(takes(best_s * factor, spread, seed), best_s).pruned == ""
+
+
+def test_flushes_count_as_time_that_a_config_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, noisy = [0.0], takes(1e-3, 0.5)
+
+    def flushed(count: int) -> list[float]:
+        now_s[0] += 0.2 * count
+        return noisy(count)
+
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    screen_by(flushed, None)
+    assert now_s[0] < 2, "not 40 samples with their flushes"
 
 
 def test_blocks_go_forth_and_back_and_begin_one_further() -> None:

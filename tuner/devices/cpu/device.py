@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -27,9 +28,9 @@ FLUSH_FACTOR = 2
 #: and a kernel with a thread on each core took twice its time meanwhile. The next measurement waits until this
 #: process uses less than `QUIET_SHARE` of a core in two readings, up to a limit.
 QUIET_SHARE, LOOK_S, QUIET_WITHIN_S = 0.1, 0.002, 1.0
-#: Calls of a block in a state of a program; one if it takes longer than so many seconds. A rest before each
-#: where the program idles. The time of a block is its lower quartile: what others do on the machine only adds.
-CALLS, LONG_CALL_S, REST_S = 10, 0.05, 0.005
+#: Calls of a block in a state of a program, fewer where there is no time for so many pairs of blocks. A rest
+#: before each where the program idles. The time of a block is its lower quartile: what others do only adds.
+CALLS, PAIRS, REST_S = 10, 4, 0.005
 
 
 class LibraryRun:
@@ -68,11 +69,13 @@ class CpuDevice(Device):
         }  # fmt: skip
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
-        self._flush = numpy.ones(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8, dtype=numpy.float64)
+        self._flush_bytes = FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24)
+        # It takes a second, in which others start.
+        self._flush = ThreadPoolExecutor(1).submit(numpy.ones, self._flush_bytes // 8)
 
     def free_bytes(self) -> int:
         """Bytes of memory available without swapping."""
-        return memory_bytes()[1]
+        return memory_bytes()[1] - (0 if self._flush.done() else self._flush_bytes)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -92,13 +95,13 @@ class CpuDevice(Device):
         if run is not self._timed_last:
             wait_until_quiet()
             self._timed_last = run
-        samples = []
+        samples, flush = [], self._flush.result() if regime == "cold" else None
         with _bare(run) as timed:
             for _ in range(count):
                 if before is not None:
                     before()
-                if regime == "cold":
-                    self._flush += 1.0
+                if flush is not None:
+                    flush += 1.0
                 start = time.perf_counter()
                 timed()
                 samples.append(time.perf_counter() - start)
@@ -156,7 +159,7 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
         seconds: After this time no pair begins but the first.
     """
     end_s, ratios = time.monotonic() + seconds, list[float]()
-    count = 1 if max(_took_s(own), _took_s(library)) > LONG_CALL_S else CALLS
+    count = max(1, min(CALLS, int(seconds / PAIRS / (_took_s(own) + _took_s(library)))))
     while not ratios or time.monotonic() < end_s:
         is_even = len(ratios) % 2 == 0
         calls = (library, own) if is_even else (own, library)
