@@ -330,6 +330,15 @@ class Problem:
         """The tensors that are written."""
         return tuple(tensor for tensor in self.tensors if tensor.output)
 
+    def axes(self, dim: str) -> dict[str, int]:
+        """Name of each tensor that grows with a dim -> its axis that does."""
+        longer = self.at({**self.dims, dim: self.dims[dim] + 1}).tensors
+        grown = (
+            (tensor.name, [one != other for one, other in zip(tensor.shape, more.shape, strict=True)])
+            for tensor, more in zip(self.tensors, longer, strict=True)
+        )
+        return {name: flags.index(True) for name, flags in grown if any(flags)}
+
     @property
     def scalars(self) -> tuple[Scalar, ...]:
         """The scalar arguments, after the tensors in argument order."""

@@ -55,6 +55,7 @@ class _Missing(TrialPolicy):
 def remeasure(
     store: Store, crew: Crew, missing: Iterable[MissingTime], regime: str, study: str,
     deadline_s: float | None = None, report: Callable[[str], None] = lambda text: None,
+    after: Callable[[Session], None] = lambda session: None,
 ) -> None:  # fmt: skip
     """Measures and stores missing times problem by problem, the quick ones first.
 
@@ -66,6 +67,7 @@ def remeasure(
         study: Study name for the records.
         deadline_s: `time.monotonic` at which to stop; None for no limit.
         report: Called at the start of every problem.
+        after: Called at the end of every problem, while its devices are open.
 
     Raises:
         DeviceTrouble: The device stays unwell; earlier measurements are stored.
@@ -83,5 +85,6 @@ def remeasure(
                 loop = Loop(session, _Missing(by_problem[problem]), TimeBudget(left_s, finals_s=0.0))
                 loop.prepare()
                 loop.run()
+                after(session)
         except InputError as error:
             report(str(error))

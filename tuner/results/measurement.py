@@ -205,6 +205,8 @@ class Measurement:
             (`doubts`), and on a CPU `STATES`.
         bits: Class of its bits, a hash of its outputs at fixed inputs; empty if it was not measured
             (`tuner.workers.further_checks.class_of_bits`).
+        rows: Class of its rows, a hash that is the same for any number of them; empty if it was not proven
+            (`tuner.workers.further_checks.class_of_rows`).
     """
 
     outcome: Outcome
@@ -215,6 +217,7 @@ class Measurement:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     circumstances: Mapping[str, float] = field(default_factory=dict)
     bits: str = ""
+    rows: str = ""
 
     @property
     def time_s(self) -> float | None:

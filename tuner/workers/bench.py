@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy
+
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
@@ -34,7 +36,7 @@ from tuner.results.measurement import (
 from tuner.results.objectives import ErrorLimit
 from tuner.results.sentinel import CHAMPION, LIBRARY, Terms, decided
 from tuner.workers import sampling
-from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits
+from tuner.workers.further_checks import KINDS, broken_promise, class_of_bits, class_of_rows
 from tuner.workers.workload import NAN, POISONS, Draw, Workload
 
 Name = TypeVar("Name", str, int)
@@ -384,6 +386,18 @@ class Bench:
             if wrong:
                 return f"at {problem}: {wrong}"
         return ""
+
+    def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
+        """The class of a config's rows at a shape, of so many along a dim; empty if it fails there."""
+        try:
+            workload = Workload(self.device, problem_from(case.problem), fresh_seed(), checked=False)
+            launched = replace(compiled_config.rendered, launch=case.launch)
+            run = self.device.load(launched, compiled_config.code, workload)
+            with numpy.errstate(all="ignore"):
+                return class_of_rows(self.device, workload, run, dim, count)
+        except (LaunchFailed, MemoryError) as failure:
+            self._failed(failure, self._player(compiled_config))  # notes whether the device is unwell
+            return ""
 
     def _libraries(self, threads: Collection[int] = ()) -> list[_Player]:
         """The library, if there is one, with its default number of threads, then with each other number."""

@@ -333,6 +333,14 @@ class DeviceWorker:
         except WorkerFailed as failure:
             return str(failure)
 
+    def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
+        """See `tuner.workers.bench.Bench.class_of_rows`; a worker that crashed or hung has been replaced."""
+        how = {"case": case, "dim": dim, "count": count}
+        try:
+            return self._called(Bench.class_of_rows, LONG_LIMIT_S, compiled_config=compiled_config, **how)
+        except WorkerFailed:
+            return ""
+
     def finals(
         self, compiled_configs: Sequence[CompiledConfig], budget_s: float, threads: Sequence[int] = ()
     ) -> list[Measurement]:
