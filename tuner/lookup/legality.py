@@ -24,8 +24,6 @@ Flags = NDArray[np.bool_]
 SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
-#: So few configs are asked about once, and what holds at any shape is not looked for.
-FEW = 8
 
 
 def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -78,7 +76,7 @@ class Points:
         self.arrays = {
             each.name: value_array([config[each.name] for config in points]) for each in kernel.parameters
         }
-        self._kept: dict[tuple[Any, ...], dict[Constraint, Flags]] = {}
+        self._kept: dict[tuple[Any, ...], dict[bool, tuple[Flags, list[Constraint]]]] = {}
 
     def flags(self, problem: Problem, device: DeviceInfo, among: Flags | None = None) -> tuple[Flags, Flags]:
         """Which configs obey the constraints.
@@ -91,37 +89,43 @@ class Points:
         Returns:
             Two flags a config: legal; and, beyond that, worth trying by the constraints that are for speed.
         """
-        right, fast = np.zeros((2, len(self.fits)), bool)
-        places = np.flatnonzero(self.fits)
-        at = np.arange(len(places)) if among is None else np.flatnonzero(among[places])
-        if len(at):
-            arrays = {name: values[at] for name, values in self.arrays.items()}
-            settled = self._settled(problem, device)
-            these_right, these_fast = np.ones((2, len(at)), bool)
-            for constraint in self.kernel.constraints:
-                if constraint in settled:
-                    obeyed = settled[constraint][at]
-                else:
-                    obeyed = _obeyed(constraint, problem, device, arrays, len(at))
-                these_fast &= obeyed
-                if not constraint.for_speed:
-                    these_right &= obeyed
-            right[places[at]], fast[places[at]] = these_right, these_fast
-        return right, fast
+        right = self.obeying(False, problem, device, self.fits if among is None else among)
+        return right, self.obeying(True, problem, device, right)
 
-    def _settled(self, problem: Problem, device: DeviceInfo) -> Mapping[Constraint, Flags]:
-        """Which configs obey the constraints that read no shape, asked once a dtype and layout on a device."""
+    def obeying(self, for_speed: bool, problem: Problem, device: DeviceInfo, among: Flags) -> Flags:
+        """Which of some configs obey the constraints that are for speed, or else those that are not."""
+        settled, others = self._settled(problem, device)[for_speed]
+        obeying: Flags = among & settled
+        at = np.flatnonzero(obeying[self.fits])
+        if len(at) and others:
+            arrays = {name: values[at] for name, values in self.arrays.items()}
+            left = np.ones(len(at), bool)
+            for constraint in others:
+                left &= _obeyed(constraint, problem, device, arrays, len(at))
+                if not left.any():
+                    break
+            obeying[obeying] = left
+        return obeying
+
+    def _settled(self, problem: Problem, device: DeviceInfo) -> Mapping[bool, tuple[Flags, list[Constraint]]]:
+        """By whether they are for speed: which configs obey the constraints that read no shape, and the others.
+
+        The first are asked once a dtype and layout on a device.
+        """
         key = problem.dtype, problem.layout, problem.precision, problem.epilogue, device
         settled = self._kept.get(key)
         if settled is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[key] = settled = {}
-            for constraint in self.kernel.constraints if len(self.fits) > FEW else ():
+            self._kept[key] = settled = {speed: (self.fits.copy(), []) for speed in (False, True)}
+            for constraint in self.kernel.constraints:
+                flags, others = settled[constraint.for_speed]
                 watched = _Watched(problem)
                 obeyed = _obeyed(constraint, watched, device, self.arrays, int(np.count_nonzero(self.fits)))
-                if not watched.shape_read:
-                    settled[constraint] = obeyed
+                if watched.shape_read:
+                    others.append(constraint)
+                else:
+                    flags[self.fits] &= obeyed
         return settled
 
 
@@ -155,6 +159,14 @@ def legal(
 ) -> tuple[Flags, Flags]:
     """`Points.flags` of some configs."""
     return Points(kernel, configs).flags(problem, device)
+
+
+def allows(kernel: Kernel, problem: Problem, device: DeviceInfo, config: Mapping[str, Any]) -> bool:
+    """Whether one config is legal, asked without arrays: that is quicker."""
+    try:
+        return is_point(kernel.parameters, config) and kernel.allows(problem, device, Config(config))
+    except Exception:  # a rule that cannot be asked, as in `_obeyed`
+        return False
 
 
 def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:

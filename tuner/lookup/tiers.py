@@ -22,7 +22,7 @@ from tuner.lookup.answers import (
     declared_problem,
 )
 from tuner.lookup.asking import alike
-from tuner.lookup.legality import default_among, legal
+from tuner.lookup.legality import allows, default_among
 from tuner.lookup.snapshot import RULING, Snapshot, predictor
 from tuner.lookup.stale import staleness
 from tuner.results.measurement import KINDS_OF_INPUTS
@@ -96,16 +96,17 @@ class Case:
         circumstances = record.measurement.circumstances
         if self.problem.precision not in declared.scope.precisions and KINDS_OF_INPUTS not in circumstances:
             return False
-        return bool(legal(declared, self.problem, self.question.device, [record.config])[0][0])
+        return allows(declared, self.problem, self.question.device, record.config)
 
 
 def exact(case: Case) -> Answer | None:
     """The champion of this very problem: chosen, of this board, not stale, the latest: in that order."""
-    question, store, own = case.question, case.store, None
+    question, store, own, ruling = case.question, case.store, None, None
     if store is not None:
         place = question.problem, question.device, question.regime
-        own = store.champion(*place, question.kernel or None, confirmed=question.confirmed)
-    ruling = case.snapshot.once((RULING,), store.ruling) if store is not None else None
+        ruling = case.snapshot.once((RULING,), store.ruling)
+        named = question.kernel or None
+        own = store.champion(*place, named, confirmed=question.confirmed, ruling=ruling)
     both = own, case.snapshot.published_champion(question)
     champions = [champion for champion in both if champion is not None and case.may_run(champion.record)]
 
@@ -292,7 +293,7 @@ def from_plain(case: Case) -> Answer | None:
         kernel = kernels.get(answer.kernel) if answer is not None else None
         if answer is None or kernel is None:
             continue
-        if legal(kernel, problem, question.device, [answer.config])[0][0]:
+        if allows(kernel, problem, question.device, answer.config):
             reason = (
                 f"nothing was timed with epilogue {question.problem.epilogue}, which adds one pass over the "
                 "result; answered without it"

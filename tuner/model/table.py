@@ -273,12 +273,19 @@ class Choices:
             device: Where.
             among: Per config: whether it is asked about; all when None.
         """
-        right, fast = np.zeros((2, len(self._configs)), bool)
-        for numbers, points in self._points:
-            some = None if among is None else among[numbers]
-            if some is None or some.any():
-                right[numbers], fast[numbers] = points.flags(problem, device, some)
-        return np.flatnonzero(fast if fast.any() else right)
+        asked = np.ones(len(self._configs), bool) if among is None else among
+
+        def flags(*for_speed: bool) -> Flags:
+            legal = np.zeros(len(self._configs), bool)
+            for numbers, points in self._points:
+                some = asked[numbers]
+                for speed in for_speed:
+                    some = points.obeying(speed, problem, device, some)
+                legal[numbers] = some
+            return legal
+
+        fast = flags(True, False)
+        return np.flatnonzero(fast if fast.any() else flags(False))
 
     def named(self, number: int) -> tuple[str, Config]:
         """A legal config, with its parameters in its kernel's order, in which files do not keep them."""

@@ -41,7 +41,8 @@ def from_json(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
         KeyError: A field is missing.
         TypeError, ValueError, InputError: A value does not suit its field.
     """
-    present = (field for field in _fields(kind) if field.required or field.name in _object(data))
+    _object(data)
+    present = (field for field in _fields(kind) if field.required or field.name in data)
     return kind(**{field.name: field.read(data[field.name]) for field in present})
 
 
@@ -119,6 +120,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
     """Reads a number; JSON cannot express NaN and infinities, which are texts."""
+    if type(value) is float:  # nearly all are, and of these there are many
+        return value
     if isinstance(value, str):
         return float(value)
     if not isinstance(value, int | float):

@@ -38,7 +38,7 @@ def _latest_champion() -> sa.Select[Any]:
     return (
         sa.select(of.data)
         .where(of.problem == same.scalar_subquery(), of.regime == sa.bindparam("regime"), rows.reigns())
-        .where(of.id.not_in(sa.bindparam("barred", expanding=True)), here | of.device.in_(alike))
+        .where(here | of.device.in_(alike))
         .order_by(here.desc(), rows.rank_in_time(of.crowned_at).desc(), of.id.desc())
         .limit(1)
     )
@@ -196,7 +196,7 @@ class Reader:
 
     def champion(
         self, problem: ProblemKey, device: DeviceInfo | str, regime: str, kernel: str | None = None, *,
-        confirmed: bool = False,
+        confirmed: bool = False, ruling: Ruling | None = None,
     ) -> Champion | None:  # fmt: skip
         """Returns the latest champion; one of this very board (same uuid) before one of its kind.
 
@@ -209,6 +209,7 @@ class Reader:
             regime: How time was taken.
             kernel: Only champions of this kernel.
             confirmed: True for champions only that won again in a fresh process.
+            ruling: What the crown log rules, where that is known; else it is read.
         """
         of, record, wanted = tables.champions.c, tables.records.c, _LATEST_CHAMPION
         if confirmed:
@@ -220,7 +221,8 @@ class Reader:
         place = {"kind": "", "name": device, "uuid": device} if named else rows.device_row(device)
         values: dict[str, Any] = {**rows.problem_row(problem), **place, "regime": regime}
         with self.reading() as connection:
-            values["barred"] = self._ruled(connection).barred
+            if barred := (ruling or self._ruled(connection)).barred:
+                wanted = wanted.where(of.id.not_in(barred))
             return connection.execute(wanted, values).scalar_one_or_none()
 
     def is_behind(self, champion: Champion) -> bool:
