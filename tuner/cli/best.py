@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ from tuner.cli import options as cli
 from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
 from tuner.errors import InputError
 from tuner.export import FORMATS
-from tuner.extras import required
+from tuner.extras import provided, required
 from tuner.results.units import config_text, duration, energy, speed
 
 if TYPE_CHECKING:
@@ -128,15 +129,30 @@ def _predicted_rows(predicted: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @click.command()
 @_question_options
-@click.option("--format", "form", type=click.Choice(tuple(FORMATS)), default="source", show_default=True)
+@click.option(
+    "--format", "form", default="source", show_default=True,
+    type=click.Choice((*FORMATS, *(form for tables in provided("tables") for form in tables.FORMATS))),
+)  # fmt: skip
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True, help="Folder to write to.")
 def export(form: str, folder: Path, **options: Any) -> None:
-    """Write the champion as source, binary, Python module or JSON. None of them needs tuner."""
+    """Write the champion as source, binary, Python module or JSON. None of them needs tuner.
+
+    vllm, sglang, triton and helion write the configs of a Triton kernel for all M that are tuned, whatever M is
+    given, and a file of provenance.
+    """
     from tuner.export import exported_files, write_file
+    from tuner.lookup.asking import opened, parse_device
 
     catalogue, problem = cli.named_problem(options)
-    answer = _answer(catalogue, problem, options)
-    for name, data in exported_files(answer, catalogue, problem, form).items():
+    if form in FORMATS:
+        made = exported_files(_answer(catalogue, problem, options), catalogue, problem, form)
+    else:
+        named = problem.operation.name, parse_device(options["device"]), options["regime"]
+        with opened(options["db"]) or nullcontext() as store:
+            known = store.champions(*named) if store else []
+        answer = functools.partial(_answer, catalogue, options=options)
+        made = required("tables").exported(form, catalogue.of(named[0]), problem, known, answer)
+    for name, data in made.items():
         click.echo(str(write_file(folder, name, data)))
 
 

@@ -18,6 +18,7 @@ from tuner.cli import options as cli
 from tuner.cli.formatting import config_text, duration, fields, print_json, show, table
 from tuner.declare.folders import in_checkout
 from tuner.errors import InputError, NothingFound
+from tuner.extras import provided
 from tuner.results.record import checked_id
 from tuner.store import Store, health, listing, retracting
 from tuner.store.exchange import Counts, export, merge, take
@@ -92,9 +93,9 @@ def export_(
 @records.command("import")
 @click.argument("files", metavar="FILE|URL...", nargs=-1, required=True)
 @click.option("--skip-broken", is_flag=True, help="Import the good lines of a damaged file, list the others.")
-@click.option("--device", default="", help="Device name of a Kernel Tuner cache.")
+@click.option("--device", default="", help="Device name of a cache or table.")
 @click.option(
-    "--kernel-file", type=click.Path(path_type=Path), help="FILE.py that declares the kernel of a cache."
+    "--kernel-file", type=click.Path(path_type=Path), help="FILE.py that declares the kernel of a file."
 )
 @click.option("--kernel", default="", help="Kernel name of a cache.")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a dim of a cache's problem.")
@@ -109,7 +110,8 @@ def import_(
 ) -> None:
     """Add records of files.
 
-    Files are those of `export`, other databases, and Kernel Tuner's caches (.json).
+    Files are those of `export`, other databases, and Kernel Tuner's caches (.json). With --kernel-file also
+    configs for vLLM, SGLang, Helion (.json) or Triton (.py): studies try them first and tell the loss of each.
 
     Records are identified by UUID: import files in any order, any number of times.
     """
@@ -143,7 +145,7 @@ def _imported(store: Store, file: str, skip_broken: bool, cache: dict[str, Any])
     if "://" in file or is_database:
         with Store.open(file if "://" in file else f"sqlite:///{file}", read_only=True) as source:
             return merge(store, source)
-    if not is_cache(path):
+    if not is_cache(path) and path.suffix != ".py":
         return take(store, path, skip_broken=skip_broken)
     cached = _cached(path, **cache)
     new = store.add(cached)
@@ -154,9 +156,16 @@ def _cached(
     path: Path, *, kernel_file: Path | None, kernel: str, sets: tuple[str, ...], dtype: str, layout: str,
     **recorded: Any,
 ) -> list[Any]:  # fmt: skip
-    """The records of a Kernel Tuner cache, of the kernel and problem that a file declares, if there is one."""
+    """The records of a Kernel Tuner cache, of the kernel and problem that a file declares, if there is one.
+
+    So are those of a table of configs, which need such a file.
+    """
     if kernel_file is None:
         return list(records_of(path, kernel=kernel, **recorded))
+    named = sets, dtype, layout, recorded["device"]
+    for tables in provided("tables"):
+        if rows := tables.read(path):
+            return list(tables.records_of(path, rows, kernel_file, kernel, *named))
     catalogue, problem = cli.parse_problem(str(kernel_file), (), sets, dtype, layout)
     declared = catalogue.of(problem.operation.name, only=(kernel,) if kernel else ())[-1]
     return list(records_of(path, declared=(declared, problem), **recorded))

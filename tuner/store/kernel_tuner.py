@@ -32,6 +32,8 @@ _KERNEL_TUNER_FAILURES = {
 _KERNEL_TUNER_STAGES = {"compile_time": "compile", "verification_time": "verify", "benchmark_time": "time"}
 #: Names of a problem's dims if only sizes are given, as Kernel Tuner names the axes of its grid.
 AXES = ("x", "y", "z")
+#: Begins the name of the study of configs that were imported from others' files, and that nobody measured here.
+IMPORTED = "imported configs of"
 #: Prefix of the text from which ids are derived.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://kerneltuner.github.io/cache")
 #: Time of measurement for configs without one.

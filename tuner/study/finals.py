@@ -18,6 +18,7 @@ from tuner.study.leaderboard import Leaderboard, Named, named
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Session
+from tuner.study.starting import declared_starts, imported
 from tuner.workers.bench import CompiledConfig, ShapeCase
 from tuner.workers.device_worker import LONG_LIMIT_S, Crew
 from tuner.workers.further_checks import edge_problems
@@ -89,6 +90,9 @@ class Finals:
         self._holder: Named | None = None
         self._times_s: dict[Named, float] = {}
         self._struck: set[Named] = set()
+        has_library = session.device.kind in session.problem.operation.baselines
+        defaults = [] if has_library else declared_starts(kernels)[:1]
+        self._beside = [*imported(session, self._kernels)[:1], *defaults]
 
     def play(self, leaderboard: Leaderboard, budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all results and crowns the winner.
@@ -166,7 +170,11 @@ class Finals:
                 return {config: passed[config] for config in wanted if config in passed}
 
     def _wanted(self) -> list[Named]:
-        """The finalists, and the best of what a library proposes: it is told beside the default."""
+        """The finalists, and what they are told beside.
+
+        That is the best of what a library proposes, what a server runs by a file that was imported, and where
+        there is no library, the default.
+        """
         known_s = self._leaderboard.stopped_s | self._times_s
         proposals = {
             (kernel.name, start)
@@ -175,7 +183,8 @@ class Finals:
             for start in kernel.first_configs()
         }
         best = sorted(proposals & known_s.keys() - self._struck, key=known_s.__getitem__)[:1]
-        return list(dict.fromkeys([*shortlist(self._times_s, self._holder), *best]))
+        beside = [one for one in self._beside if one in known_s and one not in self._struck]
+        return list(dict.fromkeys([*shortlist(self._times_s, self._holder), *best, *beside]))
 
     def _compiled(self, finalists: list[Named]) -> dict[Named, CompiledConfig]:
         """Returns the finalists' machine code, without those that no longer compile."""

@@ -20,6 +20,7 @@ from tuner.results.objectives import KEEP, LIBRARY_BITS, TIME, ErrorLimit, judge
 from tuner.results.record import VERIFICATION, ProblemKey, Record, Role, measured_as_now
 from tuner.search import Known, Observation
 from tuner.store import Store
+from tuner.store.kernel_tuner import IMPORTED
 from tuner.store.published import champions as published
 from tuner.store.reading import Reader
 from tuner.study.leaderboard import Leaderboard, Named, named
@@ -89,6 +90,20 @@ def _as_observed(predicted: Iterable[Any]) -> list[Observation]:
 def declared_starts(kernels: Sequence[Kernel]) -> list[Named]:
     """Returns what kernels declare to be tried first; the last step of a ladder goes before the first ones."""
     return [(kernel.name, config) for kernel in reversed(kernels) for config in kernel.first_configs()]
+
+
+def imported(session: Session, kernels: Iterable[str]) -> list[Named]:
+    """Returns what files of others have for a problem, or for others that differ in one dim, the nearest first.
+
+    Servers look configs up like this, so the first is what one runs at the problem without a study.
+    """
+    key, known = session.key, list[tuple[list[tuple[int, int]], Named]]()
+    for record in session.store.records(study=f"{IMPORTED} {key.operation}", device=session.device):
+        if record.kernel in kernels and _alike(key, record) and record.problem.arithmetic == key.arithmetic:
+            pairs = [(size, key.dims[dim]) for dim, size in record.problem.shape]
+            known.append(([(abs(size - ours), size) for size, ours in pairs if size != ours], named(record)))
+    near = sorted((one for one in reversed(known) if len(one[0]) < 2), key=lambda one: one[0])
+    return list(dict.fromkeys(config for _, config in near))
 
 
 def near_champions(
@@ -271,7 +286,7 @@ def resume(
     # early. The search leaves out illegal ones.
     starts = [*near_champions(store, request.kernels, key, info), *declared_starts(request.kernels)]
     return Known(
-        starts=[*hastily, *starts],
+        starts=[*hastily, *imported(session, kernels)[:STARTS], *starts],
         past=[observed(counting[place], objectives) for place in trials],
         elsewhere=[observed(record) for record in judged_records(elsewhere, _limit(request, None))],
     )

@@ -16,7 +16,13 @@ def autotune(
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] = (),
     restore_value: Sequence[str] = (),
+    pre_hook: object = None,
+    post_hook: object = None,
+    warmup: object = None,
+    rep: object = None,
     use_cuda_graph: bool = False,
+    do_bench: object = None,
+    cache_results: bool = True,
     **options: Any,
 ) -> Callable[[Any], Any]:
     """Tunes a function under ``triton.jit`` as `triton.autotune` does, but keeps and checks what it measures.
@@ -31,17 +37,24 @@ def autotune(
         prune_configs_by: As Triton's.
         reset_to_zero: Names of arrays that are zeros when a measured run begins.
         restore_value: Names of arrays that a run reads and changes.
+        pre_hook: Refused, as hooks of a config are: it would run in this process alone.
+        post_hook: Likewise.
+        warmup: Taken and not used, as are `rep`, `do_bench` and `cache_results`: measuring is this package's.
+        rep: See `warmup`.
         use_cuda_graph: True to time replays of a graph, with warm caches.
+        do_bench: See `warmup`.
+        cache_results: See `warmup`.
         options: Those of `tuner.kernel`, such as ``seconds``, ``reference``, ``shapes``, ``numbers``, ``db``,
             and ``on_miss``, which is ``measure`` unless given.
 
     Raises:
-        InputError: A config has a hook.
+        InputError: There is a hook.
+        UnknownName: There is no such option.
     """
     from tuner.triton.tuned_kernel import TunedKernel  # which needs Triton
 
     options |= {
         "prune_configs_by": prune_configs_by, "use_cuda_graph": use_cuda_graph,
-        "reset_to_zero": reset_to_zero, "restore_value": restore_value,
+        "reset_to_zero": reset_to_zero, "restore_value": restore_value, "hooks": (pre_hook, post_hook),
     }  # fmt: skip
     return lambda fn: TunedKernel(fn, configs, key, options)

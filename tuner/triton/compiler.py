@@ -27,10 +27,8 @@ from tuner.devices.protocol import Arrays, Binary, CompileFailed, LaunchFailed, 
 from tuner.errors import DeviceTrouble
 from tuner.extras import load, remedy
 from tuner.results.measurement import CompileReport
-from tuner.triton.language import LANGUAGE, version
+from tuner.triton.language import LANGUAGE, OPTIONS, version
 
-#: Options of Triton's compiler that a config may set, beside the arguments that are constants.
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 #: Arrays that are zeros, or hold what they held at first, whenever a run begins: a source may name some.
 RESET, RESTORED = "reset_to_zero", "restore_value"
 #: Dtype -> as Triton writes it.
@@ -152,11 +150,11 @@ def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary
         except Exception as error:  # of many kinds: Triton's, LLVM's, those of the kernel's own assertions
             raise CompileFailed(f"{type(error).__name__}: {error}\n{log.getvalue()}".strip()) from error
     about = compiled.metadata
-    if about.num_ctas > 1 or about.launch_cooperative_grid or about.launch_pdl:
-        raise CompileFailed("clusters, cooperative and dependent launches of Triton's are not launched here")
+    if about.launch_cooperative_grid or about.launch_pdl:
+        raise CompileFailed("cooperative and dependent launches of Triton's are not launched here")
     launch = {
         "arguments": [name for name in types if name not in constants], "threads": 32 * about.num_warps,
-        "shared_bytes": about.shared, "scratch_bytes": about.global_scratch_size,
+        "shared_bytes": about.shared, "scratch_bytes": about.global_scratch_size, "ctas": about.num_ctas,
         "kinds": {name: kinds[name] for name in types if not types[name].startswith("*")},
         **{what: list(known.get(what, ())) for what in (RESET, RESTORED)},
     }  # fmt: skip

@@ -18,7 +18,8 @@ from tuner.declare.shapes import KernelArgument
 from tuner.errors import InputError
 from tuner.python.arrays import is_array
 from tuner.python.own_kernel import NUMBERS, KernelCode
-from tuner.triton.compiler import OPTIONS, RESET, RESTORED
+from tuner.triton.compiler import RESET, RESTORED
+from tuner.triton.language import OPTIONS
 
 
 class _FirstConfig(Reference):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,9 @@ from tuner.devices.cpu.language import python_syntax
 from tuner.devices.protocol import Arrays, Compiler, Language, Run
 from tuner.extras import load
 
+#: Options of Triton's compiler that a config may set, beside the arguments that are constants.
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
 
 @cache
 def version() -> str:
@@ -31,8 +35,8 @@ def version() -> str:
 class TritonLanguage(Language):
     """Kernels as ``.triton.py`` files: functions under ``triton.jit``, compiled by Triton.
 
-    Parameters are arguments that are ``tl.constexpr``, or Triton's options ``num_warps``, ``num_stages`` and
-    ``maxnreg``. The block of a launch is ``32 * num_warps``.
+    Parameters are arguments that are ``tl.constexpr``, or Triton's options ``num_warps``, ``num_stages``,
+    ``num_ctas`` and ``maxnreg``. The block of a launch is ``32 * num_warps``.
     """
 
     name, target, kind = "triton", "triton", "cuda"
@@ -65,8 +69,9 @@ class TritonLanguage(Language):
         line, _, cubin = code.partition(b"\n")
         about, declared = json.loads(line), rendered.launch
         assert declared is not None, "the declaration has a launch"
-        grid, scratch = declared.grid, about["scratch_bytes"]
-        blocks = grid[0] * (grid[1] if len(grid) > 1 else 1) * (grid[2] if len(grid) > 2 else 1)
+        # A program of Triton's is a cluster, whose shape the cubin tells the driver.
+        grid, scratch = (declared.grid[0] * about["ctas"], *declared.grid[1:]), about["scratch_bytes"]
+        blocks = math.prod(grid)
         # Behind the arguments Triton takes its memory for all blocks, and its profiler's.
         arguments = (*about["arguments"], "scratch" if scratch else "", "")
         step = Step(rendered.entry, grid, (about["threads"],), about["shared_bytes"], arguments)

@@ -9,8 +9,12 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner, Config
 
 from tuner.errors import InputError, TunerError
-from tuner.python.decorators import TunedFunction
+from tuner.python.decorators import KernelOptions, TunedFunction
+from tuner.python.tuning import refuse_unknown
+from tuner.triton.compiler import RESET, RESTORED
 from tuner.triton.jit import JitCode
+
+_TRITONS = ("prune_configs_by", "use_cuda_graph", "hooks")
 
 
 class TunedKernel(Autotuner):
@@ -25,15 +29,14 @@ class TunedKernel(Autotuner):
         """Keeps what is to be tuned; nothing is measured before the first call."""
         pruning = options.get("prune_configs_by")
         super().__init__(fn, fn.arg_names, list(configs), list(key), None, None, prune_configs_by=pruning)
-        if any(config.pre_hook for config in self.configs):
+        if any((*options["hooks"], *(config.pre_hook for config in self.configs))):
             raise InputError(
-                "a config's pre_hook runs in this process alone, and configs are measured in others; use "
+                "a pre_hook or post_hook runs in this process alone, and configs are measured in others; use "
                 "reset_to_zero= or restore_value=, or triton.autotune for this kernel"
             )
         cold = "hot-graph" if options.get("use_cuda_graph") else "cold"
-        kept = {
-            name: value for name, value in options.items() if name not in ("prune_configs_by", "use_cuda_graph")
-        }
+        kept = {name: value for name, value in options.items() if name not in _TRITONS}
+        refuse_unknown(kept, [*KernelOptions.__annotations__, RESET, RESTORED])
         self._options = {"on_miss": "measure", "regime": cold, **kept}
         self._places = [self.arg_names.index(name) for name in self.keys]
         #: Types of arguments, and names of those given by name -> places of tensors.

@@ -14,7 +14,7 @@ from tuner.declare.kernel import render
 from tuner.declare.space import Config
 from tuner.devices.detect import language_of
 from tuner.devices.protocol import CompileFailed
-from tuner.errors import InputError
+from tuner.errors import InputError, UnknownName
 
 FILE = Path(__file__).parents[2] / "fixtures" / "triton_kernels.py"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -50,43 +50,43 @@ def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def declared(**options: Any) -> tuple[Any, Any]:
+def declared(num_ctas: int = 1, **options: Any) -> tuple[Any, Any]:
     """The kernel `double` and its problem, as written down for workers."""
     from tuner.triton.jit import JitCode
 
     function = runpy.run_path(str(FILE))["double"]
-    code = JitCode(function, "", {"BLOCK": [64, 128], "num_warps": [2, 4]}, {"grid": "ceil_div(n, BLOCK)"})
+    params = {"BLOCK": [64, 128], "num_warps": [2, 4], "num_ctas": [num_ctas]}
+    code = JitCode(function, "", params, {"grid": "ceil_div(n, BLOCK)"})
     catalogue, problem = code.problem(code.named(*arrays(**options)))
     return catalogue.kernels[0], problem
 
 
-def compiled(**options: Any) -> Any:
-    kernel, problem = declared(**options)
-    rendered = render(kernel, problem, Config({"BLOCK": 64, "num_warps": 2}))
+def compiled(num_ctas: int = 1, **options: Any) -> Any:
+    kernel, problem = declared(num_ctas, **options)
+    rendered = render(kernel, problem, Config({"BLOCK": 64, "num_warps": 2, "num_ctas": num_ctas}))
     return rendered, language_of("triton").compiler().compile(rendered, "sm_90a", problem)
+
+
+def launched_as(rendered: Any, binary: Any) -> Any:
+    [step] = language_of("triton").loadable(rendered, binary.code)[0].launch.steps
+    return step
 
 
 def test_a_kernel_becomes_a_cubin_with_its_launch_on_a_machine_without_a_gpu() -> None:
     rendered, binary = compiled(n=1000)
-    launched, cubin = language_of("triton").loadable(rendered, binary.code)
-    assert cubin.startswith(b"\x7fELF")
+    assert language_of("triton").loadable(rendered, binary.code)[1].startswith(b"\x7fELF")
     assert (binary.report.registers > 0, binary.report.spill_bytes) == (True, 0)
-    [step] = launched.launch.steps
+    step = launched_as(rendered, binary)
     assert (step.grid, step.block, step.arguments) == ((16,), (64,), ("x", "out", "n", "", ""))
     # A number that is 1 is no argument, and one that is a multiple of 16 is compiled for.
-    assert (
-        language_of("triton")
-        .loadable(*[compiled(n=1)[0], compiled(n=1)[1].code])[0]
-        .launch.steps[0]
-        .arguments[2]
-        == ""
-    )
+    assert launched_as(*compiled(n=1)).arguments[2] == ""
     assert compiled(n=1024)[1].report.binary_hash != binary.report.binary_hash
+    assert launched_as(*compiled(2)).grid == (32,)  # a cluster for each program
 
 
 def test_what_does_not_compile_is_told_in_tritons_words() -> None:
     kernel, problem = declared()
-    rendered = render(kernel, problem, Config({"BLOCK": 63, "num_warps": 2}))
+    rendered = render(kernel, problem, Config({"BLOCK": 63, "num_warps": 2, "num_ctas": 1}))
     with pytest.raises(CompileFailed, match="power of 2"):
         language_of("triton").compiler().compile(rendered, "sm_90a", problem)
 
@@ -156,7 +156,11 @@ def test_an_array_that_is_read_and_written_is_restored_before_each_run(kernels: 
 
 
 def test_what_cannot_be_measured_in_other_processes_is_refused(kernels: SimpleNamespace) -> None:
-    with pytest.raises(InputError, match="pre_hook runs in this process alone"):
-        autotuned(kernels.double, [triton.Config({"BLOCK": 64}, pre_hook=print)])
+    config, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=print)
+    for configs, hook in (([hooked], {}), ([config], {"pre_hook": print}), ([config], {"post_hook": print})):
+        with pytest.raises(InputError, match="pre_hook or post_hook runs in this process alone"):
+            autotuned(kernels.double, configs, **hook)
+    with pytest.raises(UnknownName, match="unknown option 'secnds'"):
+        autotuned(kernels.double, [config], secnds=3)
     with pytest.raises(InputError, match=r"an argument of tl.constexpr or an option .*got 'BLOK'"):
         tuner.tune(kernels.double, arrays(), {"BLOK": [64]}, grid=blocks, device="interpreted")

@@ -1,0 +1,122 @@
+"""Kernels of Triton's on a real GPU: tuned in spite of bad members, answered in a second process, exported.
+
+Run it on a machine with a GPU, PyTorch and Triton: ``./scripts/test tests/gpu/test_triton_gpu.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures.fake_device import ROOT
+
+import tuner
+
+torch: Any = pytest.importorskip("torch")
+triton: Any = pytest.importorskip("triton")
+tl: Any = pytest.importorskip("triton.language")
+KERNELS = runpy.run_path(str(ROOT / "tests" / "fixtures" / "triton_kernels.py"))
+TILES = {"BM": [32, 64], "BN": [32, 64], "BK": [32], "num_warps": [4], "num_ctas": [1, 2]}
+CASES = [
+    ("product", (300, 200, 96), TILES, ("ceil_div(M, BM)", "ceil_div(N, BN)")),
+    ("softmax", (64, 1000), {"WIDTH": [1024, 2048], "num_warps": [2, 8]}, "rows"),
+    ("layer_norm", (64, 1000), {"BLOCK": [256, 1024], "num_warps": [2, 8]}, "rows"),
+]
+REFERENCES: dict[str, Any] = {
+    "product": np.matmul,
+    "softmax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+    "layer_norm": lambda x: (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5),
+}
+
+
+# ruff: noqa: ANN001, ANN201
+@triton.jit
+def twice(x, out, n, BLOCK: tl.constexpr, FAULT: tl.constexpr = 0):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if FAULT == 1:  # crashes: far behind the array
+        tl.store(out + at + (1 << 44), 0.0)
+    value = 0.0
+    while (FAULT == 2) & (value != 0.5):  # hangs
+        value = tl.atomic_add(out, 0.0) * 0.0
+    wrong = tl.where(FAULT == 3, 1.0, 0.0)  # 3 computes something else, 4 leaves out the last block
+    written = (at < n) & ((FAULT != 4) | (tl.program_id(0) + 1 < tl.num_programs(0)))
+    tl.store(out + at, 2 * tl.load(x + at, mask=at < n) + wrong, mask=written)
+
+
+def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNER_DB", f"sqlite:///{tmp_path}/studies.db")
+
+
+def drawn(*shape: int, dtype: str = "float32") -> Any:
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize(("kernel", "sizes", "params", "grid"), CASES, ids=lambda case: "")
+def test_a_kernel_is_tuned_and_its_export_runs(
+    kernel: str, sizes: tuple[int, ...], params: Any, grid: Any, tmp_path: Path
+) -> None:
+    m, n, k = (*sizes, 0)[:3]
+    shapes = [(m, k), (k, n), (m, n)] if k else [(m, n), (m, n)]
+    arrays, reference = (
+        [drawn(*shape, dtype="float16" if k else "float32") for shape in shapes],
+        REFERENCES[kernel],
+    )
+    result = tuner.tune(
+        KERNELS[kernel], [*arrays, *sizes], params, grid=grid, reference=reference, seconds=20, progress=False
+    )
+    assert result.champion is not None
+    assert {trial.measurement.outcome.name for trial in result.trials} <= {"MEASURED", "PRUNED"}
+    run = runpy.run_path(str(result.export("source", tmp_path)[0]))["run"]  # needs Triton alone
+    run(*arrays, *sizes)
+    right = reference(*(array.double().cpu().numpy() for array in arrays[:-1]))
+    assert np.allclose(arrays[-1].double().cpu().numpy(), right, rtol=2e-3, atol=2e-3)
+
+
+def test_what_crashes_hangs_or_is_wrong_is_a_record_and_a_right_config_wins() -> None:
+    params = {"BLOCK": [1024, 256], "FAULT": [0, 1, 2, 3, 4], "num_warps": [4]}
+    arguments = [drawn(1 << 20), drawn(1 << 20), 1 << 20]
+    result = tuner.tune(
+        twice,
+        arguments,
+        params,
+        grid="ceil_div(n, BLOCK)",
+        reference=lambda x: 2 * x,
+        seconds=90,
+        progress=False,
+    )
+    assert result.config["FAULT"] == 0
+    outcomes = {trial.config["FAULT"]: trial.measurement.outcome.name for trial in result.trials}
+    assert outcomes[1] in ("LAUNCH_FAILED", "CRASHED")
+    assert (outcomes[2], outcomes[3], outcomes[4]) == ("TIMED_OUT", "WRONG_RESULT", "WRONG_RESULT")
+
+
+def called() -> None:
+    """What a program does; it prints how many records there are then."""
+    configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (4, 8)]
+    x, out = drawn(1 << 20), drawn(1 << 20)
+    tuner.autotune(configs, ["n"], seconds=8)(twice)[blocks](x, out, 1 << 20)
+    assert torch.equal(out, 2 * x)
+    print(len(tuner.records("twice")))
+
+
+def test_a_second_process_has_the_answer_without_tuning() -> None:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    call, environment = [sys.executable, str(Path(__file__))], os.environ | {"PYTHONPATH": paths}
+    first, second = (subprocess.check_output(call, env=environment, text=True, timeout=300) for _ in range(2))
+    assert int(first.split()[-1]) > 0
+    assert first.split()[-1] == second.split()[-1]
+
+
+if __name__ == "__main__":
+    called()
