@@ -21,7 +21,7 @@ import tuner
 torch: Any = pytest.importorskip("torch")
 triton: Any = pytest.importorskip("triton")
 tl: Any = pytest.importorskip("triton.language")
-KERNELS = runpy.run_path(str(ROOT / "tests" / "fixtures" / "triton_kernels.py"))
+KERNELS = runpy.run_path(str(ROOT / "scripts" / "bench" / "triton_kernels.py"))
 TILES = {"BM": [32, 64], "BN": [32, 64], "BK": [32], "num_warps": [4], "num_ctas": [1, 2]}
 CASES = [
     ("product", (300, 200, 96), TILES, ("ceil_div(M, BM)", "ceil_div(N, BN)")),
