@@ -1,6 +1,6 @@
 """Configs in the files that others read: tables by M of vLLM and SGLang, lists of Triton's, Helion's configs.
 
-Formats as of vLLM 007d500, SGLang 7386515, Helion 08f5f8e and Triton 3.9.
+Formats as of vLLM 13cb3e4 and 007d500, SGLang 7386515, Helion 08f5f8e and Triton 3.9.
 """
 
 from __future__ import annotations
