@@ -79,6 +79,14 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_compile_worker() -> Iterator[None]:
+    """Studies of this process have one: to start another takes longer than what most tests compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.workers.compile_pool.WORKERS_PER_DEVICE", 1)
+        yield
+
+
 @pytest.fixture
 def one_tree_thread() -> Iterator[None]:
     """LightGBM has one thread: tests of kernels ask OpenMP for more than there are cores, and they spin."""

@@ -22,11 +22,11 @@ from tuner.errors import TunerError
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 #: Budgets of the pages -> those of the test: one trial, for which a study waits on a busy machine, too, and
-#: finals of a second.
+#: finals of a second, with caches that are not flushed.
 BUDGETS = (
     ('on_miss="measure", seconds=20', 'on_miss="measure", seconds=10'),
-    ("seconds=20", "seconds=10, trials=1"),
-    ("--seconds 20", "--seconds 10 --trials 1"),
+    ("seconds=20", 'seconds=10, trials=1, regime="hot"'),
+    ("--seconds 20", "--seconds 10 --trials 1 --regime hot"),
 )
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "TUNER_CONFIG": os.devnull}
 
@@ -176,7 +176,9 @@ def test_the_notebooks_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(not cell.outputs for cell in every if cell.cell_type == "code"), "keep them without outputs"
     first.cells += [nbformat.v4.new_code_cell("%reset -f"), *second.cells]
     for cell in first.cells:
-        cell.source = cell.source.replace('BUDGET = {"seconds": 30}', 'BUDGET = {"seconds": 10, "trials": 1}')
+        cell.source = cell.source.replace(
+            'BUDGET = {"seconds": 30}', 'BUDGET = {"seconds": 10, "trials": 1, "regime": "hot"}'
+        )
     NotebookClient(
         first, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(here)}}
     ).execute()

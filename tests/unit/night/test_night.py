@@ -25,7 +25,6 @@ from tuner.night.scheduler import Night
 from tuner.night.watching import NightWatch
 from tuner.results.record import Role
 from tuner.store import Store
-from tuner.workers import compile_pool
 
 Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
@@ -51,11 +50,7 @@ FEW = {
 
 @pytest.fixture
 def nothing_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sentinels, no confirmation of champions: they take several processes; see test_night_watch.py.
-
-    One process compiles, which for a few configs is as quick as many.
-    """
-    monkeypatch.setattr(compile_pool, "WORKERS_PER_DEVICE", 1)
+    """No sentinels, no confirmation of champions: they take several processes; see test_night_watch.py."""
     monkeypatch.setattr(NightWatch, "_affordable", lambda self, seconds, problems: 0)
     monkeypatch.setattr(NightWatch, "confirm_new", lambda self, new: None)
 

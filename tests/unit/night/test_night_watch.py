@@ -47,9 +47,8 @@ Ran = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # Each repeat is two processes more, and one compiles as quickly as many.
+    # Each repeat is two processes more.
     monkeypatch.setattr("tuner.night.watching.REPEATS", 1)
-    monkeypatch.setattr("tuner.workers.compile_pool.WORKERS_PER_DEVICE", 1)
     copy_toy(here)
     return here
 

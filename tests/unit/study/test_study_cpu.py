@@ -39,8 +39,9 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
     problem = declared.operation("faulty_cpu").problem({"n": 100_000})
     scant = replace(find("cpu"), environment=((MEMORY_VARIABLE, str(SCANT_BYTES)),))
     asked = StudyRequest(
-        problem, declared.of("faulty_cpu"), (scant,), seconds=None, seed=1, sampler="random", finals_s=0.5
-    )
+        problem, declared.of("faulty_cpu"), (scant,), "hot", seconds=None, seed=1, sampler="random",
+        finals_s=0.5,
+    )  # fmt: skip
     with Store.open(f"sqlite:///{tmp_path / 'studies.db'}") as store:
         result = run_study(asked, store)
         trials = [record for record in store.records() if record.role is Role.TRIAL]
@@ -62,7 +63,7 @@ def test_a_blas_that_takes_the_cpu_for_an_older_one_is_measured_as_what_it_is_to
         pytest.skip("OpenBLAS has one core type for this CPU")
     older, best = CORE_TYPES[cpu.info.vector_bytes]
     mistaken = replace(cpu, environment=(("OPENBLAS_CORETYPE", older),))
-    asked = request("cpu", found=(mistaken,), trials=1, finals_s=0.1)
+    asked = request("cpu", found=(mistaken,), regime="hot", trials=1, finals_s=0.1)
     with Store.open(database(tmp_path)) as store:
         result = run_study(asked, store)
     first, own, last = stored(tmp_path, Role.BASELINE)
