@@ -150,8 +150,10 @@ def _compiled(rendered: Rendered, architecture: str, problem: Problem) -> Binary
         except Exception as error:  # of many kinds: Triton's, LLVM's, those of the kernel's own assertions
             raise CompileFailed(f"{type(error).__name__}: {error}\n{log.getvalue()}".strip()) from error
     about = compiled.metadata
-    if about.launch_cooperative_grid or about.launch_pdl:
-        raise CompileFailed("cooperative and dependent launches of Triton's are not launched here")
+    # A driver launches clusters of the shape that the code itself tells.
+    untold = about.num_ctas > 1 and ".reqnctapercluster" not in compiled.asm["ptx"]
+    if untold or about.launch_cooperative_grid or about.launch_pdl:
+        raise CompileFailed("clusters of unknown shape, cooperative and dependent ones are not launched here")
     launch = {
         "arguments": [name for name in types if name not in constants], "threads": 32 * about.num_warps,
         "shared_bytes": about.shared, "scratch_bytes": about.global_scratch_size, "ctas": about.num_ctas,

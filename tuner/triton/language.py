@@ -70,7 +70,7 @@ class TritonLanguage(Language):
         about, declared = json.loads(line), rendered.launch
         assert declared is not None, "the declaration has a launch"
         # A program of Triton's is a cluster, whose shape the cubin tells the driver.
-        grid, scratch = (declared.grid[0] * about["ctas"], *declared.grid[1:]), about["scratch_bytes"]
+        grid, scratch = (declared.grid[0] * about.get("ctas", 1), *declared.grid[1:]), about["scratch_bytes"]
         blocks = math.prod(grid)
         # Behind the arguments Triton takes its memory for all blocks, and its profiler's.
         arguments = (*about["arguments"], "scratch" if scratch else "", "")
