@@ -13,28 +13,21 @@ CODES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
-def test_every_error_has_its_exit_code(kind: type[errors.TunerError]) -> None:
-    assert kind.exit_code == CODES[kind]
+def test_every_error_has_its_exit_code_and_none_is_left_out_here() -> None:
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
+    assert {kind: kind.exit_code for kind in kinds if kind is not errors.TunerError} == CODES
 
 
-def test_no_error_is_left_out_here() -> None:
-    found = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)}
-    assert found == {*CODES, errors.TunerError}
-
-
-def test_an_unknown_name_lists_the_nearest_first() -> None:
-    error = errors.UnknownName("kernel", "registertiled", ["naive", "register_tiled"])
-    assert str(error) == (
-        "unknown kernel 'registertiled'; did you mean register_tiled? Known: naive, register_tiled"
-    )
-
-
-def test_an_unknown_name_without_near_ones_lists_all() -> None:
-    assert (
-        str(errors.UnknownName("dtype", "bool", ["float32"])) == "unknown dtype 'bool'; choose one of: float32"
-    )
-
-
-def test_an_unknown_name_where_nothing_is_known_says_so() -> None:
-    assert str(errors.UnknownName("device", "x", [])) == "unknown device 'x'; no device is known here"
+@pytest.mark.parametrize(
+    ("kind", "name", "known", "message"),
+    [
+        ("kernel", "registertiled", ["naive", "register_tiled"],
+         "unknown kernel 'registertiled'; did you mean register_tiled? Known: naive, register_tiled"),
+        ("dtype", "bool", ["float32"], "unknown dtype 'bool'; choose one of: float32"),
+        ("device", "x", [], "unknown device 'x'; no device is known here"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_lists_the_nearest_first_or_all(
+    kind: str, name: str, known: list[str], message: str
+) -> None:
+    assert str(errors.UnknownName(kind, name, known)) == message
