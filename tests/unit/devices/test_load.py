@@ -12,25 +12,9 @@ import pytest
 from tuner.declare.hardware import DeviceInfo
 from tuner.devices import machine_load
 from tuner.devices.detect import DetectedDevice, find
-from tuner.devices.machine_load import (
-    CpuReading,
-    EnergyCounters,
-    GpuReading,
-    MachineWatch,
-    cpu_load,
-    gpu_load,
-    memory_bytes,
-)
-from tuner.results.measurement import (
-    HEAT,
-    OTHERS_CORES,
-    OTHERS_GPU,
-    OTHERS_PROCESSES,
-    QUOTA,
-    STEAL,
-    TAKEN,
-    complaints,
-)
+from tuner.devices.machine_load import CpuReading, GpuReading, MachineWatch, cpu_load, gpu_load, memory_bytes
+from tuner.results import measurement
+from tuner.results.measurement import OTHERS_CORES, OTHERS_PROCESSES, STEAL, TAKEN, complaints
 from tuner.workers.process import MEMORY_VARIABLE, Worker
 
 OWN = 100
@@ -56,7 +40,7 @@ def test_steal_quota_and_heat_are_found(cgroups: Path, name: str, text: str) -> 
     held = {"quota_s": machine_load.quota_s(), "heat_events": machine_load.heat_events()}
     before, after = CpuReading(0, 2, 0, 0), CpuReading(10, 2, 0, 0, steal_s=2.0, **held)
     load = cpu_load(before, after)
-    assert load == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, QUOTA: 0.15, HEAT: 3}
+    assert load == {OTHERS_CORES: 0, STEAL: 0.1, TAKEN: 0.1, measurement.QUOTA: 0.15, measurement.HEAT: 3}
     assert complaints(load, 2) == (
         "the hypervisor gives 10% of the cores' time to others",
         "a CPU quota holds this process back 15% of the time", "cores are throttled for heat",
@@ -75,7 +59,7 @@ def test_this_machine_is_read() -> None:
 
 def test_another_process_on_a_gpu_is_found() -> None:
     load = gpu_load(GpuReading(frozenset({7}), 0.93), GpuReading(frozenset({7, 101}), 1.0), [OWN, 101])
-    assert load == {OTHERS_PROCESSES: 1, OTHERS_GPU: 0.93}
+    assert load == {OTHERS_PROCESSES: 1, measurement.OTHERS_GPU: 0.93}
     assert complaints(load) == ("1 other process on the GPU", "the GPU is 93% busy without this study")
 
 
@@ -147,7 +131,7 @@ def package(folder: Path, name: str, microjoules: int) -> Path:
 def test_counters_of_packages_are_summed_and_may_wrap_around(tmp_path: Path) -> None:
     first, second = package(tmp_path, "intel-rapl:0", 5_000_000), package(tmp_path, "intel-rapl:1", 999_000_000)
     package(tmp_path, "intel-rapl:0:0", 1)  # a part of the first package
-    counters = EnergyCounters(tmp_path)
+    counters = machine_load.EnergyCounters(tmp_path)
     assert counters.trouble == ""
     before = counters.read_j()
     first.write_text("7500000\n")
@@ -156,6 +140,6 @@ def test_counters_of_packages_are_summed_and_may_wrap_around(tmp_path: Path) -> 
 
 
 def test_counters_that_are_missing_are_said(tmp_path: Path) -> None:
-    assert "no energy counters of this CPU" in EnergyCounters(tmp_path).trouble
+    assert "no energy counters of this CPU" in machine_load.EnergyCounters(tmp_path).trouble
     package(tmp_path, "intel-rapl:0", 1).write_text("")
-    assert "chmod a+r" in EnergyCounters(tmp_path).trouble
+    assert "chmod a+r" in machine_load.EnergyCounters(tmp_path).trouble
