@@ -25,7 +25,6 @@ from tuner.devices.protocol import LaunchFailed
 GEMM = builtin().operation("gemm")
 PROBLEM = GEMM.problem({"m": 6, "n": 5, "k": 4})
 PLAIN = Launch((7, 2), (32,), 1024)
-GEOMETRY = Step("gemm", (3, 2), (64, 4), 512)
 A, B, C = 100, 200, 300
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, copy_toy, rule, stored, write_device
@@ -26,7 +25,6 @@ from tuner.night.watching import NightWatch
 from tuner.results.record import Role
 from tuner.store import Store
 
-Report = dict[str, Any]
 Told = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("nothing_watched")
 PLAN = """

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tuner.results.measurement import SAME_WITHIN, compare, median_interval, noise
 
 times = st.floats(1e-6, 10.0)
-some_times = st.lists(times, min_size=1, max_size=80)
 
 
 def test_noise_is_the_standard_deviation_of_a_normal_and_ignores_outliers() -> None:
