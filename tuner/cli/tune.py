@@ -78,17 +78,15 @@ def tune(as_json: bool, **options: Any) -> None:
 def _show_ranges(ranges: Sequence[Champion]) -> None:
     rows = [
         (
-            " x ".join(str(size) for _, size in one.record.problem.shape),
-            duration(one.record.measurement.time_s or 0.0), f"{one.speedup:.3f}" if one.speedup else "-",
-            one.record.kernel, config_text(one.record.config),
+            " x ".join(map(str, own.problem.dims.values())), duration(own.measurement.time_s or 0.0),
+            f"{one.speedup:.3f}" if one.speedup else "-", f"{own.kernel} {config_text(own.config)}",
         )
-        for one in ranges
+        for one, own in zip(ranges, (one.record for one in ranges), strict=True)
     ]  # fmt: skip
-    title = f"Rows of class {ranges[-1].record.measurement.rows}, whatever their number"
-    table(title, ("up to", "time", "x library", "kernel", "config"), rows)
-    if all(one.speedup for one in ranges):
-        mean = statistics.geometric_mean(one.speedup for one in ranges)
-        click.echo(f"geometric mean: {mean:.3f} of the library's speed", err=True)
+    speedups = [one.speedup for one in ranges]
+    mean = f"; {statistics.geometric_mean(speedups):.3f} x library in the mean" if all(speedups) else ""
+    title = f"Rows of class {ranges[-1].record.measurement.rows}, whatever their number{mean}"
+    table(title, ("up to", "time", "x library", "config"), rows)
 
 
 def warned(text: str) -> None:
@@ -131,9 +129,9 @@ def _show(problem: Problem, result: Result, answer: dict[str, Any] | None, as_js
     if result.champion is None or answer is None:
         raise NothingFound(why_none(problem, progress, result.stopped))
     if as_json:
-        more = {"ranges": [Answer(one).to_json() for one in result.ranges]} if result.ranges else {}
-        front = result.front.as_keys() if result.front else {}
-        print_json(answer | {"dropped": progress.dropped} | front | more)
+        more = result.front.as_keys() if result.front else {}
+        more |= {"ranges": [Answer(one).to_json() for one in result.ranges]} if result.ranges else {}
+        print_json(answer | {"dropped": progress.dropped} | more)
         return
     if result.ranges:
         _show_ranges(result.ranges)

@@ -333,11 +333,11 @@ class Problem:
     def axes(self, dim: str) -> dict[str, int]:
         """Name of each tensor that grows with a dim -> its axis that does."""
         longer = self.at({**self.dims, dim: self.dims[dim] + 1}).tensors
-        grown = (
-            (tensor.name, [one != other for one, other in zip(tensor.shape, more.shape, strict=True)])
-            for tensor, more in zip(self.tensors, longer, strict=True)
-        )
-        return {name: flags.index(True) for name, flags in grown if any(flags)}
+        return {
+            own.name: [one != other for one, other in zip(own.shape, more.shape, strict=True)].index(True)
+            for own, more in zip(self.tensors, longer, strict=True)
+            if own != more
+        }
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:

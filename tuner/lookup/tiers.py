@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +10,8 @@ from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.devices.protocol import REGIMES
-from tuner.lookup.answers import (
-    DEFAULT,
-    EXACT,
-    INVARIANT,
-    PREDICTED,
-    UNMEASURED,
-    Answer,
-    Loss,
-    Question,
-    declared_problem,
-)
+from tuner.lookup import answers
+from tuner.lookup.answers import DEFAULT, EXACT, PREDICTED, UNMEASURED, Answer, Loss, Question, declared_problem
 from tuner.lookup.asking import alike
 from tuner.lookup.legality import allows, default_among
 from tuner.lookup.snapshot import RULING, Snapshot, predictor
@@ -138,24 +129,17 @@ def of_rows(case: Case) -> Answer | None:
     study = rows_study(question.problem, question.device.name, question.regime, dim)
     records = store.records(study=study, device=question.device)
     proven = [record for record in records if record.measurement.rows]
-    tops = {
-        record.problem.dims[dim]: record
-        for record in proven
-        if record.measurement.rows == proven[-1].measurement.rows
-    }
+    latest = proven[-1].measurement.rows if proven else ""
+    tops = {one.problem.dims[dim]: one for one in proven if one.measurement.rows == latest}
     record = tops.get(min((top for top in tops if top >= size), default=0))
     if record is None or not case.may_run(record):
         return None
     beside = (one for one in records if (one.role, one.session) == (Role.BASELINE, record.session))
-    library, top = next(beside, None), record.problem.dims[dim]
-    ours_s, theirs_s = record.measurement.time_s, library.measurement.time_s if library else None
-    speedup = theirs_s / ours_s if ours_s and theirs_s else 0.0
-    why = (
-        f"rows of class {record.measurement.rows} for any {dim} up to {max(tops)}; the config is that of {top}"
-    )
+    top = record.problem.dims[dim]
+    why = f"rows of class {latest} for any {dim} up to {max(tops)}; the config is that of {dim} = {top}"
     loss = Loss() if size == top else _unmeasured(f"timed at {dim} = {top}")
-    champion = Champion(record, library, speedup, "first", {})
-    return Answer(champion, INVARIANT, loss, question=question, reasons=(why,))
+    champion = _beside(record, next(beside, None), {})
+    return Answer(champion, answers.INVARIANT, loss, question=question, reasons=(why,))
 
 
 def best_trial(case: Case) -> Answer | None:
@@ -174,10 +158,13 @@ def best_trial(case: Case) -> Answer | None:
     if record is None or not case.may_run(record):
         return None
     baseline = store.best_record(*of, role=Role.BASELINE)
-    ours, theirs = record.measurement.time_s, baseline.measurement.time_s if baseline else None
-    speedup = theirs / ours if ours and theirs else 0.0
-    champion = Champion(record, baseline, speedup, "ambiguous", store.counts(*of))
-    return Answer(champion, provisional=True, question=question)
+    return Answer(_beside(record, baseline, store.counts(*of)), provisional=True, question=question)
+
+
+def _beside(record: Record, library: Record | None, trials: Mapping[str, int]) -> Champion:
+    """A config that was not crowned, and the library."""
+    ours, theirs = record.measurement.time_s, library.measurement.time_s if library else None
+    return Champion(record, library, theirs / ours if ours and theirs else 0.0, "ambiguous", trials)
 
 
 def predicted(case: Case) -> Answer | None:

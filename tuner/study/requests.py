@@ -191,13 +191,10 @@ def check_request(request: StudyRequest) -> None:
     """
     device, problem, dim = request.found[0], request.problem, request.invariant
     if dim and (request.bits or len(request.objectives) > 1):
-        raise InputError(
-            "--invariant is for time alone, and chooses a class itself; leave the other option out"
-        )
+        raise InputError("--invariant goes with time alone, and chooses a class itself; leave the others out")
     if dim and (dim not in problem.dims or any(own.name not in problem.axes(dim) for own in problem.outputs)):
-        raise InputError(
-            f"--invariant takes a dim that {problem.operation.name} has rows by, got {dim!r}; give m for gemm"
-        )
+        rule = f"--invariant takes a dim that {problem.operation.name} has rows by"
+        raise InputError(f"{rule}, got {dim!r}; give m for gemm")
     check_regime(request.regime, device.target)
     for kernel in request.kernels:
         kernel.check_entry()

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy
-
 from tuner.declare import catalogue
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.kernel import Rendered
@@ -393,8 +391,7 @@ class Bench:
             workload = Workload(self.device, problem_from(case.problem), fresh_seed(), checked=False)
             launched = replace(compiled_config.rendered, launch=case.launch)
             run = self.device.load(launched, compiled_config.code, workload)
-            with numpy.errstate(all="ignore"):
-                return class_of_rows(self.device, workload, run, dim, count)
+            return class_of_rows(self.device, workload, run, dim, count)
         except (LaunchFailed, MemoryError) as failure:
             self._failed(failure, self._player(compiled_config))  # notes whether the device is unwell
             return ""

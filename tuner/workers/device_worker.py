@@ -335,9 +335,9 @@ class DeviceWorker:
 
     def class_of_rows(self, compiled_config: CompiledConfig, case: ShapeCase, dim: str, count: int) -> str:
         """See `tuner.workers.bench.Bench.class_of_rows`; a worker that crashed or hung has been replaced."""
-        how = {"case": case, "dim": dim, "count": count}
+        how = {"compiled_config": compiled_config, "case": case, "dim": dim, "count": count}
         try:
-            return self._called(Bench.class_of_rows, LONG_LIMIT_S, compiled_config=compiled_config, **how)
+            return self._called(Bench.class_of_rows, LONG_LIMIT_S, **how)
         except WorkerFailed:
             return ""
 

@@ -15,7 +15,8 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Source
 from tuner.declare.problem import Operation, Tensor, Work
 from tuner.declare.space import Config, Constraint, choice
-from tuner.workers.further_checks import CASES, LIMIT_BYTES, LONG, broken_promise, edge_problems
+from tuner.results.measurement import VARIES
+from tuner.workers.further_checks import CASES, LIMIT_BYTES, LONG, broken_promise, class_of_rows, edge_problems
 from tuner.workers.workload import Workload
 
 BOARD = DeviceInfo("Board", "cuda", max_threads_per_block=1024)
@@ -140,3 +141,33 @@ def test_the_promise_is_held_against_the_library_at_inputs_of_all_kinds(product:
     complaint = told(product)
     assert wrong in complaint
     assert bool(complaint) == bool(wrong)
+
+
+def in_order(a: Any, b: Any) -> Any:
+    return sum(a[:, at, None] * b[at] for at in range(a.shape[1]))
+
+
+def with_a_fallback(a: Any, b: Any) -> Any:
+    """Adds in another order if any number is not finite."""
+    return in_order(a, b) if np.isfinite(a).all() else in_order(a[:, ::-1], b[::-1])
+
+
+def by_place(a: Any, b: Any) -> Any:
+    return np.vstack([in_order(a[:5], b), in_order(a[5:, ::-1], b[::-1])])
+
+
+def classes(product: Product, layout: str = "nn") -> list[str]:
+    """Of products of 1, 2, 5 and 64 rows."""
+    found = []
+    for m in (1, 2, 5, 64):
+        problem = PROBLEM.operation.problem({"m": m, "n": 8, "k": 24}, layout=layout)
+        workload = Workload(Host(), problem, 1, checked=False)
+        found.append(class_of_rows(Host(), workload, running(workload, product), "m", 37))
+    return found
+
+
+def test_a_row_has_one_class_for_any_number_unless_others_or_its_place_count() -> None:
+    (rows,) = set(classes(in_order))
+    assert set(classes(lambda a, b: in_order(a.T, b), "tn")) == {rows} != {VARIES}
+    assert len(set(classes(with_a_fallback))) > 1
+    assert classes(by_place) == [rows, rows, rows, VARIES]
