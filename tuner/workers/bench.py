@@ -445,6 +445,7 @@ class Bench:
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
         states_s = min(STATES_SHARE * left_s, kind_of(self.device.info.kind).states_s)
         times_s = sampling.interleave([player.turn_s for player in players], left_s - states_s)
+        states_s = min(states_s, budget_s - (time.monotonic() - begun_s))
         self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s, states_s)
         self.workload.draw_anew()
         timed = map(self._judged, players, times_s)

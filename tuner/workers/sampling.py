@@ -297,7 +297,7 @@ def interleave(
 
     Args:
         players: Each takes this many more samples of a participant, in seconds.
-        budget_s: Wall time in seconds after which no block begins beyond the minimum number.
+        budget_s: Wall time in seconds, beyond which no block is taken to end but the minimum number.
         is_enough: Whether these times, two of each participant for each block, say enough; asked after a block.
         least: Blocks if `MIN_BLOCKS` would exceed the budget.
         most: Blocks at the most.
@@ -316,7 +316,7 @@ def interleave(
             # The first block, of one sample each, shows what a block costs.
             samples = SAMPLES_PER_TURN if SAMPLES_PER_TURN * MIN_BLOCKS * spent_s <= budget_s else 1
             wanted = MIN_BLOCKS if MIN_BLOCKS * spent_s <= budget_s else least
-        if block >= wanted and spent_s > budget_s:
+        if block >= wanted and spent_s * (1 + 1 / block) > budget_s:
             break
         forth = [(block + place) % len(players) for place in range(len(players))]
         for number in (*forth, *reversed(forth)):

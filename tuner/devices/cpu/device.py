@@ -156,11 +156,12 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
         state: One of `tuner.results.measurement.STATES`.
         own: What is compared with the library.
         library: The library's run.
-        seconds: After this time no pair begins but the first.
+        seconds: Pairs come in twos, one of either order; none begin that would take longer by the mean of those
+            before, but the first.
     """
-    end_s, ratios = time.monotonic() + seconds, list[float]()
+    begun_s, ratios = time.monotonic(), list[float]()
     count = max(1, min(CALLS, int(seconds / PAIRS / (_took_s(own) + _took_s(library)))))
-    while not ratios or time.monotonic() < end_s:
+    while len(ratios) % 2 or not ratios or (time.monotonic() - begun_s) * (1 + 2 / len(ratios)) < seconds:
         is_even = len(ratios) % 2 == 0
         calls = (library, own) if is_even else (own, library)
         if state == IN_TURN:
