@@ -137,6 +137,7 @@ class _RowSearch:
 
     def _classify(self, session: Session) -> None:
         """Sorts what was timed at a size by the class of its rows, which is one for all of a class of bits."""
+        session.pool.cancel()  # or what a search left would be taken for what is hashed
         size, trials = session.problem.dims[self._dim], session.records(Role.TRIAL, self._kernels)
         measured = [(one, one.measurement) for one in trials if not one.measurement.outcome.failed]
         known = self._timed[size] = {}
@@ -170,8 +171,8 @@ class _RowSearch:
         """Proves and times a class at each size, and stores it; nothing if it cannot be had at one of them."""
         ranges, rows, below, asked = list[Champion](), "", 0, self._request
         for number, size in enumerate(self.sizes):
-            limits_s = FINALS_S, self._share_s(1.0, len(self.sizes) - number), asked.finals_s
-            budget_s = min(limit_s for limit_s in limits_s if limit_s is not None)
+            share_s = self._share_s(1.0, len(self.sizes) - number)
+            budget_s = min(FINALS_S if share_s is None else share_s, asked.finals_s or FINALS_S, FINALS_S)
             place = self._crew, self._store, self._at(size), asked.regime, self._study
             with Session(*place, error_limit=asked.error_limit) as session:
                 session.prepare()
