@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ Flags = NDArray[np.bool_]
 SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
+#: So few configs are asked about once, and what holds at any shape is not looked for.
+FEW = 8
 
 
 def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -117,15 +120,16 @@ class Points:
         if settled is None:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[key] = settled = {speed: (self.fits.copy(), []) for speed in (False, True)}
+            settled = {speed: (self.fits.copy(), []) for speed in (False, True)}
             for constraint in self.kernel.constraints:
-                flags, others = settled[constraint.for_speed]
-                watched = _Watched(problem)
-                obeyed = _obeyed(constraint, watched, device, self.arrays, int(np.count_nonzero(self.fits)))
-                if watched.shape_read:
+                (flags, others), watched = settled[constraint.for_speed], _Watched(problem)
+                count = int(np.count_nonzero(self.fits))
+                obeyed = _obeyed(constraint, watched, device, self.arrays, count) if count > FEW else None
+                if obeyed is None or watched.shape_read:
                     others.append(constraint)
                 else:
                     flags[self.fits] &= obeyed
+            self._kept[key] = settled
         return settled
 
 
@@ -163,10 +167,9 @@ def legal(
 
 def allows(kernel: Kernel, problem: Problem, device: DeviceInfo, config: Mapping[str, Any]) -> bool:
     """Whether one config is legal, asked without arrays: that is quicker."""
-    try:
+    with suppress(Exception):  # of a rule that cannot be asked, as in `_obeyed`
         return is_point(kernel.parameters, config) and kernel.allows(problem, device, Config(config))
-    except Exception:  # a rule that cannot be asked, as in `_obeyed`
-        return False
+    return False
 
 
 def is_point(parameters: Sequence[Parameter], config: Mapping[str, Any]) -> bool:

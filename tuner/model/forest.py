@@ -95,12 +95,10 @@ class Forest:
             of_row = self._table.take(np.array(places, np.intp).ravel(), axis=0)
             return np.asarray(np.bitwise_and.reduce(of_row, axis=0, initial=ALL)[None], np.uint32)
         left = np.full((values.shape[1], len(self.leaves)), ALL, np.uint32)
-        looked_up = np.empty_like(left[:AT_ONCE])
         for begin in range(0, len(left), AT_ONCE):
             some = left[begin : begin + AT_ONCE]
             for rows in places:
-                here = rows[begin : begin + AT_ONCE]
-                some &= self._table.take(here, axis=0, out=looked_up[: len(here)], mode="clip")
+                some &= self._table[rows[begin : begin + AT_ONCE]]
         return left
 
     def sums(self, bits: Bits) -> Floats:

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import rich
-from rich.markdown import Markdown
 
 from tuner.cli.formatting import print_json
 from tuner.errors import InputError, NothingFound
@@ -178,7 +176,9 @@ def show_report(report: Any, as_json: bool, template: str = "night.md") -> None:
     if as_json:
         print_json(report)
     elif sys.stdout.isatty():
-        rich.print(Markdown(text))
+        import rich.markdown  # a tenth of a night's start, and most nights print to a file
+
+        rich.print(rich.markdown.Markdown(text))
     else:
         click.echo(text)
 

@@ -49,17 +49,14 @@ class _Job:
 class CompilePool:
     """Compile workers for one device spec and architecture; they work on one problem after the other."""
 
-    def __init__(self, spec: str, architecture: str, problem: Mapping[str, object], size: int = 0) -> None:
-        """Starts the workers.
+    def __init__(self, spec: str, size: int = 0) -> None:
+        """Starts the workers; `take_up` tells what for.
 
         Args:
             spec: Device spec, see `tuner.devices.protocol.DetectedDevice.opening`.
-            architecture: Architecture to compile for.
-            problem: Names the problem (`tuner.workers.main.problem_from`).
             size: Number of workers; by default `workers_for` the available cores and one device.
         """
-        self._spec, self._architecture = spec, architecture
-        self.take_up(problem)
+        self._spec = spec
         self.size = size or workers_for(len(os.sched_getaffinity(0)), 1)
         self._idle = [self._start() for _ in range(self.size)]
         self._busy: dict[Worker, _Job] = {}
@@ -82,9 +79,9 @@ class CompilePool:
         """The workers to wait for."""
         return list(self._busy)
 
-    def take_up(self, problem: Mapping[str, object]) -> None:
-        """Compiles for this problem from now on, unless `submit` names another."""
-        self._problem = dict(problem)
+    def take_up(self, problem: Mapping[str, object], architecture: str) -> None:
+        """Compiles for this problem and architecture from now on, unless `submit` names another problem."""
+        self._problem, self._architecture = dict(problem), architecture
 
     def submit(self, ticket: int, rendered: Rendered, problem: Mapping[str, object] | None = None) -> None:
         """Queues a compilation; `ready` will give it back under the ticket.

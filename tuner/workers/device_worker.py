@@ -444,7 +444,7 @@ class Crew:
         self._pool: CompilePool | None = None
 
     def open(self) -> None:
-        """Opens the devices side by side; those that are open stay so.
+        """Opens the devices side by side, and starts compile workers meanwhile; those that are open stay so.
 
         Raises:
             DeviceTrouble: A device cannot be opened; none is open then.
@@ -454,6 +454,9 @@ class Crew:
             if not self.devices:
                 for device in self.found:
                     self.devices.append(DeviceWorker(device))
+                size = workers_for(len(os.sched_getaffinity(0)), len(self.devices))
+                size = min(size, self._most) if self._most else size
+                self._pool = CompilePool(self.devices[0].opening, size)
             for worker in self.devices:
                 worker.open()
         except BaseException:
@@ -468,13 +471,9 @@ class Crew:
         self.close()
 
     def pool(self, problem: Mapping[str, Any]) -> CompilePool:
-        """The compile workers, which compile for this problem from now on; they start at the first call."""
-        if self._pool is None:
-            first = self.devices[0]
-            size = workers_for(len(os.sched_getaffinity(0)), len(self.devices))
-            size = min(size, self._most) if self._most else size
-            self._pool = CompilePool(first.opening, first.info.architecture, problem, size)
-        self._pool.take_up(problem)
+        """The compile workers of open devices, which compile for this problem from now on."""
+        assert self._pool is not None, "open devices have compile workers"
+        self._pool.take_up(problem, self.devices[0].info.architecture)
         return self._pool
 
     def rest(self) -> None:

@@ -50,6 +50,8 @@ class CompileHandlers:
 
     def __init__(self, spec: str) -> None:
         self._compiler_for = functools.cache(lambda target: kind_of(spec).compiler(language_of(target), spec))
+        with suppress(TunerError):  # the compiler of most kernels opens before the first is there
+            self._compiler_for(kind_of(spec).name)
 
     def compile(self, message: dict[str, Any]) -> Answer:
         """Compiles a rendered kernel; ``failed`` is the compiler's message if it refuses.
@@ -214,7 +216,6 @@ def main(arguments: list[str]) -> None:
     try:
         handlers: CompileHandlers | DeviceHandlers
         if role == "compile":
-            os.nice(5)
             handlers = CompileHandlers(spec)
             _collect_less_garbage()
         else:

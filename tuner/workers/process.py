@@ -163,6 +163,8 @@ class Worker:
             pass_fds=(theirs.fileno(),), env=variables, start_new_session=True,
         )  # fmt: skip
         theirs.close()
+        if role == "compile":  # from its first moment: its imports, too, give way to what is timed or answered
+            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + 5)
         self._channel = Channel(ours, FRAME_LIMIT_S)
 
     @property
