@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -69,13 +68,12 @@ class CpuDevice(Device):
         }  # fmt: skip
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
-        self._flush_bytes = FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24)
-        # It takes a second, in which others start.
-        self._flush = ThreadPoolExecutor(1).submit(numpy.ones, self._flush_bytes // 8)
+        # It takes memory, and up to a second, when the first cold sample is taken.
+        self._flush = numpy.zeros(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8)
 
     def free_bytes(self) -> int:
         """Bytes of memory available without swapping."""
-        return memory_bytes()[1] - (0 if self._flush.done() else self._flush_bytes)
+        return memory_bytes()[1] - (0 if self._flush[0] else self._flush.nbytes)
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -95,13 +93,13 @@ class CpuDevice(Device):
         if run is not self._timed_last:
             wait_until_quiet()
             self._timed_last = run
-        samples, flush = [], self._flush.result() if regime == "cold" else None
+        samples = list[float]()
         with _bare(run) as timed:
             for _ in range(count):
                 if before is not None:
                     before()
-                if flush is not None:
-                    flush += 1.0
+                if regime == "cold":
+                    self._flush += 1.0
                 start = time.perf_counter()
                 timed()
                 samples.append(time.perf_counter() - start)
