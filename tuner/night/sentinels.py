@@ -20,7 +20,7 @@ from tuner.results.record import Champion, ProblemKey
 from tuner.results.sentinel import BEFORE, CHAMPION, LIBRARY, Terms
 from tuner.store import Store
 from tuner.study.crowns import Reign, reigns
-from tuner.study.session import check_fits
+from tuner.study.session import Session, check_fits
 from tuner.workers.bench import CompiledConfig, Turns
 from tuner.workers.device_worker import Crew, DeviceWorker
 
@@ -60,11 +60,6 @@ class Watched:
     contenders: tuple[Contender, ...]
     reign: Reign | None = None
 
-    @property
-    def named(self) -> dict[str, object]:
-        """The problem as workers are told it."""
-        return {**self.problem.to_json(), "origin": str(self.problem.operation.origin or "")}
-
 
 #: Hash of a source -> its machine code, or why there is none: compiled once for any number of passes.
 Code = dict[str, CompiledConfig | Measurement]
@@ -77,15 +72,15 @@ def _compile(code: Code, crew: Crew, watched: Iterable[Watched]) -> None:
         DeviceTrouble: The compiler is not there.
     """
     wanted = {
-        rendered.hash: (rendered, problem.named)
+        rendered.hash: (rendered, Session.named(problem.problem))
         for problem in watched
         for rendered in (contender.rendered(problem.problem) for contender in problem.contenders)
         if rendered.hash not in code
     }
     if wanted:
         hashes, pool = list(wanted), crew.pool(next(iter(wanted.values()))[1])
-        for ticket, (rendered, named) in enumerate(wanted.values()):
-            pool.submit(ticket, rendered, named)
+        for ticket, (rendered, problem) in enumerate(wanted.values()):
+            pool.submit(ticket, rendered, problem)
         while pool.pending:
             code |= {hashes[ticket]: result for ticket, result in pool.ready().items()}
             time.sleep(0.005)
@@ -154,7 +149,7 @@ class Pass:
         if champion in compiled:
             try:
                 check_fits(watched.problem, worker.free_bytes, worker.info)
-                worker.prepare(watched.named, watched.regime)
+                worker.prepare(Session.named(watched.problem), watched.regime)
                 terms = replace(self.terms, budget_s=self.terms.budget_s / self.processes)
                 turns = worker.sentinel(compiled, terms)
             except InputError as error:

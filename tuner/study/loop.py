@@ -19,9 +19,8 @@ from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.search import Candidate
 from tuner.study.progress import REPORT_EVERY_S, TimeBudget
-from tuner.study.session import Session
+from tuner.study.session import Session, timeable
 from tuner.workers.bench import CompiledConfig
-from tuner.workers.compile_pool import ruled_out
 
 #: Configs requested at once if nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
@@ -230,15 +229,12 @@ class Loop:
         self._budget.progress.spend("compile", compile_s)
         if trial is None:
             return
-        if isinstance(result, Measurement):
-            self._finish(trial, result)
-            return
-        trial.code = result
-        rejected = ruled_out(result, self._session.worker.info)
-        if rejected is None or (rejected.outcome is Outcome.PRUNED and not self._policy.prunes_spills):
-            self._compiled.append(trial)
+        code = timeable(result, self._session.worker, self._policy.prunes_spills)
+        if isinstance(code, Measurement):
+            self._finish(trial, code)
         else:
-            self._finish(trial, rejected)
+            trial.code = code
+            self._compiled.append(trial)
 
     def _dispatch(self) -> None:
         """Gives every idle device the next compiled config."""

@@ -54,6 +54,25 @@ def on_board(board: str, record: Record, library_s: Mapping[str, float]) -> Reco
     return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
 
 
+def versions_of(worker: DeviceWorker) -> dict[str, str]:
+    """Name -> version of everything involved in a measurement, as it is stored."""
+    return {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **worker.versions}
+
+
+def timeable(
+    code: CompiledConfig | Measurement, worker: DeviceWorker, prunes_spills: bool = False
+) -> CompiledConfig | Measurement:
+    """Machine code that can be timed on a device; else why it cannot.
+
+    Args:
+        code: What a compile worker returned.
+        worker: The device.
+        prunes_spills: True if what spills many registers is not to be timed either.
+    """
+    rejected = ruled_out(code, worker.info) if isinstance(code, CompiledConfig) else None
+    return rejected if rejected and (prunes_spills or rejected.outcome is not Outcome.PRUNED) else code
+
+
 class Session:
     """The devices and compile workers of one problem; makes the records of one run.
 
@@ -107,9 +126,10 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._crew.rest()
 
-    def named(self, problem: Problem) -> dict[str, Any]:
-        """A problem of the operation, as workers are told."""
-        return {**problem.to_json(), "origin": self.origin}
+    @staticmethod
+    def named(problem: Problem) -> dict[str, Any]:
+        """A problem as workers are told it; see `tuner.workers.bench.problem_from`."""
+        return {**problem.to_json(), "origin": str(problem.operation.origin or "")}
 
     @cached_property
     def pool(self) -> CompilePool:
@@ -157,12 +177,9 @@ class Session:
         Raises:
             DeviceTrouble: The device stays unwell.
         """
-        code = self.pool.results({0: render(kernel, self.problem, config)})[0]
+        code = timeable(self.pool.results({0: render(kernel, self.problem, config)})[0], self.worker)
         if isinstance(code, Measurement):
             return None, code
-        rejected = ruled_out(code, self.worker.info)
-        if rejected is not None and rejected.outcome is not Outcome.PRUNED:
-            return None, rejected
         self.worker.begin(code, None, limit_s)
         measurement = self.worker.finish()
         return code if measurement.outcome is Outcome.MEASURED else None, measurement
@@ -195,7 +212,7 @@ class Session:
         self, device: DeviceInfo, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str,
         measurement: Measurement, versions: Mapping[str, str],
     ) -> Record:  # fmt: skip
-        own = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.versions, **versions}
+        own = {**versions_of(self.worker), **versions}
         return Record(
             self.key, device, self.regime, role, kernel, dict(config), source_hash, measurement,
             asdict(self.problem.work), own, self._study, self._id, self.origin,
