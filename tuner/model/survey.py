@@ -3,10 +3,10 @@
 It goes on where an earlier one with the same seed, kernels and device ended. What a config does to the device
 costs the worker, not the survey.
 
-What is measured, what is refused untimed and how workers are limited and replaced is as in a session; the loop
-is its own. As a policy of `tuner.study.loop` a survey has worked, without a branch for it: problems that change,
-40 configs sent ahead, times stored in parts. That took 57 lines from here and put 50 into the core: queues of a
-worker and of the loop, sources shared by the pool, hooks for what is rendered, sent and stored.
+What is refused untimed, and how workers are limited and replaced, is as in a session; the loop is its own. As a
+policy of `tuner.study.loop` a survey worked, without a branch for it: its problem changed, 40 configs were sent
+ahead, times were stored in parts. That took 65 lines from surveys and sentinels and put 52 into the core:
+queues of worker and loop, sources shared by the pool, hooks for what is rendered, sent and stored.
 """
 
 from __future__ import annotations
