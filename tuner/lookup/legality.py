@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,6 @@ Flags = NDArray[np.bool_]
 SHAPELESS = ("operation", "dtype", "layout", "precision", "epilogue")
 #: Dtypes and layouts, and devices, of which is kept what holds at any shape.
 KEPT = 64
-#: So few configs are asked about once, and what holds at any shape is not looked for.
-FEW = 8
 
 
 def completed(device: DeviceInfo, known: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -103,10 +102,13 @@ class Points:
         if len(at) and others:
             arrays = {name: values[at] for name, values in self.arrays.items()}
             left = np.ones(len(at), bool)
-            for constraint in others:
-                left &= _obeyed(constraint, problem, device, arrays, len(at))
-                if not left.any():
-                    break
+            try:
+                for constraint in others:
+                    left &= _obeyed(constraint, problem, device, arrays, len(at))
+                    if not left.any():
+                        break
+            except DeclarationError:  # a rule that cannot be asked, for limits that are not known say
+                left[:] = False
             obeying[obeying] = left
         return obeying
 
@@ -121,41 +123,27 @@ class Points:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
             settled = {speed: (self.fits.copy(), []) for speed in (False, True)}
+            shapeless = SimpleNamespace(**{name: getattr(problem, name) for name in SHAPELESS})
+            count = int(np.count_nonzero(self.fits))
             for constraint in self.kernel.constraints:
-                (flags, others), watched = settled[constraint.for_speed], _Watched(problem)
-                count = int(np.count_nonzero(self.fits))
-                obeyed = _obeyed(constraint, watched, device, self.arrays, count) if count > FEW else None
-                if obeyed is None or watched.shape_read:
+                flags, others = settled[constraint.for_speed]
+                try:
+                    flags[self.fits] &= _obeyed(constraint, shapeless, device, self.arrays, count)
+                except DeclarationError:  # it reads more
                     others.append(constraint)
-                else:
-                    flags[self.fits] &= obeyed
             self._kept[key] = settled
         return settled
 
 
-class _Watched:
-    """A problem that remembers whether anything of its shape was read."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem, self.shape_read = problem, False
-
-    def __getattr__(self, name: str) -> Any:
-        self.shape_read = self.shape_read or name not in SHAPELESS
-        return getattr(self._problem, name)
-
-
 def _obeyed(
-    constraint: Constraint, problem: Problem | _Watched, device: DeviceInfo, arrays: Mapping[str, Any],
-    count: int,
-) -> Flags:  # fmt: skip
-    """Whether each obeys; none does where the rule cannot be asked, for limits that are not known say."""
-    try:
-        rule = partial(constraint.rule, problem, device)
-        return holds(rule, constraint.sentence, Columns(arrays), count)
-    except DeclarationError:
-        if isinstance(problem, _Watched):  # a rule may ask for a problem itself
-            problem.shape_read = True
-        return np.zeros(count, bool)
+    constraint: Constraint, problem: Any, device: DeviceInfo, arrays: Mapping[str, Any], count: int
+) -> Flags:
+    """Whether each of some configs obeys.
+
+    Raises:
+        DeclarationError: The rule cannot be asked.
+    """
+    return holds(partial(constraint.rule, problem, device), constraint.sentence, Columns(arrays), count)
 
 
 def legal(
@@ -167,7 +155,7 @@ def legal(
 
 def allows(kernel: Kernel, problem: Problem, device: DeviceInfo, config: Mapping[str, Any]) -> bool:
     """Whether one config is legal, asked without arrays: that is quicker."""
-    with suppress(Exception):  # of a rule that cannot be asked, as in `_obeyed`
+    with suppress(Exception):  # of a rule that cannot be asked
         return is_point(kernel.parameters, config) and kernel.allows(problem, device, Config(config))
     return False
 
