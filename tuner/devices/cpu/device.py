@@ -163,6 +163,7 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
         is_even = len(ratios) % 2 == 0
         calls = (library, own) if is_even else (own, library)
         if state == IN_TURN:
+            calls[1]()  # which the first one follows, too
             turns = [[_took_s(call) for call in calls] for _ in range(count)]
             first_s, second_s = map(_lower_quartile, zip(*turns, strict=True))
         else:
