@@ -441,7 +441,10 @@ class Bench:
         admitted, lost = self._admitted(dict(enumerate(compiled_configs)), True, until_s)
         if not admitted:
             return list(lost.values())
+        admitted_s = time.monotonic()
         players = [*admitted.values(), *self._libraries(threads)]
+        # What follows the rounds takes as long as to check the library.
+        begun_s -= time.monotonic() - admitted_s
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
         states_s = min(STATES_SHARE * left_s, kind_of(self.device.info.kind).states_s)
         times_s = sampling.interleave([player.turn_s for player in players], left_s - states_s)
@@ -460,13 +463,12 @@ class Bench:
         self, finalists: Sequence[_Player], libraries: Sequence[_Player], times: Sequence[Sequence[float]],
         seconds: float,
     ) -> None:  # fmt: skip
-        """Compares finalists with the library in the states of a program, the fastest first, for a while."""
+        """Compares finalists with the library in the states of a program: the fastest first, for longest."""
         until_s = time.monotonic() + seconds
         fastest_first = sorted(range(len(finalists)), key=lambda number: statistics.median(times[number]))
-        for place, number in enumerate(fastest_first):
+        for place, number in enumerate(fastest_first if libraries else ()):
+            # Each of them: a simpler one that is as fast may win, and its speed-up is the least of the states'.
             player, left_s = finalists[number], until_s - time.monotonic()
-            if not libraries or (place and left_s <= 0):
-                return
             try:
                 share_s = left_s / min(len(finalists) - place, 2)
                 player.states = self.device.in_programs(player.run, libraries[0].run, share_s)
