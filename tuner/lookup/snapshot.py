@@ -189,7 +189,7 @@ KEPT = 40_000
 #: First words of the keys of answers, of the problems that have records, and of what the crown log rules.
 ANSWER, PROBLEMS, RULING = "answer", "problems", "ruling"
 #: First words of the keys of what a later state must read again.
-READ_AGAIN = (ANSWER, PROBLEMS, RULING, "devices")
+READ_AGAIN = (ANSWER, PROBLEMS, RULING, "devices", "device")
 
 
 def predictor() -> Any:

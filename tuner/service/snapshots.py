@@ -20,6 +20,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup import Answer, answer
 from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED
+from tuner.lookup.asking import completed_device
 from tuner.lookup.demand import COLD, DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
 from tuner.lookup.stale import builtin_now
@@ -128,6 +129,12 @@ class OpenSnapshot:
             catalogue, confirmed=lookup.confirmed,
         )  # fmt: skip
 
+    def _device(self, name: str) -> DeviceInfo | None:
+        """The device of a name; None if there is none, or several."""
+        with contextlib.suppress(TunerError):
+            return completed_device(self.naming(name), self.snapshot.devices())
+        return None
+
     def is_quick(self, problem: ProblemKey) -> bool:
         """Whether a problem has results, from which it is answered without a model."""
         standing = self.snapshot.standing
@@ -171,24 +178,26 @@ class OpenSnapshot:
         """Takes over what an earlier snapshot has read and answered about problems that have not changed.
 
         Whatever else it had read is read again now, so that no question has to wait for that. If other answers
-        may have changed, too, nothing is taken over.
+        may have changed, too, nothing is taken over. A device that is new changes those that rest on others.
         """
         then, now = earlier.manifest, self.manifest
         others = ("tuner_retractions", "tuner_models")
         if then.code != now.code or any(then.positions.get(name) != now.positions[name] for name in others):
             return
         changed = manifests.changed_problems(self.store, then.positions)
-        if changed is None or earlier.snapshot.devices() != self.snapshot.devices():
+        if changed is None:
             return
         operations = {problem.operation for problem in changed}
+        is_same = functools.cache(lambda device: self._device(device) == earlier._device(device))
+        are_same = earlier.snapshot.devices() == self.snapshot.devices()
 
         def holds(key: tuple[Any, ...], body: Any) -> bool:
-            if not isinstance(body, AnswerBody):
+            if not isinstance(body, AnswerBody) or not is_same(key[1].device):
                 return False
             problem, answer = key[1].problem, body.answer
             by_records = answer.match == PREDICTED and answer.expected_loss >= UNMEASURED
             if answer.match in FROM_ELSEWHERE or by_records:
-                return problem.operation not in operations
+                return are_same and problem.operation not in operations
             return problem not in changed
 
         self.snapshot.inherit(earlier.snapshot, lambda subject: subject.operation not in operations, holds)
