@@ -120,8 +120,6 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
     """Reads a number; JSON cannot express NaN and infinities, which are texts."""
-    if type(value) is float:  # nearly all are, and of these there are many
-        return value
     if isinstance(value, str):
         return float(value)
     if not isinstance(value, int | float):
