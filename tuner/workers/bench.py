@@ -467,8 +467,9 @@ class Bench:
         until_s = time.monotonic() + seconds
         fastest_first = sorted(range(len(finalists)), key=lambda number: statistics.median(times[number]))
         for place, number in enumerate(fastest_first if libraries else ()):
-            # Each of them: a simpler one that is as fast may win, and its speed-up is the least of the states'.
             player, left_s = finalists[number], until_s - time.monotonic()
+            if place >= LEAST_FINALISTS and left_s <= 0:
+                return
             try:
                 share_s = left_s / min(len(finalists) - place, 2)
                 player.states = self.device.in_programs(player.run, libraries[0].run, share_s)
