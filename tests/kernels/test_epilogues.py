@@ -21,7 +21,7 @@ from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem, Scalar
 from tuner.declare.space import Config
 from tuner.devices.cpu.numba import ready
-from tuner.devices.cuda.element_wise import element_wise_source
+from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda.nvrtc import compile_cubin
 
 ALL = "alpha+beta+bias-col+gelu+residual"

@@ -11,8 +11,7 @@ from tuner.declare.kernel import Rendered
 from tuner.declare.launch import COPY_ROWS, Launch, Step
 from tuner.declare.problem import TOLERANCE_FACTOR, Scalar, roundings
 from tuner.export.interface import Argument, Interface
-from tuner.export.symbolic import in_c
-from tuner.export.templates import filled
+from tuner.export.symbolic import filled, in_c
 
 #: Our dtypes in CUDA C++.
 C_TYPES = {

@@ -8,8 +8,7 @@ from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Scalar
 from tuner.export.interface import Argument, Interface
-from tuner.export.symbolic import in_python
-from tuner.export.templates import filled
+from tuner.export.symbolic import filled, in_python
 
 
 def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: Interface) -> str:

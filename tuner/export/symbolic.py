@@ -13,9 +13,11 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.declare.launch import ceil_div
+from tuner.declare import folders
+from tuner.declare.launch import MAP_TYPES, PROMOTIONS, SWIZZLES, UNASKED_SHARED_BYTES, ceil_div
 from tuner.declare.problem import Problem
 
 #: How tightly an operator binds, in C as in Python, and what it computes. Conditions joined differently are put
@@ -246,3 +248,15 @@ def traced(problem: Problem) -> tuple[Problem, Trace]:
     trace = Trace()
     shape: Any = tuple((name, Expression(trace, name, value, 1)) for name, value in problem.shape)
     return replace(problem, shape=shape), trace
+
+
+def must_be_asked(shared_bytes: Any) -> bool:
+    """Whether a launch needs leave for so much dynamic shared memory, or may, as it follows from the dims."""
+    return not isinstance(shared_bytes, int) or shared_bytes > UNASKED_SHARED_BYTES
+
+
+def filled(template: Path, filters: Mapping[str, Callable[[Any], Any]], **values: Any) -> str:
+    """`tuner.declare.folders.filled` with filters for sizes, and the tables of tensor maps."""
+    sizes = {"c": in_c, "py": in_python, "must_be_asked": must_be_asked}
+    tables = {"data_types": MAP_TYPES, "swizzles": SWIZZLES, "promotions": PROMOTIONS}
+    return folders.filled(template, {**sizes, **filters}, **tables, **values)

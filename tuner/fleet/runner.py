@@ -365,7 +365,7 @@ class ClusterRunner:
             EnvironmentTrouble: The scheduler is gone.
         """
         try:
-            # Not Client.scheduler_info: its answer may be one without workers, which a timer of Dask's asked for.
+            # Client.scheduler_info may answer without workers, as a timer of Dask's asked meanwhile.
             answer = self._client.sync(self._client.scheduler.identity, n_workers=-1)
         except (AttributeError, OSError, TimeoutError, ValueError, RuntimeError) as error:
             raise EnvironmentTrouble(GONE) from error  # a client that has given its scheduler up has None

@@ -31,8 +31,7 @@ from tuner.declare.space import Config
 from tuner.devices.detect import DetectedDevice, find, gpus, is_spec
 from tuner.devices.protocol import REGIMES
 from tuner.errors import DeviceTrouble, NothingFound
-from tuner.export.symbolic import in_python, traced
-from tuner.export.templates import filled
+from tuner.export.symbolic import filled, in_python, traced
 from tuner.lookup.asking import completed_device, opened, parse_device
 from tuner.lookup.legality import Flags, Points
 from tuner.lookup.snapshot import Column, Snapshot, TunedProblem

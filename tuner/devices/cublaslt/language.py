@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
+from tuner.declare.epilogue import Epilogue
+from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.problem import Problem
@@ -14,6 +18,15 @@ from tuner.devices.cuda.language import macros
 from tuner.devices.protocol import Arrays, Binary, CompileFailed, Compiler, Run
 from tuner.extras import load
 from tuner.results.measurement import CompileReport
+
+
+def element_wise_source(problem: Problem, rest: Epilogue) -> str:
+    """CUDA source of a kernel that finishes a product in place, where the library has no such epilogue."""
+    constants = problem.operation.constants(replace(problem, epilogue=rest.text), "cuda")
+    folder = kernels_folder() / "gemm" / "cuda"
+    names = ("epilogue.cuh",) if problem.dtype == "float32" else ("half.cuh", "epilogue.cuh")
+    files = [*(folder / name for name in names), Path(__file__).with_name("element_wise.cu")]
+    return "\n".join([*macros(constants), *(file.read_text(encoding="utf-8") for file in files)])
 
 
 class CublasLtLanguage(NumbaLanguage):

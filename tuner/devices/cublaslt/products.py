@@ -17,9 +17,9 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
+from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda import cublas
 from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
-from tuner.devices.cuda.element_wise import element_wise_source
 from tuner.devices.cuda.launching import PreparedRun, helper
 from tuner.devices.protocol import Arrays, LaunchFailed, Run
 
