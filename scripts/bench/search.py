@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Replays searches on recorded spaces, and writes a table of fractions of the optimum by trials, and a plot.
 
+A recording is a cache of Kernel Tuner, or exported trials of one problem.
+
     scripts/bench/search.py RECORDING.json.gz ... [--samplers tile,tpe,cmaes,random] [--repeats 20]
         [--trials 200] [--warm-start OTHER.json.gz] [--plots docs/images] [--json FILE]
 
@@ -23,7 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes share the co
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tuner.report.simulate import read_recording, simulate  # noqa: E402
+from recordings import read_recording, simulate  # noqa: E402
 
 #: Kernel Tuner 1.5.0 replayed on the same recordings without noise: mean of 10 seeds at these trials.
 KERNEL_TUNER_AT = (50, 100, 200)

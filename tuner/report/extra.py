@@ -6,7 +6,6 @@ EXTRA = Extra(
     commands={
         "ladder": Command("tuner.report.ladder:ladder", "Measure each kernel of an operation in order.", "Tune"),
         "distil": Command("tuner.report.distil:distil", "Find few configs for many shapes, and how to choose.", "Answer"),
-        "simulate": Command("tuner.report.simulate:simulate_command", "Replay a study on a recorded space, without a device.", "Records"),
         "show": Command("tuner.report.pages:show_command", "Show what a study saw, also as a page with figures.", "Look"),
         "compare": Command("tuner.report.comparing:compare", "Compare devices, drivers, versions, days or studies.", "Look"),
     },

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from fixtures.records import record, square
+from recordings import read_recording
 
 from tuner.declare.space import Config
 from tuner.errors import InputError
-from tuner.report.simulate import read_recording
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store.lines import header, line_of

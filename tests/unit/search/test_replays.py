@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from recordings import Recording, read_recording, simulate
 
-from tuner.cli.main import command_line
 from tuner.errors import InputError
-from tuner.report.simulate import Recording, read_recording, simulate
 
 
 def recorded(folder: Path, name: str = "toy", shift: float = 0.0, kernel: str = "k") -> Recording:
@@ -56,21 +54,11 @@ def test_wrong_input_is_refused(toy: Recording, tmp_path: Path) -> None:
         simulate(toy, warm_start=recorded(tmp_path, "other", kernel="other"))
 
 
-def test_the_command_prints_json_or_a_table(tmp_path: Path) -> None:
-    recorded(tmp_path, "here")
-    recorded(tmp_path, "there", shift=1.0)
-    arguments = ["simulate", str(tmp_path / "here.json"), "--trials", "12", "--repeats", "2"]
-    warm = [*arguments, "--warm-start", str(tmp_path / "there.json")]
-    cold, known = (
-        json.loads(CliRunner().invoke(command_line, [*each, "--json"], catch_exceptions=False).stdout)
-        for each in (arguments, warm)
-    )
-    assert {"space", "strategy", "repeats", "fraction_at", "seconds_per_trial"} <= set(cold)
+def test_earlier_records_of_another_device_help(toy: Recording, tmp_path: Path) -> None:
+    there = recorded(tmp_path, "there", shift=1.0)
+    cold, known = (simulate(toy, trials=12, repeats=2, warm_start=past) for past in (None, there))
     assert list(cold["fraction_at"]) == ["10", "12"]
     for fractions in cold["fraction_at"].values():
         assert 0 < fractions["min"] <= fractions["mean"] <= fractions["max"] <= 1
     assert cold["seconds_per_trial"] == pytest.approx(0.5, rel=0.01)
     assert known["fraction_at"]["12"]["mean"] > cold["fraction_at"]["12"]["mean"]
-    shown = CliRunner().invoke(command_line, arguments, catch_exceptions=False).output
-    assert "here: tile, 2 studies" in shown
-    assert f"{cold['fraction_at']['10']['mean']:.3f}" in shown

@@ -17,13 +17,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-import click
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tuner.cli.formatting import clock, duration
-from tuner.cli.formatting import show as show_rows
-from tuner.cli.options import SAMPLER, json_option
 from tuner.declare.space import Config, Space, choice
 from tuner.errors import InputError
 from tuner.results.measurement import Measurement, Outcome
@@ -222,38 +218,3 @@ class _Replay:
         self._search.tell(candidate, outcome, time_s)
         self.made += 1
         self.recorded_s += sum(measurement.stages_s.values()) or sum(measurement.samples_s)
-
-
-@click.command()
-@click.argument("space", metavar="SPACE.json[.gz]", type=click.Path(path_type=Path))
-@click.option("--trials", type=int, default=200, show_default=True, help="Trials of each study.")
-@click.option("--repeats", type=int, default=20, show_default=True, help="Studies, each with its own seed.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first study.")
-@click.option("--sampler", shell_complete=SAMPLER, default="tile", show_default=True, help="Search strategy.")
-@click.option(
-    "--warm-start", type=click.Path(path_type=Path), metavar="OTHER.json[.gz]",
-    help="Recording of another device, used as earlier records.",
-)  # fmt: skip
-@json_option
-def simulate_command(
-    space: Path, trials: int, repeats: int, seed: int, sampler: str, warm_start: Path | None, as_json: bool
-) -> None:
-    """Replay a study on a recorded space: a Kernel Tuner cache file, or exported records of one problem.
-
-    Prints the fraction of the space's best speed that is reached after given numbers of trials.
-    """
-    earlier = read_recording(warm_start) if warm_start else None
-    result = simulate(
-        read_recording(space), sampler=sampler, trials=trials, repeats=repeats, seed=seed, warm_start=earlier
-    )
-    per_trial_s = result["seconds_per_trial"]
-    rows = [
-        (count, *(f"{reached[name]:.3f}" for name in ("mean", "st_dev", "min", "max")),
-         clock(int(count) * per_trial_s))
-        for count, reached in result["fraction_at"].items()
-    ]  # fmt: skip
-    columns = ("trials", "fraction of the optimum", "st. dev.", "least", "most", "recorded time")
-    title = f"{result['space']}: {sampler}, {repeats} studies"
-    show_rows(as_json, result, title, columns, rows)
-    if not as_json:
-        click.echo(f"searching takes {duration(result['search_seconds_per_trial'])} a trial", err=True)
