@@ -130,8 +130,8 @@ class KernelCode:
             if name not in words | {THREADS, *BLOCK_SIZES}:
                 capitals = sorted(word for word in words if word.isupper())
                 raise InputError(
-                    f"neither {self.name} nor its launch uses the parameter {name!r}, but "
-                    f"{', '.join(capitals) or 'none'}; correct its name, or leave it out"
+                    f"neither {self.name} nor its launch uses the parameter {name!r} (in capitals there: "
+                    f"{', '.join(capitals) or 'none'}); correct its name, or leave it out"
                 )
 
     def bound(self, arguments: Any) -> dict[str, Any]:
