@@ -135,10 +135,9 @@ def test_at_the_second_call_nothing_is_declared_asked_or_locked(
     tuned = tuner.kernel(BLOCK=[16, 64], on_miss="library", numbers="step")(fill)
     x, out = numpy.arange(100, dtype="float64"), numpy.zeros(100)
     tuned(x, out, 2.0, 1)
-    # The call, its key, the key of each array, and what was prepared: two functions.
-    assert sorted(walk(lambda: tuned(x, out, 2.0, 1))) == (
-        ["python/arrays.py"] * 2 + ["python/decorators.py"] * 3 + ["python/running.py"]
-    )
+    # The call, its key, and what was prepared: two functions. Keys of arrays are read in C.
+    walked = sorted(walk(lambda: tuned(x, out, 2.0, 1)))
+    assert walked == ["python/decorators.py"] * 3 + ["python/running.py"]
     found = numpy.arange(60, dtype="float32"), numpy.zeros(60, "float32")
     runner(*found)
     walked = walk(lambda: runner(*found))

@@ -118,7 +118,7 @@ SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
         (of_add, {"problem_size": None}, "a launch has a grid .* and a block"),
         (of_add, {"params": {"B": [32]}, "grid": "n // B"}, "a launch has a grid .* and a block"),
         (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
-        (of_double, {"params": {"BLOK": [1]}}, "the parameter 'BLOK', but BLOCK; correct its name"),
+        (of_double, {"params": {"BLOK": [1]}}, r"the parameter 'BLOK' \(in capitals there: BLOCK\)"),
         (of_double, {"reference": ONES}, "an array goes to answer="),
         (of_double, {"reference": lambda p, q, r, s: p}, r"takes the kernel's inputs \(x\)"),
         (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),

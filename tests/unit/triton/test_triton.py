@@ -102,7 +102,7 @@ def test_a_source_hash_covers_what_a_kernel_calls_but_no_comments() -> None:
 def test_tune_finds_a_config_that_is_right_and_exports_it(kernels: SimpleNamespace, tmp_path: Path) -> None:
     result = tuner.tune(
         kernels.double, arrays(), {"BLOCK": [256, 512], "WRONG": [0, 1]}, grid=blocks, device="interpreted",
-        reference=lambda x: 2 * x, seconds=8, progress=False,
+        reference=lambda x: 2 * x, seconds=60, trials=4, progress=False,
     )  # fmt: skip
     assert result.config["WRONG"] == 0
     outcomes = {trial.measurement.outcome.name for trial in result.trials if trial.config["WRONG"]}
