@@ -138,7 +138,7 @@ def test_a_study_tries_what_a_server_runs_first_and_tells_the_loss(
     tuned = functools.partial(
         tuner.tune, runpy.run_path(str(KERNELS))["twice"], [torch.zeros(1000), torch.zeros(1000), 1000],
         {"BLOCK_SIZE_M": [256, 64, 128, 512, 1024, 2048, 4096]}, grid="ceil_div(M, BLOCK_SIZE_M)",
-        reference=lambda a: 2 * a, device="interpreted", seconds=9, progress=False,
+        reference=lambda a: 2 * a, device="interpreted", seconds=60, progress=False,
     )  # fmt: skip
     file = tuned(trials=1).declaration
     assert told("records", "import", str(table), "--kernel-file", str(file))[0] == 0
