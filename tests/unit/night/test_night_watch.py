@@ -219,7 +219,7 @@ def test_a_champion_behind_the_one_before_is_reported_and_taken_back_only_if_the
 def test_a_night_says_that_it_has_no_sentinels_and_how_it_ended(
     folder: Path, ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board(folder)
+    board(folder, library_s=4e-4)  # no config is as fast
     monkeypatch.setattr("tuner.night.reporting.PAUSES_S", ())
     code, found = ran("nightly", "plan.toml", "--quiet", "--report", "pages", "--notify", "http://127.0.0.1:9/")
     assert code == 0
