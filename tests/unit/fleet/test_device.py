@@ -62,17 +62,11 @@ class Bench:
         work = Assignment("0", self.item, (), turn, parts, 60.0, 1.0, None, 1, "random")
         return Order.of(work, "night", claim, study or self.study, self.database)
 
-    def run(self, *tasks: Callable[[], Any], beside: Callable[[], Any] = lambda: None) -> list[Any]:
-        """Does tasks on the device one after the other, in a thread as Dask does.
-
-        Args:
-            tasks: What to do.
-            beside: Called on the event loop, some time after the first task began.
-        """
+    def run(self, *tasks: Callable[[], Any]) -> list[Any]:
+        """Does tasks on the device one after the other, in a thread as Dask does."""
 
         async def main() -> list[Any]:
             await self.device.setup(self.worker)
-            asyncio.get_running_loop().call_later(0.3, beside)
             try:
                 return [await asyncio.to_thread(task) for task in tasks]
             finally:
@@ -120,7 +114,7 @@ class Died(BaseException):
 @pytest.mark.parametrize(
     ("stall_s", "why"),
     [
-        (0.5, "it got no further for 0 s while searching, and was killed"),
+        (2.0, "it got no further for 2 s while searching, and was killed"),
         (60.0, "the night was stopped, and its study process took longer than 0.5 s to end"),
     ],
 )
@@ -131,10 +125,12 @@ def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
     killed: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(number))
     bench.device = bench.kind(bench.device.spec, stall_s=stall_s)
-    stop = (lambda: bench.device.stop("the night was stopped")) if stall_s > 1 else (lambda: None)
+    stopped = stall_s > 2
 
     def hang() -> None:
         bench.device.told()
+        if stopped:
+            bench.device.stop("the night was stopped")
         until_s = time.monotonic() + 20
         while not killed and time.monotonic() < until_s:
             time.sleep(0.02)
@@ -142,10 +138,10 @@ def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
 
     monkeypatch.setattr("fixtures.rehearsed_device.RehearsedStage.fault", lambda stage: hang())
     with suppress(Died):
-        bench.run(lambda: bench.device.work(bench.order()), beside=stop)
+        bench.run(lambda: bench.device.work(bench.order()))
     assert killed[0] == signal.SIGKILL
     assert bench.worker.events[-1]["lost"] == why
-    assert bench.worker.events[-1]["cut"] == (stall_s > 1)
+    assert bench.worker.events[-1]["cut"] == stopped
 
 
 def test_a_device_that_another_process_holds_is_told(bench: Bench) -> None:
