@@ -82,7 +82,7 @@ def test_sixty_slices_with_a_fault_in_ten(fleet: Fleet) -> None:
     fleet.settings(faults={str(10 * number + 5): kind for number, kind in enumerate(kinds)})
     warnings: list[str] = []
     with beside(revive):
-        items, night = fleet.run(fleet.plan(17, seconds=48), recheck_s=1.0, warned=warnings.append)
+        items, night = fleet.run(fleet.plan(20, seconds=48), recheck_s=1.0, warned=warnings.append)
     check(fleet, items)
     ledger = night.runner.ledger
     assert ledger.slices >= 60
