@@ -24,6 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: A usual shape of each operation; 512 in every dim where nothing is said.
 USUAL: Mapping[str, Mapping[str, int]] = {
     "gemm": {"m": 4096, "n": 4096, "k": 4096}, "gemv": {"m": 4096, "n": 4096},
+    "bmm": {"batch": 256, "m": 128, "n": 64, "k": 128},
     "transpose": {"m": 4096, "n": 4096}, "read": {"parts": 512, "n": 4096}, "copy": {"n": 1 << 20},
     "multiply_add": {"n": 1 << 16, "steps": 64}, "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},

@@ -90,6 +90,11 @@ def test_memory_for_packing_is_kept_until_the_end(compiled: Build) -> None:
 
 #: Operation and kernel -> configs; each takes the dtypes in turn.
 OTHERS = {
+    ("bmm", "stacked"): [
+        near(16, 8, 32, PREFETCH=1, UNROLL=2, CHUNK=2, THREADS=3),
+        near(2, 4, 6, PACK_A=True, PACK_B=True, CHUNK=1, THREADS=2),
+        near(8, 6, 16, STREAM=True, KC=512, CHUNK=16),
+    ],
     ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
     ("gemv", "blocked"): [{"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2}, {"BLOCK": 32, "AT_ONCE": 1, "THREADS": 1}],
     ("gemv", "streaming"): [

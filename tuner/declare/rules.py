@@ -253,3 +253,28 @@ def vectors_as_wide_as_the_cpu(width: str = "WIDTH") -> Constraint:
         "vectors are as wide as the CPU's",
         lambda p, d, c: getattr(c, width) * DTYPE_BYTES[p.dtype] == vector_bytes(d),
     )
+
+
+def vector_registers(device: Any) -> int:
+    """Returns the vector registers of a CPU: AVX-512 has 32, narrower ones count as 16."""
+    return 32 if device.vector_bytes >= 64 else 16
+
+
+def register_tile_rules() -> tuple[Constraint, ...]:
+    """A tile of MR rows of NR elements, in vectors of WIDTH, stays in a CPU's registers and keeps them busy."""
+    return (
+        vectors_as_wide_as_the_cpu(),
+        Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
+        for_speed(
+            "the tile, a row of B and a factor fit into the vector registers, else they spill",
+            lambda p, d, c: vector_registers(d) >= c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1,
+        ),
+        for_speed(
+            "a tile has 8 vectors, else each multiply-add waits for the one before it",
+            lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
+        ),
+        for_speed(
+            "a tile wider than a vector fills half of the vector registers, else loads hold up multiply-adds",
+            lambda p, d, c: (c.NR == c.WIDTH) | (vector_registers(d) <= 2 * c.MR * (c.NR // c.WIDTH)),
+        ),
+    )

@@ -7,14 +7,8 @@ for long and thin ones, because packing them costs more than it gains.
 from pathlib import Path
 from typing import Any
 
-from tuner import DTYPE_BYTES, Constraint, Kernel, Problem, Source, Value, choice, powers_of_two
-from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, vectors_as_wide_as_the_cpu
-
-
-def _registers(device: Any) -> int:
-    """Vector registers of the CPU: AVX-512 has 32, narrower ones count as 16."""
-    return 32 if device.vector_bytes >= 64 else 16
-
+from tuner import DTYPE_BYTES, Kernel, Problem, Source, Value, choice, powers_of_two
+from tuner.declare.rules import THREAD_COUNTS, at_most_cores, for_speed, register_tile_rules
 
 #: Good tiles (WIDTH, MR, NR) for each width of vectors and dtype: of `packed`, which may have any height, and
 #: of `direct`, which has an address in a register for each row.
@@ -42,22 +36,7 @@ TILE_PARAMETERS = (
     choice("MR", 2, 4, 6, 8, 10, 12, 14),
     choice("NR", 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96),
 )
-TILE_RULES = (
-    vectors_as_wide_as_the_cpu(),
-    Constraint("NR is a multiple of WIDTH", lambda p, d, c: c.NR % c.WIDTH == 0),
-    for_speed(
-        "the tile, a row of B and a factor fit into the vector registers, else they spill",
-        lambda p, d, c: _registers(d) >= c.MR * (c.NR // c.WIDTH) + c.NR // c.WIDTH + 1,
-    ),
-    for_speed(
-        "a tile has 8 vectors, else each multiply-add waits for the one before it",
-        lambda p, d, c: c.MR * (c.NR // c.WIDTH) >= 8,
-    ),
-    for_speed(
-        "a tile wider than a vector fills half of the vector registers, else loads hold up multiply-adds",
-        lambda p, d, c: (c.NR == c.WIDTH) | (_registers(d) <= 2 * c.MR * (c.NR // c.WIDTH)),
-    ),
-)
+TILE_RULES = register_tile_rules()
 THREAD_RULES = (
     at_most_cores(),
     for_speed(

@@ -34,7 +34,9 @@ KERNEL = Kernel(
     target="cuda",
     source=Source(
         Path("register_tiled.cu"),
-        includes=(Path("epilogue.cuh"), Path("copies.cuh"), Path("lanes.cuh"), Path("tiles.cuh")),
+        includes=tuple(
+            Path(f"{name}.cuh") for name in ("epilogue", "copies", "lanes", "tiles", "prefetched")
+        ),
     ),
     scope=Scope(epilogues=True),
     idea="tiles in shared memory, TM x TN elements of C in a thread's registers, the next tile prefetched",

@@ -1,0 +1,107 @@
+"""bmm: C[i] = op(A[i]) op(B[i]) for a batch of matrices, each as in gemm.
+
+A is a stack of M x K matrices, or of K x M for a layout that begins with ``t``; B one of K x N, or of N x K.
+Every stack is dense and row-major, so that matrices follow each other at a constant stride.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner import Baseline, Operation, Problem, Tensor, Work
+
+#: 16-bit dtypes: operands and result are in them, sums in float32.
+HALVES = ("float16", "bfloat16")
+#: ``cudaDataType`` (library_types.h), and ``cublasComputeType`` of the sums (cublas_api.h).
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
+COMPUTE_TYPES = {"float32": 68, "float64": 70}
+#: Kernels from the one for the smallest matrices on.
+LADDER = ("stacked", "small", "tiled")
+
+
+def _tensors(p: Problem) -> tuple[Tensor, ...]:
+    a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
+    b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    return (
+        Tensor("a", (p.batch, *a), p.dtype),
+        Tensor("b", (p.batch, *b), p.dtype),
+        Tensor("c", (p.batch, p.m, p.n), p.dtype, output=True),
+    )
+
+
+def _work(p: Problem) -> Work:
+    return Work(flops=2.0 * p.batch * p.m * p.n * p.k, bytes=float(sum(tensor.bytes for tensor in p.tensors)))
+
+
+def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any = None) -> Any:
+    """The library's product of the stacks, in a dtype."""
+    a, b = (arrays[name].astype(dtype, copy=False) for name in "ab")
+    a, b = (
+        stack.swapaxes(1, 2) if stored == "t" else stack for stack, stored in zip((a, b), p.layout, strict=True)
+    )
+    return xp.matmul(a, b, out=out)
+
+
+def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    if p.dtype in HALVES:  # NumPy has no fast product in them
+        arrays["c"][...] = _product(xp, p, arrays, "float32")
+    else:
+        _product(xp, p, arrays, p.dtype, arrays["c"])
+
+
+def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    """cublasGemmStridedBatchedEx, called directly so that nothing is copied or allocated.
+
+    cuBLAS is column-major: a row-major C is its C transposed, so B comes first and the letters swap.
+    """
+    from ctypes import c_longlong, c_void_p
+
+    from tuner.devices.cuda import cublas
+
+    a, b, c = (arrays[name] for name in "abc")
+    kind, sums = DATA_TYPES[p.dtype], p.operation.sums.get(p.dtype, p.dtype)
+    one, zero = cublas.one_and_zero(sums)
+    status = cublas.function("cublasGemmStridedBatchedEx")(
+        cublas.handle(), cublas.OPERATION[p.layout[1]], cublas.OPERATION[p.layout[0]], p.n, p.m, p.k,
+        one, c_void_p(b.data.ptr), kind, b.shape[2], c_longlong(p.k * p.n),
+        c_void_p(a.data.ptr), kind, a.shape[2], c_longlong(p.m * p.k),
+        zero, c_void_p(c.data.ptr), kind, p.n, c_longlong(p.m * p.n),
+        p.batch, COMPUTE_TYPES[sums], cublas.DEFAULT_ALGORITHM,
+    )  # fmt: skip
+    cublas.check(status)
+
+
+def _source_constants(p: Problem, target: str) -> dict[str, Any]:
+    stored: dict[str, Any] = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    if target == "cuda" and p.dtype in HALVES:
+        return stored | {"BFLOAT": p.dtype == "bfloat16"}
+    return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
+
+
+C_REFERENCE = """
+const long long matrix = index / (m * n), row = index / n % m, column = index % n;
+double sum = 0;
+for (long long p = 0; p < k; ++p) {
+    const double left = a[matrix * m * k + (A_TRANSPOSED ? p * m + row : row * k + p)];
+    const double right = b[matrix * k * n + (B_TRANSPOSED ? column * k + p : p * n + column)];
+    sum += left * right;
+}
+return sum;
+"""
+
+OPERATION = Operation(
+    name="bmm",
+    dims=("batch", "m", "n", "k"),
+    dtypes=("float32", "float64", *HALVES),
+    layouts=("nn", "nt", "tn", "tt"),
+    sums=dict.fromkeys(HALVES, "float32"),
+    tensors=_tensors,
+    work=_work,
+    reference=lambda xp, p, arrays: _product(xp, p, arrays, "float64"),
+    terms=lambda p: p.k,
+    constants=_source_constants,
+    c_reference={"c": C_REFERENCE},
+    baselines={
+        "cuda": Baseline("cuBLAS", _cublas),
+        "cpu": Baseline("NumPy", _numpy, names=dict.fromkeys(HALVES, "NumPy in float32")),
+    },
+)
