@@ -33,6 +33,7 @@ USUAL: Mapping[str, Mapping[str, int]] = {
 MEANT_FOR: Mapping[str, Mapping[str, int]] = {
     "multivector": {"m": 4, "n": 4096, "k": 4096}, "thin": {"m": 16, "n": 4096, "k": 4096},
     "shallow": {"m": 4096, "n": 4096, "k": 32}, "small": {"m": 256, "n": 256, "k": 256},
+    "small_matrices": {"batch": 1000, "m": 32, "n": 32, "k": 32},
 }  # fmt: skip
 #: Elements of the largest problem that is run on the CPU, as the product of its dims.
 LARGEST = 450_000
