@@ -27,7 +27,7 @@ ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
     "cublaslt", "naive", "vectorised", "blocked", "direct", "packed",
-    "row_shared", "tiled", "register_tiled", "warp_tiled",
+    "row_shared", "tiled", "register_tiled", "triton_tiled", "warp_tiled",
     "multivector", "thin", "shallow", "small", "double_sums",
     "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma",
 )  # fmt: skip

@@ -19,6 +19,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import IEEE, Operation, Problem
 from tuner.declare.space import Config, Space, Value
+from tuner.triton.language import version
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: A usual shape of each operation; 512 in every dim where nothing is said.
@@ -56,14 +57,18 @@ def catalogues() -> tuple[Catalogue, ...]:
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
     """Every kernel for a target (for all when empty) that serves the usual precision, with its operation.
 
-    The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests.
+    The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests;
+    those of Triton are for where it is installed.
     """
     return [
         (replace(operation, dtypes=computed_dtypes(kernel, operation)), kernel)
         for catalogue in catalogues()
         for kernel in catalogue.kernels
         for operation in [catalogue.operation(kernel.operation)]
-        if target in ("", kernel.target) and kernel.serves(IEEE) and not kernel.scope.architecture
+        if target in ("", kernel.target)
+        and kernel.serves(IEEE)
+        and not kernel.scope.architecture
+        and (kernel.target != "triton" or version())
     ]
 
 

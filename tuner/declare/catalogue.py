@@ -18,6 +18,7 @@ from typing import Any
 
 from tuner.declare.folders import kernels_folder
 from tuner.declare.kernel import Kernel
+from tuner.declare.language import languages
 from tuner.declare.problem import IEEE, Operation, Problem
 from tuner.declare.space import Constraint
 from tuner.errors import DeclarationError, InputError, UnknownName
@@ -303,11 +304,11 @@ def from_file(path: Path) -> Catalogue:
 def _declarations(folder: Path) -> Iterator[Path]:
     """Finds the Python files that declare kernels.
 
-    Two kinds of file are left out: Numba sources (``.numba.py``), and files whose names begin with ``_``, which
-    declarations import.
+    Left out are sources in Python (``.numba.py``), files whose names begin with ``_``, which declarations
+    import, and folders of languages that no package here has.
     """
-    for path in sorted(folder.rglob("*.py")):
-        if path.name != "operation.py" and path.name[0] != "_" and not path.name.endswith(".numba.py"):
+    for path in sorted(folder.glob("*/*.py")):
+        if path.parent.name in languages() and path.name[0] != "_" and not path.suffixes[1:]:
             yield path
 
 
