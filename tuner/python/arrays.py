@@ -65,8 +65,9 @@ class Operand:
 
     @property
     def turned(self) -> Operand:
-        """Its transposed view."""
-        return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+        """Its transposed view; of a stack, that of each matrix."""
+        shape, strides = self.shape, self.strides
+        return replace(self, shape=shape[:-2] + shape[-2:][::-1], strides=strides[:-2] + strides[-2:][::-1])
 
     def rows(self, kept: int) -> tuple[int, ...]:
         """Its shape with all axes but the last `kept` as one."""
@@ -143,8 +144,8 @@ class Family:
         return self.xp.empty(shape, like.dtype)
 
     def dense(self, array: Any, turned: bool) -> Any:
-        """A fresh row-major copy of an array, or of its transpose."""
-        return self.xp.array(array.T if turned else array, order="C", copy=True, subok=True)
+        """A fresh row-major copy of an array, or of its matrices' transposes."""
+        return self.xp.array(array.swapaxes(-2, -1) if turned else array, order="C", copy=True, subok=True)
 
     def assign(self, out: Any, result: Any) -> None:
         """Copies a result into an array of the same shape and any strides."""
@@ -190,7 +191,7 @@ class Family:
     def transpose(self, a: Any, out: Any) -> Any:
         """The library's own transpose, as a new row-major array or into `out`."""
         if out is None:
-            return self.dense(a, True)
+            return self.dense(a.T, False)
         self.xp.copyto(out, a.T.copy() if self.overlap(a, out) else a.T)
         return out
 
@@ -239,7 +240,7 @@ class CupyFamily(GpuFamily):
 
     def dense(self, array: Any, turned: bool) -> Any:
         """See `Family`."""
-        return self.xp.array(array.T if turned else array, order="C", copy=True)
+        return self.xp.array(array.swapaxes(-2, -1) if turned else array, order="C", copy=True)
 
     def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
@@ -324,9 +325,8 @@ class TorchFamily(GpuFamily):
 
     def dense(self, array: Any, turned: bool) -> Any:
         """See `Family`."""
-        made = array.new_empty(tuple(array.shape)[::-1] if turned else tuple(array.shape))
-        made.copy_(array.t() if turned else array)
-        return made
+        array = array.swapaxes(-2, -1) if turned else array
+        return array.new_empty(tuple(array.shape)).copy_(array)
 
     def assign(self, out: Any, result: Any) -> None:
         """See `Family`."""

@@ -229,7 +229,9 @@ def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
         return lambda array: dense(array.reshape(shape) if shape else array, turned)
     if family is not NUMPY or not (turned or shape):
         return None
-    return lambda array: (array.reshape(shape) if shape else array).T if turned else array.reshape(shape)
+    if turned:
+        return lambda array: (array.reshape(shape) if shape else array).swapaxes(-2, -1)
+    return lambda array: array.reshape(shape)
 
 
 def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest) -> Prepared:

@@ -15,6 +15,7 @@ from tuner.devices.detect import find, is_on_host, is_spec
 from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.lookup.answers import UNMEASURED
+from tuner.lookup.stale import builtin_now
 from tuner.python.arrays import Operand, as_array, common_family, operand_of, row_major
 from tuner.python.decisions import Decision, decide, decision_for
 from tuner.python.misses import checked
@@ -23,7 +24,7 @@ from tuner.results.record import ProblemKey
 from tuner.results.units import config_text
 
 #: Operation -> the function that computes it.
-FUNCTIONS = {"gemm": "matmul", "gemv": "gemv", "transpose": "transpose"}
+FUNCTIONS = {"gemm": "matmul", "bmm": "matmul", "gemv": "gemv", "transpose": "transpose"}
 
 
 @dataclass(frozen=True)
@@ -163,9 +164,10 @@ def _row_major(shape: tuple[int, ...], dtype: str, device: str) -> Operand:
 
 def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, device: str) -> list[Operand]:
     """Arrays as an operation's layout says."""
-    operation = {computes: operation for operation, computes in FUNCTIONS.items()}.get(function)
-    if operation is None:
+    known = [builtin_now().operation(name) for name, computes in FUNCTIONS.items() if computes == function]
+    if not known:
         raise ValueError("explain: dims are of an operation, got none; name it, e.g. explain('gemm', m=9, ...)")
+    operation = max(known, key=lambda own: len(dims.keys() & set(own.dims))).name
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
     stored = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
     letters = problem.layout.ljust(len(stored), "n")

@@ -71,7 +71,8 @@ class Placed:
 
     Attributes:
         argument: Name of the caller's array; ``result`` for a new one.
-        turned: True where its transpose is what lies row-major in memory, so that a view of it is passed.
+        turned: True where its transpose, or that of each matrix of a stack, is what lies row-major in memory,
+            so that a view of it is passed.
         copied: Why a copy is passed (for an output: why the result is copied there); empty where none is.
         shape: Of the caller's array, its leading axes taken as one; None where it has no others than the
             problem's tensor.
@@ -107,10 +108,10 @@ def placed(argument: str, operand: Operand, kept: int = 1, turns: bool = True) -
     shape_if_other = None if len(shape) == operand.ndim else shape
     if flat is None:
         return Placed(argument, copied="its leading dims are not one in memory", shape=shape)
-    turned = not flat.is_row_major and flat.ndim == 2 and flat.turned.is_row_major
+    turned = not flat.is_row_major and flat.ndim > 1 and flat.turned.is_row_major
     if not (turned or flat.is_row_major):
         # The copy of an input keeps the order of the axes in memory, so that it reads in order.
-        turned = flat.ndim == 2 and abs(flat.strides[0]) < abs(flat.strides[1])
+        turned = flat.ndim > 1 and abs(flat.strides[-2]) < abs(flat.strides[-1])
         copied = f"strides {operand.strides} leave gaps, kernels take dense arrays"
     elif turned and not turns:
         copied = "it is column-major, and kernels take it row-major"
@@ -273,14 +274,14 @@ def _result_shape(function: str, a: Operand, b: Operand | None = None) -> tuple[
 
 
 def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
-    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector; stacks of products are the library's.
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector, bmm for two stacks.
 
-    Leading axes of `a` count as rows.
+    Leading axes of `a` count as rows where `b` is one matrix.
     """
     a, b = (request.operands[name] for name in ARGUMENTS[request.function])
-    left, right = map(placed, ARGUMENTS[request.function], (a, b))
     if math.prod(b.shape[:-2]) != 1:
-        raise _ForTheLibraryError("kernels compute one product; a stack of them is the library's, in one call")
+        return _stacks(request, a, b)
+    left, right = map(placed, ARGUMENTS[request.function], (a, b))
     if a.ndim == b.ndim == 1:
         raise _ForTheLibraryError("a product of two vectors is one number, for which there is no kernel")
     (m, k), n = a.rows(1)[-2:] if a.ndim > 1 else (1, a.shape[0]), b.shape[-1]
@@ -291,6 +292,18 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     to = _output(request, 1)
     more = [placed(name, request.operands[name], turns=False) for name in request.more]
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
+
+
+def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, tuple[Placed, ...]]:
+    """``a @ b`` for two stacks of as many matrices, whose leading axes are taken as one."""
+    if a.shape[:-2] != b.shape[:-2]:
+        raise _ForTheLibraryError(
+            "kernels multiply two stacks of one shape; the library repeats what is shorter"
+        )
+    left, right = placed("a", a, 2), placed("b", b, 2)
+    batch, (m, k), n = math.prod(a.shape[:-2]), a.shape[-2:], b.shape[-1]
+    layout = left.letter() + right.letter()
+    return _key(request, "bmm", layout, batch=batch, m=m, n=n, k=k), (left, right, _output(request, 2))
 
 
 def _transposed(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ class Product(NamedTuple):
         layout: ``n`` or ``t`` for each operand: stored as used, or its transpose.
         precision: ``ieee`` or ``emulated``; empty for the surrounding one.
         epilogue: ``bias-col`` for a product with a bias, and the activation behind it, joined by ``+``.
+        batch: Number of such products, for two stacks; 0 for two matrices.
     """
 
     m: int
@@ -68,6 +70,7 @@ class Product(NamedTuple):
     layout: str
     precision: str
     epilogue: str = ""
+    batch: int = 0
 
 
 #: What collects the products that are asked for; autograd's threads see it, too.
@@ -84,15 +87,15 @@ def product(
     """``activation(a @ b + bias)`` as an operator of PyTorch; compilers and `torch.export` know it.
 
     Args:
-        a: Shape (M, K).
-        b: Shape (K, N), of the same dtype on the same device.
-        bias: Shape (N,), or None.
+        a: Shape (M, K), or (..., M, K) for a stack.
+        b: Shape (K, N), or (..., K, N) for a stack of as many; of the same dtype on the same device.
+        bias: Shape (N,), or None, as it is for stacks.
         precision: As of `tuner.matmul`; it counts for float32 alone.
         activation: One of `ACTIVATIONS`; empty for none, as it is where there are gradients.
         fusable: Those that kernels apply faster, by spaces; Inductor makes the next one the activation.
 
     Returns:
-        Shape (M, N), row-major.
+        Shape (M, N), or (..., M, N), row-major.
 
     Raises:
         InputError: An activation, and an operand requires gradients.
@@ -106,7 +109,7 @@ def _(
 ) -> Tensor:
     if fusable and "torch._inductor.fx_passes.post_grad" in sys.modules:
         _fuse_in_inductor()
-    return a.new_empty((a.shape[0], b.shape[1]))
+    return a.new_empty((*a.shape[:-1], b.shape[-1]))
 
 
 @torch.library.custom_op("tuner::activated", mutates_args=())
@@ -133,11 +136,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (a, b), (for_a, for_b, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     of_a = of_b = None
     if for_a:
-        of_a = ctx.surroundings.run(product, grad, b.t(), None, ctx.precision)
-    if for_b and b.stride(0) == 1 and b.stride(1) != 1:  # a weight's view: its gradient lies as the weight does
-        of_b = ctx.surroundings.run(product, grad.t(), a, None, ctx.precision).t()
+        of_a = ctx.surroundings.run(product, grad, b.mT, None, ctx.precision)
+    if for_b and b.stride(-2) == 1 and b.stride(-1) != 1:  # a weight's view: the gradient lies as it does
+        of_b = ctx.surroundings.run(product, grad.mT, a, None, ctx.precision).mT
     elif for_b:
-        of_b = ctx.surroundings.run(product, a.t(), grad, None, ctx.precision)
+        of_b = ctx.surroundings.run(product, a.mT, grad, None, ctx.precision)
     return of_a, of_b, grad.sum(0) if for_bias else None, None, None, None
 
 
@@ -151,9 +154,11 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activat
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
         epilogue = "+".join(filter(None, ("" if bias is None else "bias-col", activation)))
-        collector.add(Product(a.shape[0], b.shape[1], a.shape[1], dtype, layout, precision, epilogue))
+        batch = math.prod(b.shape[:-2]) if b.ndim > 2 else 0
+        sizes = a.shape[-2], b.shape[-1], a.shape[-1]
+        collector.add(Product(*sizes, dtype, layout, precision, epilogue, batch))
     if a.device.type not in KERNELS_ON:
-        plain = torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+        plain = torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
         return ACTIVATIONS[activation](plain) if activation else plain
     finish = {} if bias is None else {"bias": bias.detach()}
     if activation:
@@ -163,8 +168,10 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activat
 
 
 def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Any:
-    """``a @ b + bias`` for a matrix b and any leading dims of a; NotImplemented where PyTorch does it."""
-    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0] or (bias is not None and bias.ndim != 1):
+    """``a @ b + bias`` for a matrix b and any leading dims of a, or two stacks; else NotImplemented."""
+    if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2] or (bias is not None and bias.ndim != 1):
+        return NotImplemented
+    if b.ndim > 2 and (a.shape[:-2] != b.shape[:-2] or bias is not None):
         return NotImplemented
     tensors = [a, b] if bias is None else [a, b, bias]
     device = a.device.type
@@ -174,13 +181,13 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
     if not all(_is_plain(tensor, tensors[0]) for tensor in tensors) or 0 in (*a.shape, *b.shape):
         return NotImplemented
     left, right, *finish = tensors
-    rows = left.reshape(-1, left.shape[-1])
+    rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
     needs_operator = torch.compiler.is_compiling() or _has_gradients(tensors)
     fusable: tuple[str, ...] = ()
     if torch.compiler.is_compiling() and not _has_gradients(tensors) and _is_static(rows, right):
         kernels = _kernels(
-            *rows.shape, right.shape[1], *rows.stride(), *right.stride(), str(left.dtype), str(left.device),
-            precision, bias is not None,
+            tuple(rows.shape), tuple(rows.stride()), tuple(right.shape), tuple(right.stride()),
+            str(left.dtype), str(left.device), precision, bias is not None,
         )  # fmt: skip
         if not kernels:
             return NotImplemented
@@ -188,7 +195,7 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
     # The operator is what autograd and compilers know; without them it is only in the way.
     compute: Callable[..., Tensor] = product if needs_operator else _computed
     result = compute(rows, right, finish[0] if finish else None, precision, *fusable)
-    return result.view(*left.shape[:-1], right.shape[1])
+    return result.view(*left.shape[:-1], right.shape[-1])
 
 
 def _is_plain(tensor: Tensor, like: Tensor) -> bool:
@@ -211,19 +218,16 @@ def _is_static(*tensors: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def _kernels(
-    m: int, k: int, n: int, a_row: int, a_column: int, b_row: int, b_column: int, dtype: str, device: str,
-    precision: str, bias: bool,
+    a_shape: tuple[int, ...], a_strides: tuple[int, ...], b_shape: tuple[int, ...], b_strides: tuple[int, ...],
+    dtype: str, device: str, precision: str, bias: bool,
 ) -> str:  # fmt: skip
     """What kernels compute of a product while a program is compiled.
 
     Args:
-        m: Rows of A.
-        k: Its columns.
-        n: Columns of B.
-        a_row: Elements from one row of A to the next; likewise the next three.
-        a_column: Of A.
-        b_row: Of B.
-        b_column: Of B.
+        a_shape: Of A.
+        a_strides: Elements from one to the next, for each axis.
+        b_shape: Of B.
+        b_strides: Likewise.
         dtype: ``torch.float32``.
         device: ``cuda:0``.
         precision: As of `use`.
@@ -237,12 +241,16 @@ def _kernels(
     kind, size = dtype.removeprefix("torch."), getattr(torch, dtype.removeprefix("torch.")).itemsize
 
     def decided(activation: str = "") -> bool:
-        a = Operand("PyTorch", (m, k), (a_row * size, a_column * size), kind, size, device)
-        b = Operand("PyTorch", (k, n), (b_row * size, b_column * size), kind, size, device)
-        more = {"bias": Operand("PyTorch", (n,), (size,), kind, size, device)} if bias else {}
+        shaped = {"a": (a_shape, a_strides), "b": (b_shape, b_strides)}
+        if bias:
+            shaped["bias"] = (b_shape[-1:], (1,))
+        operands = {
+            name: Operand("PyTorch", shape, tuple(step * size for step in strides), kind, size, device)
+            for name, (shape, strides) in shaped.items()
+        }
         epilogue = Epilogue(bias="bias-col" if bias else "", activation=activation)
         used = precision if kind == "float32" else ""
-        decision = decision_for(request_for("matmul", {"a": a, "b": b, **more}, used, epilogue=epilogue))
+        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue))
         if decision is None or decision.kernel is not None:
             return decision is not None
         if decision.is_miss and not activation:
@@ -305,8 +313,9 @@ def _linear(precision: str, given: Tensor, weight: Tensor, bias: Tensor | None =
     return _multiplied(given, weight.t(), bias, precision) if weight.ndim == 2 else NotImplemented
 
 
-def _matmul(precision: str, given: Tensor, other: Tensor, **more: Any) -> Any:
-    return NotImplemented if more else _multiplied(given, other, None, precision)
+def _matmul(precision: str, given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Any:
+    fits = not ndim or given.ndim == other.ndim == ndim
+    return _multiplied(given, other, None, precision) if fits and not more else NotImplemented
 
 
 def _addmm(precision: str, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
@@ -316,7 +325,9 @@ def _addmm(precision: str, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> A
 #: Functions of PyTorch -> what they become inside `use`.
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     functional.linear: _linear,
-    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _matmul),
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
+    **dict.fromkeys((torch.mm, Tensor.mm), functools.partial(_matmul, ndim=2)),
+    **dict.fromkeys((torch.bmm, Tensor.bmm), functools.partial(_matmul, ndim=3)),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
     functional.silu: _silu,
@@ -327,12 +338,12 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
 class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - called as a function is
     """Sends products of matrices inside a block, a function or a module to tuned kernels.
 
-    ``linear``, ``matmul``, ``@``, ``mm``, and ``addmm`` with a bias run as `tuner.matmul` does: a kernel where
-    it was measured to be faster, else the library. Any number of leading dims is one product. Gradients are
-    products of their own layouts, in the same precision, wherever ``backward`` is called. Products of two
-    stacks, sparse tensors and other dtypes are left to PyTorch. Under autocast operands are cast as PyTorch
-    casts them. ``use(...)(module)`` returns the module, whose calls then run inside; its state dict is
-    unchanged.
+    ``linear``, ``matmul``, ``@``, ``mm``, ``bmm``, and ``addmm`` with a bias run as `tuner.matmul` does: a
+    kernel where it was measured to be faster, else the library. Any number of leading dims is one product, or
+    one of two stacks. Gradients are products of their own layouts, in the same precision, wherever
+    ``backward`` is called. Stacks of unlike shapes, sparse tensors and other dtypes are left to PyTorch. Under
+    autocast operands are cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then
+    run inside; its state dict is unchanged.
     """
 
     def __init__(self, precision: str = "") -> None:
@@ -403,7 +414,7 @@ def prepare(
         outputs = [leaf for leaf in leaves if leaf.requires_grad]
         if outputs and parameters:
             torch.autograd.grad(outputs, parameters, list(map(torch.ones_like, outputs)), allow_unused=True)
-    products = sorted(collected, key=lambda of: (-of.m * of.n * of.k, of))
+    products = sorted(collected, key=lambda of: (-max(1, of.batch) * of.m * of.n * of.k, of))
     if plan:
         Path(plan).write_text("\n".join(map(_entry, products)), encoding="utf-8")
     return products
@@ -411,6 +422,7 @@ def prepare(
 
 def _entry(of: Product) -> str:
     """A product as a problem of a plan."""
-    lines = ["[[problems]]", 'operation = "gemm"', f"shape = [{of.m}, {of.n}, {of.k}]"]
+    operation, shape = ("bmm", [of.batch, of.m, of.n, of.k]) if of.batch else ("gemm", [of.m, of.n, of.k])
+    lines = ["[[problems]]", f'operation = "{operation}"', f"shape = {shape}"]
     named = {"dtype": of.dtype, "layout": of.layout, "precision": of.precision, "epilogue": of.epilogue}
     return "\n".join([*lines, *(f'{name} = "{value}"' for name, value in named.items() if value), ""])

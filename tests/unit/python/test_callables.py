@@ -67,6 +67,18 @@ def test_leading_dims_that_are_one_in_memory_are_rows(speedup: float, ran: list[
     assert bool(ran) == (speedup > 1)
 
 
+@KERNEL_OR_LIBRARY
+def test_two_stacks_are_one_product_by_numpys_rules(speedup: float, ran: list[str]) -> None:
+    crowned("bmm", {"batch": 6, "m": 5, "n": 7, "k": 4}, layout="nt", config={"THREADS": 1}, speedup=speedup)
+    a, b = normal(2, 3, 5, 4), normal(2, 3, 7, 4).swapaxes(2, 3)
+    out, apart = np.empty((2, 3, 5, 7), np.float32), np.empty((2, 3, 5, 14), np.float32)[..., ::2]
+    for given in ((a, b), (a, b, out), (a, b, apart), (a.reshape(6, 5, 4), b.reshape(6, 4, 7))):
+        close(tuner.matmul(*given).reshape(2, 3, 5, 7), a @ b)
+    assert tuner.matmul(a, b, out=out) is out
+    close(tuner.matmul(a[:1], b), a[:1] @ b)
+    assert set(ran) == ({"stacked"} if speedup > 1 else set())
+
+
 VIEWS: dict[str, Callable[[Array], Array]] = {
     "rows with gaps": lambda whole: whole[:8, :6],
     "backwards": lambda whole: whole[7::-1, 5::-1],

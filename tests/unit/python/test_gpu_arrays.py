@@ -21,7 +21,7 @@ def stored(array: Any, letter: str) -> Any:
 
 
 def champion_of(operation: str, layout: str = "", speedup: float = 2.0, **shape: int) -> None:
-    kernel = {"gemm": "naive", "gemv": "row_per_thread", "transpose": "naive"}[operation]
+    kernel = {"gemm": "naive", "gemv": "row_per_thread", "bmm": "tiled"}.get(operation, "naive")
     crowned(operation, shape, layout=layout, speedup=speedup, kernel=kernel, device=H200)
 
 
@@ -125,7 +125,7 @@ def test_vectors_transposes_and_arrays_that_begin_in_between(gpu: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
-def test_leading_dims_are_rows_and_stacks_of_products_the_librarys(kind: Any, gpu: Log) -> None:
+def test_leading_dims_are_rows(kind: Any, gpu: Log) -> None:
     champion_of("gemm", "nt", m=6, n=4, k=5)
     champion_of("gemv", "n", m=6, n=5)
     a, weight = kind(on_gpu(normal(2, 3, 5))), kind(stored(normal(5, 4), "t"))
@@ -138,10 +138,23 @@ def test_leading_dims_are_rows_and_stacks_of_products_the_librarys(kind: Any, gp
     assert gpu.runs == ["gemm 6 x 4 x 5 float32 nt"] * 3 + ["gemv 6 x 5 float32 n"]
     told = tuner.explain(a, weight)
     assert (told.use, told.memory["a"], told.copies) == ("kernel", "a as one of 6 x 5 as it lies", ())
-    stack = kind(on_gpu(normal(2, 5, 4)))
-    close(tuner.matmul(a, stack), a.host @ stack.host)
-    assert "a stack of them is the library's" in tuner.explain(a, stack).why
-    assert len(gpu.library) == 1
+
+
+@pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
+def test_two_stacks_are_one_problem_and_the_library_repeats_what_is_shorter(kind: Any, gpu: Log) -> None:
+    champion_of("bmm", "tn", batch=6, m=4, n=8, k=3)
+    a, b = kind(on_gpu(normal(2, 3, 3, 4)).swapaxes(2, 3)), kind(on_gpu(normal(2, 3, 3, 8)))
+    out = kind(aligned((2, 3, 4, 8), np.float32))
+    for got in (tuner.matmul(a, b), tuner.matmul(a, b, out=out)):
+        close(got, a.host @ b.host)
+    assert gpu.runs == ["bmm 6 x 4 x 8 x 3 float32 tn"] * 2
+    assert tuner.explain(a, b).memory["a"] == "the transpose of a as one of 6 x 4 x 3 as it lies"
+    gaps, one = kind(on_gpu(normal(2, 3, 6, 4))[:, :, ::2].swapaxes(2, 3)), kind(on_gpu(normal(4, 3)))
+    for left in (gaps, one):
+        close(tuner.matmul(left, b), left.host @ b.host)
+    assert "leave gaps" in tuner.explain(gaps, b).copies[0]
+    assert "repeats what is shorter" in tuner.explain(one, b).why
+    assert (len(gpu.runs), len(gpu.library)) == (3, 1)
 
 
 @pytest.mark.parametrize(("kind", "time_s", "use"), [

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
 
-import tuner
 from tuner.errors import InputError, UnknownName
 
 __all__ = ["empty_database", "own_records"]
@@ -62,6 +61,9 @@ def test_the_operator_keeps_pytorchs_own_rules() -> None:
         (a, torch.randn(5, 4, dtype=torch.float64).t(), None, ""),
     ):
         torch.library.opcheck(torch.ops.tuner.product, arguments)
+    stacks = torch.stack([a, a]).detach().requires_grad_(), torch.stack([b, b]).detach().requires_grad_()
+    torch.library.opcheck(torch.ops.tuner.product, (*stacks, None, ""))
+    assert torch.autograd.gradcheck(lambda *given: tuned.product(*given, None, ""), stacks)
     assert torch.autograd.gradcheck(lambda *given: tuned.product(*given, ""), (a, b, bias))
     assert torch.autograd.gradcheck(
         lambda a, b: tuned.product(a, b.t(), None, ""), (a, b.detach().t().requires_grad_())
@@ -98,8 +100,7 @@ def test_gradients_have_the_precision_of_their_product(asked: list[tuple[Any, ..
 def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]]) -> None:
     x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     with tuned.use():
-        torch.testing.assert_close(x @ w, torch.bmm(x, w))
-        assert "a stack of them is the library's, in one call" in tuner.explain(x, w).why
+        assert (x[:1] @ w).shape == (2, 3, 5), "PyTorch repeats what is shorter"
         assert (torch.ones(2, 3, dtype=torch.int32) @ torch.ones(3, 2, dtype=torch.int32)).sum() == 12
         assert (torch.ones(0, 4) @ torch.ones(4, 5)).shape == (0, 5)
         assert torch.mv(x[0], x[0, 0]).shape == (3,)
@@ -122,6 +123,31 @@ def test_every_way_to_multiply_matrices(product: Any, asked: list[tuple[Any, ...
         result = product(a, b, bias)
     torch.testing.assert_close(result, product(a, b, bias))
     assert len(asked) == 1
+
+
+def test_two_stacks_are_one_product_in_training_compiled_and_in_a_plan(
+    asked: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Any) -> Any:
+            return (q @ q.mT).softmax(-1).bmm(q)
+
+    net, q = Attention(), torch.randn(2, 3, 4, requires_grad=True)
+    wanted = net(q), *torch.autograd.grad(net(q).sum(), q)
+    for run in (net, torch.compile(net, fullgraph=True, backend="aot_eager")):
+        asked.clear()
+        with tuned.use():
+            result = run(q)
+        assert [call[:2] for call in asked] == [((2, 3, 4), (2, 4, 3)), ((2, 3, 3), (2, 3, 4))]
+        torch.testing.assert_close((result, *torch.autograd.grad(result.sum(), q)), wanted)
+    plan = tmp_path / "step.toml"
+    first, *_ = tuned.prepare(net, q.detach(), plan=plan)
+    assert (first.batch, first.m, first.n, first.k) == (2, 3, 3, 4)
+    assert {"operation": "bmm", "shape": [2, 3, 3, 4], "dtype": "float32", "layout": "nt"} in tomllib.loads(
+        plan.read_text()
+    )["problems"]
+    with tuned.use(), pytest.raises(RuntimeError, match="must be a"):
+        torch.mm(q, q)
 
 
 def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]]) -> None:
