@@ -29,10 +29,10 @@ TILES = (
 )
 
 
-def _start(tile: tuple[int, int, int], threads: int, depth: int, chunk: int) -> dict[str, Value]:
+def _start(tile: tuple[int, int, int], threads: int, depth: int, chunk: int, prefetch: int) -> dict[str, Value]:
     return {
         "WIDTH": tile[0], "MR": tile[1], "NR": tile[2], "KC": depth, "PACK_A": False, "PACK_B": False,
-        "STREAM": False, "UNROLL": 4, "PREFETCH": 0, "CHUNK": chunk, "THREADS": threads,
+        "STREAM": False, "UNROLL": 4, "PREFETCH": prefetch, "CHUNK": chunk, "THREADS": threads,
     }  # fmt: skip
 
 
@@ -79,9 +79,9 @@ KERNEL = Kernel(
     tiles=lambda p, c: {"m": c.MR, "n": c.NR},
     threads="THREADS",
     starts=tuple(
-        _start(tile, threads, depth, chunk)
+        _start(tile, threads, *others)
         for threads in (2, 64, 32, 16, 8, 4, 1)
         for tile in TILES
-        for depth, chunk in ((64, 16), (512, 1))
+        for others in ((64, 16, 0), (64, 64, 1), (512, 1, 0))
     ),
 )  # fmt: skip
