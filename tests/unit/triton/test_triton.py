@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.commands import caller
 
 import tuner
 from tuner.declare.kernel import render
@@ -17,6 +21,17 @@ from tuner.devices.protocol import CompileFailed
 from tuner.errors import InputError, UnknownName
 
 FILE = Path(__file__).parents[2] / "fixtures" / "triton_kernels.py"
+DECLARED = FILE.with_name("triton_twice.py")
+PLAN = f"""
+[defaults]
+device = "interpreted"
+[watch]
+seconds = 0.1
+[[problems]]
+file = "{DECLARED}"
+M = 1000
+trials = 2
+"""
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 torch: Any
 triton: Any
@@ -115,8 +130,8 @@ def test_tune_finds_a_config_that_is_right_and_exports_it(kernels: SimpleNamespa
 def test_strides_of_one_stay_so_at_other_shapes(kernels: SimpleNamespace) -> None:
     x, out = torch.randn(5, 24), torch.zeros(5, 24)
     result = tuner.tune(
-        kernels.copied, [x, out, *x.shape, *x.stride()], {"BLOCK": [8, 16]}, grid="m", device="interpreted",
-        reference=lambda x: x, seconds=60, trials=2, progress=False,
+        kernels.copied, [x, out, *x.shape, *x.stride()], {"BLOCK": [1024]}, grid="m", device="interpreted",
+        reference=lambda x: x, seconds=60, trials=1, progress=False,
     )  # fmt: skip
     assert result.champion is not None
 
@@ -153,6 +168,29 @@ def test_an_array_that_is_read_and_written_is_restored_before_each_run(kernels: 
     kernel[blocks](x, out, n)
     assert torch.equal(out, x)
     assert {row["outcome"] for row in tuner.records("add_to", role="trial")} <= {"MEASURED", "PRUNED"}
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, plan, problem = caller(capsys), tmp_path / "plan.toml", (str(DECLARED), "--set=M=1000")
+    plan.write_text(PLAN)
+    night = [sys.executable, "-m", "tuner", "nightly", str(plan), "--cluster", "local", "--json", "--quiet"]
+    report = json.loads(subprocess.check_output(night, text=True, timeout=300))
+    assert [each["state"] for each in report["problems"]] == ["tuned"]
+    assert [each["trials"] for each in report["fleet"]["workers"]] == [2]
+    alone = ("--shapes", str(plan), "--only-shapes", "--no-fit", "--device", "interpreted", "--seconds", "60")
+    survey = json.loads(told("survey", str(DECLARED), *alone, "--json")[1])
+    assert (survey["outcomes"], survey["compiled"]) == ({"MEASURED": 2}, 2)
+    code, out, err = told("watch", str(plan), "--json", "--quiet")
+    assert (code, len(json.loads(out)["sentinels"])) == (0, 1), err
+    assert "blocks BLOCK_SIZE_M=" in told("show", *problem)[1]
+    assert "1 problems: 1 same" in told("compare", "device:Interpreted board", "driver:1.0")[1]
+    place = ("--device", "Interpreted board", "-o", str(tmp_path))
+    x, c, n = arrays()
+    runpy.run_path(told("export", *problem, "--format", "source", *place)[1].strip())["run"](x, c, n)
+    assert torch.equal(c, 2 * x)
 
 
 def test_what_cannot_be_measured_in_other_processes_is_refused(kernels: SimpleNamespace) -> None:
