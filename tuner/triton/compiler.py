@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import inspect
 import io
 import json
@@ -36,6 +38,8 @@ TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int32": "i32", "int64": "i64",
     "uint8": "u8",
 }  # fmt: skip
+# What is kept from the last collection, Triton tells at the end as leaks.
+atexit.register(gc.unfreeze)
 #: Whole numbers are compiled for whether they are multiples of this, as Triton's own launch does.
 DIVISOR = 16
 

@@ -176,7 +176,8 @@ def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_repo
 ) -> None:
     told, plan, problem = caller(capsys), tmp_path / "plan.toml", (str(DECLARED), "--set=M=1000")
     plan.write_text(PLAN)
-    night = [sys.executable, "-m", "tuner", "nightly", str(plan), "--cluster", "local", "--json", "--quiet"]
+    command = [sys.executable, "-m", "tuner"]
+    night = [*command, "nightly", str(plan), "--cluster", "local", "--json", "--quiet"]
     report = json.loads(subprocess.check_output(night, text=True, timeout=300))
     assert [each["state"] for each in report["problems"]] == ["tuned"]
     assert [each["trials"] for each in report["fleet"]["workers"]] == [2]
@@ -187,9 +188,11 @@ def test_a_declared_kernel_goes_through_a_fleets_night_a_survey_a_watch_and_repo
     assert (code, len(json.loads(out)["sentinels"])) == (0, 1), err
     assert "blocks BLOCK_SIZE_M=" in told("show", *problem)[1]
     assert "1 problems: 1 same" in told("compare", "device:Interpreted board", "driver:1.0")[1]
-    place = ("--device", "Interpreted board", "-o", str(tmp_path))
+    export = [*command, "export", *problem, "--device=Interpreted board", "--format=source", f"-o{tmp_path}"]
+    exported = subprocess.run(export, text=True, timeout=300, check=True, capture_output=True)
+    assert exported.stderr == "", "Triton tells of no leaks"
     x, c, n = arrays()
-    runpy.run_path(told("export", *problem, "--format", "source", *place)[1].strip())["run"](x, c, n)
+    runpy.run_path(exported.stdout.strip())["run"](x, c, n)
     assert torch.equal(c, 2 * x)
 
 
