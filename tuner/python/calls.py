@@ -229,9 +229,8 @@ def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
         return lambda array: dense(array.reshape(shape) if shape else array, turned)
     if family is not NUMPY or not (turned or shape):
         return None
-    if turned:
-        return lambda array: (array.reshape(shape) if shape else array).swapaxes(-2, -1)
-    return lambda array: array.reshape(shape)
+    axes = (-2, -1) if turned else (-1, -1)
+    return lambda array: (array.reshape(shape) if shape else array).swapaxes(*axes)
 
 
 def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest) -> Prepared:

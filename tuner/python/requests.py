@@ -297,9 +297,7 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
 def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, tuple[Placed, ...]]:
     """``a @ b`` for two stacks of as many matrices, whose leading axes are taken as one."""
     if a.shape[:-2] != b.shape[:-2]:
-        raise _ForTheLibraryError(
-            "kernels multiply two stacks of one shape; the library repeats what is shorter"
-        )
+        raise _ForTheLibraryError("kernels take two stacks of one shape; the library repeats the shorter")
     left, right = placed("a", a, 2), placed("b", b, 2)
     batch, (m, k), n = math.prod(a.shape[:-2]), a.shape[-2:], b.shape[-1]
     layout = left.letter() + right.letter()

@@ -153,7 +153,7 @@ def test_two_stacks_are_one_problem_and_the_library_repeats_what_is_shorter(kind
     for left in (gaps, one):
         close(tuner.matmul(left, b), left.host @ b.host)
     assert "leave gaps" in tuner.explain(gaps, b).copies[0]
-    assert "repeats what is shorter" in tuner.explain(one, b).why
+    assert "repeats the shorter" in tuner.explain(one, b).why
     assert (len(gpu.runs), len(gpu.library)) == (3, 1)
 
 
