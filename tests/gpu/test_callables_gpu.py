@@ -25,9 +25,11 @@ PROBLEMS = {
     "gemm": [((128, 192, 64), "nn"), ((129, 67, 45), "nt"), ((8, 512, 513), "tn"), ((300, 4, 250), "tt")],
     "gemv": [((256, 512), "n"), ((301, 67), "t"), ((67, 20000), "n")],
     "transpose": [((256, 128), ""), ((301, 67), "")],
-}
+    "bmm": [
+        ((300, 32, 32, 32), "nn"), ((33, 129, 67, 45), "nt"), ((5, 128, 64, 512), "tn"), ((64, 8, 16, 8), "tt"),
+    ],
+}  # fmt: skip
 KERNELS = [kernel for kernel in CATALOGUE.kernels if kernel.target == "cuda" and kernel.serves("ieee")]
-DIMS = {"gemm": ("m", "n", "k"), "gemv": ("m", "n"), "transpose": ("m", "n")}
 #: Configs whose run is more than a launch, beside the kernels' first ones.
 MORE: dict[str, dict[str, Any]] = {
     "gemm naive": {"PITCH": 32}, "gemm tiled": {"BORDER": "pad"}, "gemm row_shared": {"PITCH": 32},
@@ -36,7 +38,8 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def problem_of(operation: str, sizes: tuple[int, ...], layout: str, dtype: str = "float32") -> Problem:
-    return CATALOGUE.operation(operation).problem(dict(zip(DIMS[operation], sizes, strict=True)), dtype, layout)
+    declared = CATALOGUE.operation(operation)
+    return declared.problem(dict(zip(declared.dims, sizes, strict=True)), dtype, layout)
 
 
 def problems_of(kernel: Kernel) -> list[Problem]:
@@ -83,12 +86,15 @@ def operands(problem: Problem, seed: int = 0) -> list[Any]:
         if not each.output
     ]
     letters = problem.layout.ljust(len(arrays), "n")
-    return [array.T if letter == "t" else array for array, letter in zip(arrays, letters, strict=True)]
+    return [
+        array.swapaxes(-1, -2) if letter == "t" else array
+        for array, letter in zip(arrays, letters, strict=True)
+    ]
 
 
 def call_of(problem: Problem) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(
-        tuner, {"gemm": "matmul"}.get(problem.operation.name, problem.operation.name)
+        tuner, {"gemm": "matmul", "bmm": "matmul"}.get(problem.operation.name, problem.operation.name)
     )
     return function
 
@@ -317,6 +323,7 @@ def test_what_kernels_cannot_do_cupy_does() -> None:
     half = cp.ones((4, 4), cp.float16)
     assert tuner.matmul(half, half).dtype == cp.float16
     assert tuner.matmul(cp.ones((2, 3, 4)), cp.ones((4, 5))).shape == (2, 3, 5)
+    assert tuner.matmul(cp.ones((3, 4)), cp.ones((2, 4, 5))).shape == (2, 3, 5)
     assert not tuner.matmul(cp.ones((3, 0)), cp.ones((0, 2))).any()
     assert float(tuner.matmul(cp.ones(5), cp.ones(5))) == 5.0
     with pytest.raises(ValueError, match="core dimensions"):

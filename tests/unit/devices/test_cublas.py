@@ -130,13 +130,13 @@ class HostArrays(Arrays):
         self.problem, rng = problem, np.random.default_rng(3)
         self.host = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.tensors}
         self.arrays = {
-            name: SimpleNamespace(data=SimpleNamespace(ptr=each.ctypes.data))
+            name: SimpleNamespace(data=SimpleNamespace(ptr=each.ctypes.data), shape=each.shape)
             for name, each in self.host.items()
         }
 
     def wrong(self) -> float:
         """How far C is off, over the largest element."""
-        right = GEMM.reference(np, self.problem, self.host)
+        right = self.problem.operation.reference(np, self.problem, self.host)
         return float(abs(self.host["c"].astype(float) - right).max() / abs(right).max())
 
 
@@ -193,6 +193,37 @@ def test_users_who_do_not_choose_have_cublas_gemm_ex(
     values = [each.value if isinstance(each, ctypes.c_void_p) else each for each in queued[0][8:]]
     assert values[:6] == [b, 14, 5 if layout[1] == "n" else 7, a, 14, 7 if layout[0] == "n" else 3]
     assert values[7:] == [c, 14, 5, 68, -1], "sums in float32, the default algorithm"
+
+
+@pytest.mark.parametrize("layout", GEMM.layouts)
+@pytest.mark.parametrize(("dtype", "sums"), [("float32", 68), ("float64", 70), ("bfloat16", 68)])
+def test_a_batch_is_one_call_of_strided_products(
+    products: Any, monkeypatch: pytest.MonkeyPatch, layout: str, dtype: str, sums: int
+) -> None:
+    bmm = CATALOGUE.operation("bmm")
+    arrays = HostArrays(bmm.problem({"batch": 4, "m": 3, "n": 5, "k": 7}, dtype, layout))
+
+    def by_the_manual(*given: Any) -> int:
+        """Columns of `ld` elements; matrices follow each other at a stride that C takes as 64 bits."""
+        assert given[0] == "handle"
+        turned, (n, m, k), (batch, *how) = given[1:3], given[3:6], given[20:]
+        assert (batch, how) == (4, [sums, -1])
+        stacks = []
+        for place, rows, columns in ((7, *((k, n) if turned[0] else (n, k))),
+                                     (11, *((m, k) if turned[1] else (k, m))), (16, n, m)):  # fmt: skip
+            address, _, ld, stride = given[place : place + 4]
+            assert (ld, stride.value, ctypes.sizeof(stride)) == (rows, rows * columns, 8)
+            stacks.append(at(address.value, (batch, columns, ld), dtype))
+        first, second = (stack.astype("f8") for stack in stacks[:2])
+        first = first if turned[0] else first.swapaxes(1, 2)
+        second = second if turned[1] else second.swapaxes(1, 2)
+        stacks[2][...] = (first @ second).swapaxes(1, 2)
+        return 0
+
+    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
+    monkeypatch.setattr(products.cublas, "function", {"cublasGemmStridedBatchedEx": by_the_manual}.get)
+    bmm.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
+    assert arrays.wrong() < (1e-2 if dtype == "bfloat16" else 1e-6)
 
 
 @pytest.mark.parametrize(

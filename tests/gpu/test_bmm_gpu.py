@@ -1,0 +1,73 @@
+"""Products of two stacks on a real GPU: every kernel and cuBLAS, in all layouts and dtypes, and for tensors.
+
+Alone: ``pytest tests/gpu/test_bmm_gpu.py``; about two minutes.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records, ran
+from fixtures.gpu_starts import starts, wrong_starts
+
+import tuner
+from tuner.declare.catalogue import builtin, computed_dtypes
+from tuner.declare.problem import Problem
+from tuner.declare.space import Space
+from tuner.devices.protocol import Device
+from tuner.python.decisions import device_info
+from tuner.workers.workload import Workload
+
+__all__ = ["empty_database", "own_records", "ran"]
+pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+BMM = builtin().operation("bmm")
+KERNELS = builtin().of("bmm", "cuda")
+#: Batch, m, n, k: small and many, odd, one matrix that fills no tile, attention's.
+SIZES = [
+    (5000, 32, 32, 32), (3001, 8, 8, 8), (777, 31, 17, 29), (1, 100, 200, 60), (16, 128, 64, 4096),
+    (70_000, 4, 4, 4), (12, 1024, 96, 64),
+]  # fmt: skip
+
+
+def problem_of(sizes: tuple[int, ...], dtype: str = "", layout: str = "") -> Problem:
+    return BMM.problem(dict(zip(BMM.dims, sizes, strict=True)), dtype, layout)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("layout", BMM.layouts)
+def test_starts_and_configs_at_random_are_right(sizes: tuple[int, ...], layout: str, device: Device) -> None:
+    for kernel in KERNELS:
+        dtypes = computed_dtypes(kernel, BMM)
+        problem = problem_of(sizes, dtypes[sum(sizes) % len(dtypes)], layout)
+        space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
+        drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
+        found = [*starts(kernel, problem, device), *((kernel, space[at]) for at in drawn)]
+        assert wrong_starts(problem, found, device) == []
+
+
+@pytest.mark.parametrize("dtype", BMM.dtypes)
+@pytest.mark.parametrize("layout", BMM.layouts)
+def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
+    workload = Workload(device, problem_of((33, 40, 24, 136), dtype, layout), 3)
+    run = device.library(workload)
+    assert run is not None
+    workload.begin(workload.first)
+    run()
+    device.synchronize()
+    assert workload.check()[1] == ""
+
+
+def test_tensors_of_pytorch_are_multiplied_where_a_model_asks(ran: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    tuned = pytest.importorskip("tuner.torch")
+    config = {"BM": 32, "BN": 32, "BK": 32, "TM": 4, "TN": 4, "MATRICES": 4, "VECTOR": 4}
+    shape = {"batch": 600, "m": 32, "n": 32, "k": 32}
+    crowned("bmm", shape, "float32", "nt", config, 2.0, "small_matrices", device_info("cuda:0"))
+    q = torch.randn(6, 100, 32, 32, device="cuda")
+    with tuned.use():
+        got = q @ q.mT
+    torch.testing.assert_close(got, torch.matmul(q.double(), q.double().mT).float(), rtol=1e-4, atol=1e-4)
+    assert ran == ["small_matrices"]
+    assert tuner.explain(q, q.mT).use == "kernel"
