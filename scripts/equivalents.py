@@ -42,7 +42,7 @@ SHAPES = {
         (16, 4096, 4096), (4096, 4, 4096), (64, 64, 65536),
     ),
     "gemv": ((4096, 4096), (1000, 777), (64, 65536)),
-    "transpose": ((4096, 4096), (1000, 777)),
+    "transpose": ((4096, 4096), (1000, 777)), "bmm": ((256, 128, 64, 128), (1000, 32, 32, 32), (37, 77, 99, 130)),
 }  # fmt: skip
 
 #: Cases that are compiled of a kernel in which only names have changed.
