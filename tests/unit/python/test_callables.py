@@ -76,6 +76,8 @@ def test_two_stacks_are_one_product_by_numpys_rules(speedup: float, ran: list[st
         close(tuner.matmul(*given).reshape(2, 3, 5, 7), a @ b)
     assert tuner.matmul(a, b, out=out) is out
     close(tuner.matmul(a[:1], b), a[:1] @ b)
+    named = tuner.explain("bmm", batch=6, m=5, n=7, k=4, layout="nt", device="cpu")
+    assert (named.problem, named.use) == (tuner.explain(a, b).problem, tuner.explain(a, b).use)
     assert set(ran) == ({"stacked"} if speedup > 1 else set())
 
 
