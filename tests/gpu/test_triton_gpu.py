@@ -20,12 +20,11 @@ import tuner
 
 torch: Any = pytest.importorskip("torch")
 triton: Any = pytest.importorskip("triton")
-tl: Any = pytest.importorskip("triton.language")
 KERNELS = runpy.run_path(str(ROOT / "scripts" / "bench" / "triton_kernels.py"))
 TILES = {"BM": [32, 64], "BN": [32, 64], "BK": [32], "num_warps": [4], "num_ctas": [1, 2]}
 CASES = [
     ("product", (300, 200, 96), TILES, ("ceil_div(M, BM)", "ceil_div(N, BN)")),
-    ("softmax", (64, 1000), {"WIDTH": [1024, 2048], "num_warps": [2, 8]}, "rows"),
+    ("softmax", (64, 1000), {"WIDTH": [1024, 2048], "PROGRAMS": [32, 64], "num_warps": [8]}, "PROGRAMS"),
     ("layer_norm", (64, 1000), {"BLOCK": [256, 1024], "num_warps": [2, 8]}, "rows"),
 ]
 REFERENCES: dict[str, Any] = {
@@ -33,20 +32,6 @@ REFERENCES: dict[str, Any] = {
     "softmax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
     "layer_norm": lambda x: (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5),
 }
-
-
-# ruff: noqa: ANN001, ANN201
-@triton.jit
-def twice(x, out, n, BLOCK: tl.constexpr, FAULT: tl.constexpr = 0):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    if FAULT == 1:  # crashes: far behind the array
-        tl.store(out + at + (1 << 44), 0.0)
-    value = 0.0
-    while (FAULT == 2) & (value != 0.5):  # hangs
-        value = tl.atomic_add(out, 0.0) * 0.0
-    wrong = tl.where(FAULT == 3, 1.0, 0.0)  # 3 computes something else, 4 leaves out the last block
-    written = (at < n) & ((FAULT != 4) | (tl.program_id(0) + 1 < tl.num_programs(0)))
-    tl.store(out + at, 2 * tl.load(x + at, mask=at < n) + wrong, mask=written)
 
 
 def blocks(meta: dict[str, Any]) -> tuple[int, ...]:
@@ -87,7 +72,7 @@ def test_what_crashes_hangs_or_is_wrong_is_a_record_and_a_right_config_wins() ->
     params = {"BLOCK": [1024, 256], "FAULT": [0, 1, 2, 3, 4], "num_warps": [4]}
     arguments = [drawn(1 << 20), drawn(1 << 20), 1 << 20]
     result = tuner.tune(
-        twice,
+        KERNELS["twice"],
         arguments,
         params,
         grid="ceil_div(n, BLOCK)",
@@ -101,11 +86,23 @@ def test_what_crashes_hangs_or_is_wrong_is_a_record_and_a_right_config_wins() ->
     assert (outcomes[2], outcomes[3], outcomes[4]) == ("TIMED_OUT", "WRONG_RESULT", "WRONG_RESULT")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gemm_has_a_member_in_triton_that_is_right_in_every_layout_and_competes(dtype: str) -> None:
+    for layout in ("nn", "nt", "tn", "tt"):
+        problem = f"gemm 1000 520 777 {dtype} {layout}"
+        result = tuner.tune(problem, kernels=["triton_tiled"], trials=6, seconds=60, progress=False)
+        assert result.champion is not None
+        assert {trial.measurement.outcome.name for trial in result.trials} <= {"MEASURED", "PRUNED"}
+    kernels = ["triton_tiled", "warp_tiled" if dtype == "float32" else "half_tiled"]
+    beside = tuner.tune(f"gemm 1024 1024 1024 {dtype}", kernels=kernels, trials=12, seconds=60, progress=False)
+    assert {trial.kernel for trial in beside.trials} == {*kernels}
+
+
 def called() -> None:
     """What a program does; it prints how many records there are then."""
     configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (256, 1024) for warps in (4, 8)]
     x, out = drawn(1 << 20), drawn(1 << 20)
-    tuner.autotune(configs, ["n"], seconds=8)(twice)[blocks](x, out, 1 << 20)
+    tuner.autotune(configs, ["n"], seconds=8)(KERNELS["twice"])[blocks](x, out, 1 << 20)
     assert torch.equal(out, 2 * x)
     print(len(tuner.records("twice")))
 
