@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import llvmlite.binding as llvm
 import numpy
 import psutil
 import threadpoolctl
+from numpy.typing import NDArray
 
 from tuner.devices.cpu.kind import KIND, cpu_info
 from tuner.devices.cpu.numba import COMPILER
@@ -68,12 +70,15 @@ class CpuDevice(Device):
         }  # fmt: skip
         self._pools = threadpoolctl.ThreadpoolController().select(user_api="blas")
         self._timed_last: Run | None = None
-        # It takes memory, and up to a second, when the first cold sample is taken.
-        self._flush = numpy.zeros(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8)
+        # It takes memory, and up to a second, when the first cold sample is taken. Each core writes a part, and
+        # flushes its own caches, too.
+        whole = numpy.zeros(FLUSH_FACTOR * max(self.info.l2_bytes, 1 << 24) // 8)
+        self._flush = numpy.array_split(whole, self.info.cores)
+        self._writers = ThreadPoolExecutor(self.info.cores)
 
     def free_bytes(self) -> int:
         """Bytes of memory available without swapping."""
-        return memory_bytes()[1] - (0 if self._flush[0] else self._flush.nbytes)
+        return memory_bytes()[1] - (0 if self._flush[0][0] else sum(part.nbytes for part in self._flush))
 
     def library(self, arrays: Arrays, threads: int = 0) -> Run | None:
         """The declared baseline; see the protocol."""
@@ -99,7 +104,7 @@ class CpuDevice(Device):
                 if before is not None:
                     before()
                 if regime == "cold":
-                    self._flush += 1.0
+                    list(self._writers.map(_write, self._flush))
                 start = time.perf_counter()
                 timed()
                 samples.append(time.perf_counter() - start)
@@ -131,6 +136,10 @@ class CpuDevice(Device):
             keep_busy(bare, self.synchronize)
         after_j, after_s = counters.read_j(), time.perf_counter()
         return counters.between_j(before_j, after_j) / (after_s - before_s)
+
+
+def _write(part: NDArray[numpy.float64]) -> None:
+    part += 1.0
 
 
 def _bare(run: Run) -> AbstractContextManager[Run]:
