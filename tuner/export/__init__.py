@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +201,11 @@ def _binary(exported: Exported) -> dict[str, str | bytes]:
     code = compiled_code(exported.rendered, device.architecture, exported.problem)
     rendered, cubin = language.loadable(exported.rendered, code)
     assert rendered.launch is not None, "a CUDA kernel has a launch"
+    face = replace(exported.face, launch=rendered.launch) if language.by_sizes else exported.face
     about = {
         "format": "tile-tuner binary",
         "cubin": f"{exported.stem}.cubin",
-        **launch_json(exported.face, rendered.launch, device.architecture),
+        **launch_json(face, rendered.launch, device.architecture),
     }
     text = json.dumps({**about, **_record(exported)}, indent=2) + "\n"
     return {f"{exported.stem}.cubin": cubin, f"{exported.stem}.cubin.json": text}

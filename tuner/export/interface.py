@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import keyword
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from tuner.declare.kernel import Kernel
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Problem, Scalar, Tensor
 from tuner.declare.space import Config
+from tuner.devices.detect import language_of
 from tuner.export.symbolic import Assumption, Expression, evaluate, in_python, traced, value_of
 
 #: What a tensor may well be called and C++ keeps for itself, or the exported source uses.
@@ -165,20 +167,21 @@ class Interface:
 def interface_of(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:
     """Follows the declarations of kernel and operation.
 
-    Where they cannot be followed the interface is that of the problem alone: every dim has one value.
+    Where they cannot be followed, or machine code is for the problem's numbers, the interface is that of the
+    problem alone: every dim has one value.
     """
-    try:
-        return _followed(kernel, problem, config, device)
-    except Exception:
-        dims, trace = traced(problem)
-        for _, value in dims.shape:
-            int(value)
-        launch, terms = kernel.launched(problem, config), problem.operation.terms(problem)
-        arrays = _arguments(problem.tensors, problem.tensors, launch)
-        return Interface(
-            problem, kernel.source.entry, arrays, problem.scalars, launch, tuple(trace.assumptions),
-            problem.work.flops, terms,
-        )  # fmt: skip
+    if not language_of(kernel.target).by_sizes:
+        with suppress(Exception):
+            return _followed(kernel, problem, config, device)
+    dims, trace = traced(problem)
+    for _, value in dims.shape:
+        int(value)
+    launch, terms = kernel.launched(problem, config), problem.operation.terms(problem)
+    arrays = _arguments(problem.tensors, problem.tensors, launch)
+    return Interface(
+        problem, kernel.source.entry, arrays, problem.scalars, launch, tuple(trace.assumptions),
+        problem.work.flops, terms,
+    )  # fmt: skip
 
 
 def _followed(kernel: Kernel, problem: Problem, config: Config, device: DeviceInfo) -> Interface:

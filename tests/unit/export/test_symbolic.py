@@ -71,7 +71,7 @@ def test_the_launch_of_every_built_in_kernel_is_followed(sizes: tuple[int, ...],
     tuned, asked = (
         operation.problem(dict(zip("mnk", dims, strict=True)), layout=layout) for dims in (sizes[:3], sizes[3:])
     )
-    for kernel in (kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.launch):
+    for kernel in (kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.target == "cuda"):
         config = kernel.default_config()
         assume(config is not None)
         face = interface_of(kernel, tuned, config, GPU)
