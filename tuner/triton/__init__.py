@@ -11,7 +11,7 @@ from typing import Any
 
 
 def autotune(
-    configs: Sequence[Any],
+    configs: Sequence[Any] | Mapping[str, Sequence[Any]],
     key: Sequence[str],
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] = (),
@@ -32,7 +32,7 @@ def autotune(
     wrong is a record. What is right says `reference`, else the first config.
 
     Args:
-        configs: Triton's.
+        configs: Triton's, or parameters with their values, all of which are combined.
         key: Names of arguments; other values of theirs are tuned for anew.
         prune_configs_by: As Triton's.
         reset_to_zero: Names of arrays that are zeros when a measured run begins.

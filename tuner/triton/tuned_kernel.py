@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,9 @@ from tuner.python.decorators import KernelOptions, TunedFunction
 from tuner.python.tuning import refuse_unknown
 from tuner.triton.compiler import RESET, RESTORED
 from tuner.triton.jit import JitCode
+from tuner.triton.language import OPTIONS
 
+Configs = Sequence[Config] | Mapping[str, Sequence[Any]]
 _TRITONS = ("prune_configs_by", "use_cuda_graph", "hooks")
 
 
@@ -23,12 +26,10 @@ class TunedKernel(Autotuner):
     Launches are Triton's own. `Autotuner` keeps the config of a key; which one that is comes from here.
     """
 
-    def __init__(
-        self, fn: Any, configs: Sequence[Config], key: Sequence[str], options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, fn: Any, configs: Configs, key: Sequence[str], options: Mapping[str, Any]) -> None:
         """Keeps what is to be tuned; nothing is measured before the first call."""
         pruning = options.get("prune_configs_by")
-        super().__init__(fn, fn.arg_names, list(configs), list(key), None, None, prune_configs_by=pruning)
+        super().__init__(fn, fn.arg_names, _configs(configs), list(key), None, None, prune_configs_by=pruning)
         if any((*options["hooks"], *(config.pre_hook for config in self.configs))):
             raise InputError(
                 "a pre_hook or post_hook runs in this process alone, and configs are measured in others; use "
@@ -85,6 +86,14 @@ class TunedKernel(Autotuner):
     def _bench(self, *args: Any, config: Config, **meta: Any) -> list[float]:
         """Nothing is timed in this process."""
         return [0.0] * 3
+
+
+def _configs(given: Configs) -> list[Config]:
+    """Triton's configs, or those of all combinations of the parameters' values."""
+    if not isinstance(given, Mapping):
+        return [*given]
+    rows = [dict(zip(given, row, strict=True)) for row in itertools.product(*given.values())]
+    return [Config(row, **{name: row.pop(name) for name in OPTIONS if name in row}) for row in rows]
 
 
 def rows_of(configs: Sequence[Config]) -> tuple[list[str], dict[tuple[Any, ...], Config]]:

@@ -161,13 +161,14 @@ def test_autotune_measures_once_and_another_process_has_its_answer(
 
 
 def test_an_array_that_is_read_and_written_is_restored_before_each_run(kernels: SimpleNamespace) -> None:
-    kernel = autotuned(
-        kernels.add_to, [triton.Config({"BLOCK": 256}), triton.Config({"BLOCK": 512})], restore_value=["out"]
-    )
+    params: Any = {"BLOCK": [256, 512], "num_warps": [4]}
+    kernel = autotuned(kernels.add_to, params, restore_value=["out"])
     x, out, n = arrays()
     kernel[blocks](x, out, n)
     assert torch.equal(out, x)
-    assert {row["outcome"] for row in tuner.records("add_to", role="trial")} <= {"MEASURED", "PRUNED"}
+    trials = tuner.records("add_to", role="trial")
+    assert {row["outcome"] for row in trials} <= {"MEASURED", "PRUNED"}
+    assert {(row["config.BLOCK"], row["config.num_warps"]) for row in trials} == {(256, 4), (512, 4)}
 
 
 @pytest.mark.usefixtures("kernels")
