@@ -82,8 +82,12 @@ def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_blas_thread() -> Iterator[None]:
-    """Most matrices are small: threads of BLAS only wait for each other, long where a core is taken."""
-    with threadpool_limits(1, "blas"):
+    """Most matrices are small: threads of BLAS only wait for each other, long where a core is taken.
+
+    Processes that tests start have one from the beginning: others spin for as long as the imports take.
+    """
+    with threadpool_limits(1, "blas"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
         yield
 
 
