@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -31,6 +32,7 @@ from tuner.version import __version__
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.compile_pool import CompilePool, ruled_out
 from tuner.workers.device_worker import LONG_LIMIT_S, Crew, DeviceWorker
+from tuner.workers.sampling import SCREEN_SHARE, SCREEN_WALL_S
 
 #: Configs whose machine code is kept, the fastest: more than finals need.
 KEPT_CODES = 16
@@ -91,7 +93,7 @@ class Session:
 
     def __init__(
         self, crew: Crew, store: Store, problem: Problem, regime: str, study: str, energy: bool = False,
-        error_limit: float | None = None,
+        error_limit: float | None = None, seconds: float | None = None,
     ) -> None:  # fmt: skip
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
@@ -104,6 +106,7 @@ class Session:
             energy: True to measure energy beside time.
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
+            seconds: The budget, of which a host times each config for a share at the most; None for no limit.
 
         Raises:
             DeclarationError: The operation's declaration fails for this problem.
@@ -117,6 +120,8 @@ class Session:
         self.key, self.origin = ProblemKey.of(problem), str(problem.operation.origin or "")
         self.shares_cores = kind_of(self.device.kind).is_host
         self._energy, self._error_limit = energy, error_limit
+        share_s = SCREEN_SHARE * (seconds or math.inf) if self.shares_cores else math.inf
+        self._screen_s = min(share_s, SCREEN_WALL_S)
         self._crew, self._study, self._id = crew, study, new_id()
         self._codes: dict[Rendered, tuple[float, CompiledConfig]] = {}
 
@@ -144,7 +149,9 @@ class Session:
             NothingFound: It takes a device longer than so many seconds.
         """
         for worker in self.workers:
-            worker.prepare(self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s)
+            worker.prepare(
+                self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s, self._screen_s
+            )
 
     def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
         """Compiles several configs and waits for all of them; those that fail are left out.

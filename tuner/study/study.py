@@ -348,7 +348,8 @@ def session_of(request: StudyRequest, store: Store, crew: Crew) -> Session:
         request.objectives, request.error_limit, request.bits,
     )  # fmt: skip
     is_energy = "energy" in request.objectives
-    return Session(crew, store, request.problem, request.regime, name, is_energy, request.error_limit)
+    limits = request.error_limit, request.seconds
+    return Session(crew, store, request.problem, request.regime, name, is_energy, *limits)
 
 
 def with_plain_answers(session: Session, kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:

@@ -201,6 +201,7 @@ class Bench:
         limit: Largest error that a config may have; see `limit_error`.
         best_s: In a survey, the best time so far in seconds, the library's too; None while there is none.
         run_s: Seconds of the last run that was verified, including waiting for the device.
+        screen_s: Seconds by the clock in which a config is timed in a search.
     """
 
     device: Device
@@ -211,6 +212,7 @@ class Bench:
     limit: ErrorLimit | None = field(default=None, init=False)
     best_s: float | None = field(default=None, init=False)
     run_s: float = field(default=0.0, init=False)
+    screen_s: float = sampling.SCREEN_WALL_S
 
     def _player(self, config: CompiledConfig | None, run: Run = _not_loaded, allowance: float = 1.0) -> _Player:
         """A config that is not loaded yet; or a run of the library's."""
@@ -302,7 +304,10 @@ class Bench:
     def _screened(self, player: _Player, incumbent_s: float | None, brief: bool = False) -> sampling.Screened:
         """Times a run until enough is known, and checks one that was timed."""
         with player.stage("time"):
-            screened = (sampling.briefly if brief else sampling.screen_by)(player.take_s, incumbent_s)
+            if brief:
+                screened = sampling.briefly(player.take_s, incumbent_s)
+            else:
+                screened = sampling.screen_by(player.take_s, incumbent_s, self.screen_s)
             if not screened.pruned:
                 player.finish(brief)
         player.stages_s["time"] -= player.check_s

@@ -20,6 +20,7 @@ from tuner.results.sentinel import Terms
 from tuner.workers.bench import Bench, CompiledConfig, ShapeCase, Turns
 from tuner.workers.compile_pool import CompilePool, workers_for
 from tuner.workers.process import Worker, WorkerFailed, call_of, result_of
+from tuner.workers.sampling import SCREEN_WALL_S
 
 T = TypeVar("T")
 #: Time limits in seconds for making arrays and reference, and for measuring baseline and finals.
@@ -126,7 +127,7 @@ class DeviceWorker:
 
     def prepare(
         self, problem: Mapping[str, Any], regime: str, energy: bool = False, error_limit: float | None = None,
-        limit_s: float = LONG_LIMIT_S,
+        limit_s: float = LONG_LIMIT_S, screen_s: float = SCREEN_WALL_S,
     ) -> None:  # fmt: skip
         """Makes arrays and references, with inputs drawn afresh for each worker.
 
@@ -137,6 +138,7 @@ class DeviceWorker:
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
             limit_s: Seconds that it may take.
+            screen_s: See `tuner.workers.bench.Bench`.
 
         Raises:
             DeviceTrouble: It cannot, for example for lack of memory.
@@ -144,7 +146,7 @@ class DeviceWorker:
         """
         self._prepared = {
             "do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy,
-            "error_limit": error_limit, "references": 2,
+            "error_limit": error_limit, "references": 2, "screen_s": screen_s,
         }  # fmt: skip
         self.trusted(self._prepared, limit_s)
 

@@ -112,6 +112,7 @@ class DeviceHandlers:
             workload.draw_anew()
             self._device.synchronize()
         self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
+        self._bench.screen_s = message.get("screen_s", self._bench.screen_s)
         if message.get("error_limit") is not None:
             self._bench.limit_error(message["error_limit"])
         return {"unwell": self._bench.unwell}

@@ -189,8 +189,9 @@ MAX_NOISE = 0.005
 #: Largest number of samples of one config in screening; the finals take more.
 MAX_SAMPLES = 40
 #: Largest device time spent on one config in screening, and time by the clock: to flush a large cache and to
-#: look at results may take ten times as long as to run.
-SCREEN_LIMIT_S, SCREEN_WALL_S = 0.5, 1.0
+#: look at results may take ten times as long as to run. On a host it is this share of a short budget: finals
+#: decide, and they are between as many configs as there was time for.
+SCREEN_LIMIT_S, SCREEN_WALL_S, SCREEN_SHARE = 0.5, 1.0, 0.025
 #: A first sample slower than the best so far by this factor cannot be noise: after one more, the config is
 #: pruned.
 HOPELESS = 1.5
@@ -223,15 +224,18 @@ class Screened:
     pruned: str = ""
 
 
-def screen_by(take_s: Callable[[int], list[float]], incumbent_s: float | None) -> Screened:
+def screen_by(
+    take_s: Callable[[int], list[float]], incumbent_s: float | None, wall_s: float = SCREEN_WALL_S
+) -> Screened:  # fmt: skip
     """Times a config until its time is known well enough, or it cannot win.
 
     Args:
         take_s: Takes this many more samples, in seconds, from a device or a recording. The config must have run
             before, so that nothing loads or compiles now.
         incumbent_s: Best median so far, in seconds; None if there is none.
+        wall_s: Seconds by the clock after which no further samples are taken but the first few.
     """
-    until_s = time.monotonic() + SCREEN_WALL_S
+    until_s = time.monotonic() + wall_s
     samples = take_s(1)
     best = incumbent_s if incumbent_s is not None else float("inf")
     if samples[0] > HOPELESS * best:

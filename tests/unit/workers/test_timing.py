@@ -32,7 +32,10 @@ def test_what_is_best_is_never_pruned(best_s: float, factor: float, spread: floa
     assert screen_by(takes(best_s * factor, spread, seed), best_s).pruned == ""
 
 
-def test_flushes_count_as_time_that_a_config_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("wall_s", "samples"), [((), 8), ((0.3,), 3)], ids=["usual", "a short study's"])
+def test_flushes_count_as_time_that_a_config_takes(
+    wall_s: tuple[float, ...], samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now_s, noisy = [0.0], takes(1e-3, 0.5)
 
     def flushed(count: int) -> list[float]:
@@ -40,8 +43,7 @@ def test_flushes_count_as_time_that_a_config_takes(monkeypatch: pytest.MonkeyPat
         return noisy(count)
 
     monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    screen_by(flushed, None)
-    assert now_s[0] < 2, "not 40 samples with their flushes"
+    assert len(screen_by(flushed, None, *wall_s).samples_s) == samples, "not 40 samples with their flushes"
 
 
 def test_blocks_go_forth_and_back_and_begin_one_further() -> None:
