@@ -362,6 +362,8 @@ class Lane:
 
 #: Number of slices into which a problem's seconds are divided, and the bounds of a slice in seconds.
 SLICES, LEAST_SLICE_S, MOST_SLICE_S = 6, 10.0, 120.0
+#: A problem with fewer seconds is begun if this share of them is left to search.
+LEAST_SHARE = 0.25
 #: A slice is longer than opening a device by at least this factor.
 OPENINGS = 4
 #: Seconds assumed for opening a device before it was measured.
@@ -475,7 +477,8 @@ class Slices:
         """
         room_s -= 0.0 if is_open else self.opening.s
         room_s -= 0.0 if problem.begun else self._finals_s(problem.limit_s) + self.beyond.s
-        if room_s < min(LEAST_SLICE_S, problem.rest_s):
+        # Of a problem that may take less than a slice, opening and finals are a part.
+        if room_s < min(LEAST_SLICE_S, LEAST_SHARE * problem.rest_s):
             return 0.0
         wanted_s = self._wanted_s(problem.limit_s)
         if problem.rest_s - problem.finals_s - wanted_s < LEAST_SLICE_S:

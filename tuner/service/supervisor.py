@@ -243,6 +243,9 @@ class JobSupervisor(Watcher):
         code, words = (process.read("exit") or {}).get("code"), process.last_words()
         if job.state == STOPPING:
             return CANCELLED, "cancelled; what was measured is kept"
+        problems = (process.read("out") or {}).get("problems", [])
+        if code == 0 and problems and all(one["state"] == "not reached" for one in problems):
+            return FAILED, f"nothing was reached, {problems[0]['why']}; give it more seconds"
         if code in (0, ALERTS):
             return DONE, "" if code == 0 else "its sentinels found something slower"
         if code in (None, EnvironmentTrouble.exit_code):  # its device is taken, its scheduler away, a disk full

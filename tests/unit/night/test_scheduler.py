@@ -121,6 +121,12 @@ def test_a_night_too_short_for_all_says_what_was_not_reached(spend: Spend) -> No
     assert 100 < runner.now_s <= 120
 
 
+def test_a_problem_that_may_take_ten_seconds_is_tuned_in_a_night_of_ten(spend: Spend) -> None:
+    (item,), runner = spend(1, 1, 10, 10)
+    assert item.state == "tuned"
+    assert runner.now_s <= 10
+
+
 def calls_of_a_night(folder: Path, problems: int) -> int:
     """Calls of functions of ours that a night takes which is too short for nearly all of its problems."""
     counted = 0

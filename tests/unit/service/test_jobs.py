@@ -149,6 +149,12 @@ def test_a_wrong_job_is_told_what_is_wrong(server: Server, job: dict[str, Any], 
     assert message in refused.json()["error"]["message"]
 
 
+def test_a_job_with_too_few_seconds_fails(server: Server) -> None:
+    job = ended(server, server.post("/v1/jobs", json=toy(3, seconds=2)).json()["id"])
+    assert (job["state"], job["champion"]) == ("failed", None)
+    assert job["why"] == "nothing was reached, the deadline came first; give it more seconds"
+
+
 def test_equal_jobs_are_one_and_a_running_one_can_be_cancelled(server: Server, db: str) -> None:
     first = server.post("/v1/jobs", json=toy(5000, seconds=600)).json()
     again = server.post("/v1/jobs", json=toy(5000, seconds=600))
