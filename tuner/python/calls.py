@@ -330,7 +330,8 @@ def consult(request: CallRequest, array: Any) -> None:
     if policy.how != MEASURE or request.problem is None or request.family.capturing(array):
         return
     problem, device = request.problem, request.device
-    pending = misses.PROCESS.ask(problem, device, policy.seconds, partial(decide_anew, problem, device))
+    changed, bits = partial(decide_anew, problem, device), request.bits or policy.bits
+    pending = misses.PROCESS.ask(problem, device, policy.seconds, changed, bits)
     if policy.wait:
         wait([pending], misses.WAIT_S + 2 * policy.seconds)
     outcome, why = pending.result() if pending.done() else ("", "")

@@ -141,6 +141,14 @@ class Decision:
         """Whether the problem has no answer of its own."""
         return self.answer is None or self.answer.match != EXACT
 
+    @property
+    def has_bits_of_library(self) -> bool:
+        """Whether results were measured to have the library's bits."""
+        champion = None if self.is_miss or self.answer is None else self.answer.champion
+        pair = (champion.record, champion.baseline) if champion else ()
+        classes = {record.measurement.bits if record else "" for record in pair}
+        return len(classes) == 1 and "" not in classes
+
     def by_library(self, why: str) -> Decision:
         """The library runs instead."""
         return replace(self, kernel=None, config=None, saves_s=0.0, why=why)
@@ -171,6 +179,8 @@ def decision_for(request: CallRequest) -> Decision | None:
     if decision.is_miss and chosen().how == LIBRARY:
         why = f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss)"
         return decision.by_library(f"{why}; else: {decision.why}")
+    if (request.bits or (decision.is_miss and chosen().bits)) and not decision.has_bits_of_library:
+        return decision.by_library(f"no kernel is known to give the bits of {decision.library}, as asked")
     kind, copies = kind_of(decision.device.kind), request.copied
     copied_bytes = sum(request.operands[tensor.argument].bytes for tensor in copies)
     if copies and decision.saves_s <= copied_bytes / kind.copied_bytes_per_s + len(copies) * kind.copy_s:

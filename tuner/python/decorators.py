@@ -48,6 +48,8 @@ class KernelOptions(OwnOptions, total=False):
         on_miss: What a call at shapes without a champion does: ``library`` runs the first config, ``predict``
             the config that a lookup names, ``measure`` tunes. By default as `tuner.on_miss` says.
         seconds: Seconds of tuning, for ``measure``; by default those of `tuner.on_miss`, else 10.
+        bits: Class of bits that ``measure`` keeps to: ``keep``, ``library`` or its name; by default as
+            `tuner.on_miss` says.
         regime: How times are taken; ``cold`` by default.
         device: A device; by default the one that the arrays are on.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
@@ -55,6 +57,7 @@ class KernelOptions(OwnOptions, total=False):
 
     on_miss: str
     seconds: float
+    bits: str
     regime: str
     device: str
     db: str
@@ -278,7 +281,8 @@ class TunedFunction:
         Others who use the device are waited for.
         """
         usual = SECONDS if chosen().seconds == misses.SECONDS else chosen().seconds
-        options = StudyOptions(seconds=self._options.get("seconds") or usual)
+        bits = self._options.get("bits") or chosen().bits
+        options = StudyOptions(seconds=self._options.get("seconds") or usual, bits=bits)
         until_s = time.monotonic() + LOCK_S
         while True:
             try:

@@ -51,7 +51,8 @@ class Finish(TypedDict, total=False):
 
 
 def matmul(
-    a: Any, b: Any, out: Any = None, *, precision: str = "", invariant: str = "", **finish: Unpack[Finish]
+    a: Any, b: Any, out: Any = None, *, precision: str = "", invariant: str = "", bits: str = "",
+    **finish: Unpack[Finish],
 ) -> Any:  # fmt: skip
     """The product of two arrays, by the kernel that was measured to be fastest, or the library where it is.
 
@@ -65,6 +66,7 @@ def matmul(
             `tuner.precision`, else of the environment's TUNER_PRECISION, else ``ieee``.
         invariant: ``m`` for a row of the result with the same bits for any number of rows, by the configs of
             ``tuner tune gemm --invariant m``; never by the library. `b` is an array, and `finish` empty.
+        bits: ``library`` for the library, or a kernel that was measured to give the same bits.
         finish: What is done to the product before it is stored: ``activation(alpha * a @ b + beta * c + bias)
             + residual``, by arguments of these names; see `Finish`.
 
@@ -75,15 +77,14 @@ def matmul(
     Raises:
         ValueError: Shapes that do not fit together, several devices, an `out` that cannot be written.
         TypeError: What is no array, or arrays of several libraries.
-        UnknownName: No such precision, or policy in the environment (`tuner.on_miss`).
+        UnknownName: No such precision or bits, or policy in the environment (`tuner.on_miss`).
         InputError: `precision` is ``emulated``, or `b` packed, and an array is not float32; or `b` is packed,
             and there is more to do than to multiply; or `invariant` is not for such a product.
         NothingFound: `invariant` is given, and no configs are known, or not for as many rows.
     """
-    if invariant:
-        return _rows_kept(a, b, out, precision, invariant, finish)
-    if finish:
-        return _product(a, b, out, precision, **finish)
+    if finish or bits or invariant:
+        held = {"bits": misses.checked(bits, "class of bits", misses.BITS), "invariant": invariant}
+        return _product(a, b, out, precision, held, **finish)
     try:
         prepared = _matmul[precision or PRECISION.get()]
         if out is None:
@@ -173,7 +174,7 @@ def _first(
         out: As the caller gave it.
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
-        how: ``epilogue`` and ``factors``, or ``packed``, of `CallRequest`.
+        how: ``epilogue``, ``factors``, ``bits`` and ``invariant``, or ``packed``, of `CallRequest`.
     """
     misses.chosen()  # or say that there is no such policy, before anything is prepared
     family = families.common_family(function, arrays, out)
@@ -184,10 +185,9 @@ def _first(
     given = dict(arrays) if out is None else {**arrays, "out": out}
     keys = key_of(given.values())
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
-    if "invariant" in how and keys is not None:
-        key = how["invariant"], family.name, requests.precision_of(precision), keys
-    elif "epilogue" in how and keys is not None:
-        key = how["epilogue"], *how["factors"].values(), family.name, requests.precision_of(precision), keys
+    if "epilogue" in how and keys is not None:
+        finish = how["epilogue"], *how["factors"].values(), how["bits"], how["invariant"]
+        key = *finish, family.name, requests.precision_of(precision), keys
     call = kept.get(key) if key is not None else None
     if call is None:
         operands = {name: family.operand(array) for name, array in given.items()}
@@ -196,20 +196,11 @@ def _first(
     return call(*arrays.values(), out)
 
 
-def _rows_kept(a: Any, b: Any, out: Any, precision: str, invariant: str, finish: Finish) -> Any:
-    """A product whose rows have the same bits for any number of them."""
-    if finish or isinstance(b, Packed):
-        raise InputError("matmul: invariant is for plain products of arrays; leave an epilogue and pack out")
-    return _first(
-        "matmul", {"a": as_array(a), "b": as_array(b)}, out, _finished, precision, invariant=invariant
-    )
-
-
 def _product(
-    a: Any, b: Any, out: Any, precision: str, *, bias: Any = None, activation: str = "", alpha: float = 1.0,
-    beta: float | None = None, c: Any = None, residual: Any = None,
+    a: Any, b: Any, out: Any, precision: str, held: Mapping[str, str], *, bias: Any = None,
+    activation: str = "", alpha: float = 1.0, beta: float | None = None, c: Any = None, residual: Any = None,
 ) -> Any:  # fmt: skip
-    """A product with an epilogue.
+    """A product with an epilogue, or whose bits are held.
 
     The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster;
     else the library's product, and its element-wise functions behind it.
@@ -224,12 +215,14 @@ def _product(
     factors = {"alpha": float(alpha), "beta": float((c is not None) if beta is None else beta)}
     bias, kind = _bias(bias, a, b)
     epilogue = Epilogue(alpha != 1.0, factors["beta"] != 0.0, kind, activation or "", residual is not None)
-    if not epilogue:
+    if held["invariant"] and (epilogue or held["bits"]):
+        raise InputError("matmul: invariant is for plain products of arrays; leave epilogue and bits out")
+    if not (epilogue or any(held.values())):
         return matmul(a, b, out, precision=precision)
     more = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b} | {name: array for name, array in more.items() if array is not None}
     named = {name: factors[name] for name in epilogue.factors}
-    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=named)
+    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=named, **held)
 
 
 def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from tuner.errors import InputError, UnknownName
 from tuner.lookup.asking import database_url
+from tuner.results.objectives import LIBRARY_BITS
 from tuner.results.record import ProblemKey
 
 #: The environment variable that says what holds where nothing else does.
@@ -33,6 +34,8 @@ VARIABLE = "TUNER_ON_MISS"
 LIBRARY, PREDICT, MEASURE = POLICIES = ("library", "predict", "measure")
 #: Seconds of timing at the most, unless said.
 SECONDS = 2.0
+#: Bits that calls keep to: any, or the library's.
+BITS = "", LIBRARY_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +46,13 @@ class CallPolicy:
         how: One of `POLICIES`.
         seconds: Seconds of timing at the most, where it is measured.
         wait: True to wait until it has been measured.
+        bits: One of `BITS`.
     """
 
     how: str = PREDICT
     seconds: float = SECONDS
     wait: bool = False
+    bits: str = ""
 
 
 _policy = cache(CallPolicy)
@@ -90,21 +95,24 @@ class on_miss:  # noqa: N801 - called as a function is
       ones, of other processes too, find the result in the database.
     """
 
-    def __init__(self, how: str, *, seconds: float = SECONDS, wait: bool = False) -> None:
+    def __init__(self, how: str, *, seconds: float = SECONDS, wait: bool = False, bits: str = "") -> None:
         """Sets it.
 
         Args:
             how: ``library``, ``predict`` or ``measure``.
             seconds: Seconds of timing at the most, for ``measure``; on a CPU, of compiling, too.
             wait: True to have the first call wait for the result, for ``measure``.
+            bits: ``library`` for kernels alone that give the library's bits: until one is measured, the library
+                runs. Problems that have a champion are not touched; `tuner.matmul` has bits for these, too.
 
         Raises:
-            UnknownName: No such policy.
+            UnknownName: No such policy, or bits.
             InputError: Seconds that are not above 0.
         """
         if not (seconds > 0 and math.isfinite(seconds)):
             raise InputError(f"on_miss: seconds are a number above 0, got {seconds!r}; leave them away for 2")
-        self._policy = _policy(checked(how, "policy", POLICIES), float(seconds), bool(wait))
+        how, bits = checked(how, "policy", POLICIES), checked(bits, "class of bits", BITS)
+        self._policy = _policy(how, float(seconds), bool(wait), bits)
         self._before = _own[0]
         self._token: Token[CallPolicy | None] | None = None
         _own[0] = self._policy
@@ -143,10 +151,10 @@ class MeasuringProcess:
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._running: subprocess.Popen[str] | None = None
-        self._asked: dict[tuple[ProblemKey, str], Future[tuple[str, str]]] = {}
+        self._asked: dict[tuple[ProblemKey, str, str], Future[tuple[str, str]]] = {}
 
     def ask(
-        self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None]
+        self, problem: ProblemKey, device: str, seconds: float, changed: Callable[[], None], bits: str = ""
     ) -> Future[tuple[str, str]]:
         """Has a problem measured, unless it was asked for before; returns at once.
 
@@ -155,6 +163,7 @@ class MeasuringProcess:
             device: ``cpu`` or ``cuda:0``.
             seconds: Seconds of timing at the most.
             changed: Called in another thread once it has ended, before those who wait go on.
+            bits: Class of bits that the champion keeps to; empty for any.
 
         Returns:
             How it will have ended (``measured``, ``known`` for what another process did, ``nothing``, ``busy``,
@@ -164,9 +173,10 @@ class MeasuringProcess:
             "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
             "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
         }  # fmt: skip
-        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "db": database_url()}
+        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "bits": bits}
+        question["db"] = database_url()
         pending: Future[tuple[str, str]] = Future()
-        known = self._asked.setdefault((problem, device), pending)
+        known = self._asked.setdefault((problem, device, bits), pending)
         if known is pending:
             arguments = json.dumps(question) + "\n", pending, changed
             threading.Thread(target=self._serve, args=arguments, daemon=True).start()

@@ -144,6 +144,7 @@ class CallRequest:
         operands: The caller's arrays in words, by argument; those of an epilogue follow, ``out`` is the last.
         precision: Of a product in float32.
         invariant: Dim of the product whose size must not change the bits of a row; empty for none.
+        bits: ``library`` for kernels alone that give the library's; empty for any.
         epilogue: What is done to the product.
         factors: Values of alpha and beta, where they are parts of the epilogue.
         family: Library of the arrays; None for a call that is only explained.
@@ -158,6 +159,7 @@ class CallRequest:
     operands: Mapping[str, Operand]
     precision: str = IEEE
     invariant: str = ""
+    bits: str = ""
     epilogue: Epilogue = Epilogue()  # noqa: RUF009 - it does not change
     factors: Mapping[str, float] = field(default_factory=dict)
     family: Family = field(default=None, repr=False)  # type: ignore[assignment]

@@ -33,7 +33,7 @@ from tuner.study.locks import occupied
 from tuner.study.loop import Loop, TrialPolicy
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest
-from tuner.study.starting import Predictions, declared_starts, near_champions
+from tuner.study.starting import Predictions, declared_starts, held_class, near_champions
 from tuner.study.study import session_of
 from tuner.workers.device_worker import Crew
 
@@ -165,7 +165,8 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
 
     Args:
         request: The problem, its kernels and the regime. Its seconds are those of timing at the most, on a host
-            of compiling, too: the first config is timed, and finals have a few rounds, in any case.
+            of compiling, too: the first config is timed, and finals have a few rounds, in any case. Its bits
+            are kept to.
         store: Where records go.
         crew: The device's workers, open.
         known: Has the model and the champions to begin with; `store` has when None.
@@ -177,6 +178,7 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
         InputError: The problem does not fit into memory.
         DeviceTrouble: The device stays unwell.
         StoreTrouble: The database cannot be written.
+        NothingFound: The class of bits cannot be known.
     """
     info = crew.devices[0].info
     kind = kind_of(info.kind)
@@ -190,6 +192,9 @@ def measure(request: StudyRequest, store: Store, crew: Crew, known: Store | None
         policy = FirstUsePolicy(request, chosen, model, budget, compilers if kind.is_host else 0)
         loop = Loop(session, policy, budget)
         loop.prepare()
+        if request.bits:
+            held = held_class(session, request, session.worker.baseline())
+            policy.leaderboard = Leaderboard(bits=held)
         loop.run()
         if not policy.leaderboard.times_s:
             return None
@@ -219,7 +224,7 @@ def answered(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str, 
     """Measures what is asked, unless it is known by now.
 
     Args:
-        question: ``problem``, ``device``, ``db`` and ``seconds``.
+        question: ``problem``, ``device``, ``db``, ``seconds``; and ``bits``, where a class is kept to.
         crews: Workers of devices that stay open from one question to the next.
 
     Returns:
@@ -253,10 +258,9 @@ def _measured(question: Mapping[str, Any], crews: dict[str, Crew]) -> tuple[str,
         if answer(store, ProblemKey.of(problem), crew.devices[0].info).match == "exact":
             return KNOWN, ""
         kernels = catalogue.serving(problem, device.target)
-        if (
-            measure(StudyRequest(problem, kernels, crew.found, seconds=question["seconds"]), store, crew)
-            is None
-        ):
+        held = question.get("bits", "")
+        asked = StudyRequest(problem, kernels, crew.found, seconds=question["seconds"], bits=held)
+        if measure(asked, store, crew) is None:
             return NOTHING, "none of its most promising configs could be measured"
         return MEASURED, ""
 

@@ -90,7 +90,7 @@ def product(
         a: Shape (M, K), or (..., M, K) for a stack.
         b: Shape (K, N), or (..., K, N) for a stack of as many; of the same dtype on the same device.
         bias: Shape (N,), or None, as it is for stacks.
-        precision: As of `tuner.matmul`; it counts for float32 alone.
+        precision: As of `tuner.matmul`; it counts for float32 alone. Behind a ``+`` follows what bits are kept.
         activation: One of `ACTIVATIONS`; empty for none, as it is where there are gradients.
         fusable: Those that kernels apply faster, by spaces; Inductor makes the next one the activation.
 
@@ -149,6 +149,7 @@ product.register_autograd(_backward, setup_context=_setup)
 
 def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "") -> Tensor:
     """The product, by a kernel where there are some for the device."""
+    precision, _, bits = precision.partition("+")
     precision = precision if a.dtype == torch.float32 else ""
     for collector in _COLLECTORS:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
@@ -161,6 +162,7 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activat
         plain = torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
         return ACTIVATIONS[activation](plain) if activation else plain
     finish = {} if bias is None else {"bias": bias.detach()}
+    finish |= {"bits": bits} if bits else {}
     if activation:
         finish["activation"] = activation
     result: Tensor = tuned_product(a.detach(), b.detach(), precision=precision, **finish)
@@ -249,8 +251,9 @@ def _kernels(
             for name, (shape, strides) in shaped.items()
         }
         epilogue = Epilogue(bias="bias-col" if bias else "", activation=activation)
-        used = precision if kind == "float32" else ""
-        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue))
+        used, _, bits = precision.partition("+")
+        used = used if kind == "float32" else ""
+        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue, bits=bits))
         if decision is None or decision.kernel is not None:
             return decision is not None
         if decision.is_miss and not activation:
@@ -346,18 +349,21 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
     run inside; its state dict is unchanged.
     """
 
-    def __init__(self, precision: str = "") -> None:
+    def __init__(self, precision: str = "", *, bits: str = "") -> None:
         """Sets what holds inside.
 
         Args:
             precision: ``ieee`` or ``emulated``, for products in float32; empty for that of the surrounding
                 `tuner.precision`, else of TUNER_PRECISION.
+            bits: ``library`` for results with the library's bits, gradients included; empty for any.
 
         Raises:
-            UnknownName: No such precision.
+            UnknownName: No such precision, or bits.
         """
         super().__init__()
         self._precision = precision and precision_of(precision)
+        if misses.checked(bits, "class of bits", misses.BITS):
+            self._precision += f"+{bits}"
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -389,8 +395,9 @@ def _collected() -> Iterator[set[Product]]:
 
 
 def prepare(
-    module: nn.Module, *inputs: Any, precision: str = "", seconds: float = 2.0, plan: str | Path = ""
-) -> list[Product]:
+    module: nn.Module, *inputs: Any, precision: str = "", seconds: float = 2.0, plan: str | Path = "",
+    bits: str = "",
+) -> list[Product]:  # fmt: skip
     """Runs one step of a module, and tunes the products that it asks for, those of its gradients included.
 
     Parameters, buffers and gradients stay as they are. Gradients are asked for if the module is in training.
@@ -401,6 +408,7 @@ def prepare(
         precision: As of `use`.
         seconds: Seconds of timing at the most for each product without an answer.
         plan: A file to write as a plan of `tuner nightly`; nothing is timed then.
+        bits: As of `use`.
 
     Returns:
         The products, the one with the most work first.
@@ -408,7 +416,7 @@ def prepare(
     policy = on_miss("library") if plan else on_miss("measure", seconds=seconds, wait=True)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with use(precision), policy, _collected() as collected, torch.set_grad_enabled(module.training):
+    with use(precision, bits=bits), policy, _collected() as collected, torch.set_grad_enabled(module.training):
         result = torch.func.functional_call(module, buffers, inputs)
         leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         outputs = [leaf for leaf in leaves if leaf.requires_grad]
@@ -416,13 +424,14 @@ def prepare(
             torch.autograd.grad(outputs, parameters, list(map(torch.ones_like, outputs)), allow_unused=True)
     products = sorted(collected, key=lambda of: (-max(1, of.batch) * of.m * of.n * of.k, of))
     if plan:
-        Path(plan).write_text("\n".join(map(_entry, products)), encoding="utf-8")
+        Path(plan).write_text("\n".join(_entry(of, bits) for of in products), encoding="utf-8")
     return products
 
 
-def _entry(of: Product) -> str:
+def _entry(of: Product, bits: str) -> str:
     """A product as a problem of a plan."""
     operation, shape = ("bmm", [of.batch, of.m, of.n, of.k]) if of.batch else ("gemm", [of.m, of.n, of.k])
     lines = ["[[problems]]", f'operation = "{operation}"', f"shape = {shape}"]
     named = {"dtype": of.dtype, "layout": of.layout, "precision": of.precision, "epilogue": of.epilogue}
+    named["bits"] = bits
     return "\n".join([*lines, *(f'{name} = "{value}"' for name, value in named.items() if value), ""])

@@ -141,6 +141,33 @@ def test_waiting_runs_what_was_measured(ran: list[str], bench: Bench) -> None:
     assert tuner.explain(A, B).match == "exact"
 
 
+def test_the_librarys_bits_are_kept_by_what_is_measured_and_by_the_library_until_then_or_instead(
+    ran: list[str], bench: Bench
+) -> None:
+    bench.effect = lambda: crowned("gemm", DIMS, bits="0123456789ab")
+    with tuner.on_miss("measure", wait=True, bits="library"):
+        tuner.matmul(A, B)
+    assert (bench.question["bits"], ran) == ("library", ["blocked"])
+    for own, kernels in (("0123456789ab", ["blocked"]), ("ba9876543210", [])):
+        crowned("gemm", DIMS, bits=own, library_bits="0123456789ab")
+        tuner.clear_caches()
+        ran.clear()
+        close(tuner.matmul(A, B, bits="library"), A @ B)
+        assert ran == kernels
+        tuner.matmul(A, B)
+        assert ran == [*kernels, "blocked"]
+    with pytest.raises(UnknownName, match="class of bits 'keep'"):
+        tuner.on_miss("measure", bits="keep")
+
+
+@pytest.mark.usefixtures("predicted")
+def test_a_kernel_of_unknown_bits_does_not_run_where_the_librarys_are_kept(ran: list[str]) -> None:
+    with tuner.on_miss("predict", bits="library"):
+        np.testing.assert_array_equal(tuner.matmul(A, B), A @ B)
+        assert "to give the bits of NumPy" in tuner.explain(A, B).why
+    assert ran == []
+
+
 def test_calls_go_on_until_it_is_measured_and_then_run_it(ran: list[str], bench: Bench) -> None:
     bench.gate.clear()
     with tuner.on_miss("measure"):

@@ -7,13 +7,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fixtures.fake_device import BEST_S, TOY, database, write_device
+from fixtures.fake_device import BEST, BEST_S, TOY, database, rule, write_device
 
 from tuner import lookup
 from tuner.declare import catalogue
+from tuner.declare.space import Config
 from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.store import Store
@@ -57,6 +59,26 @@ def test_a_problem_is_measured_once_by_whichever_process_comes_first(
     with Store.open(database(tmp_path), read_only=True) as store:
         assert len(store.champions(operation="toy")) == 1
         assert len({each.session for each in store.records()}) == 1
+
+
+def test_a_class_of_bits_is_kept_to(
+    tmp_path: Path, devices: dict[str, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = [("blocks", Config(config)) for config in (BEST, BEST | {"BLOCK": 128})]
+    predicting = SimpleNamespace(starts=starts, beside=lambda timed: [])
+    monkeypatch.setattr(process, "Predictions", lambda *_: predicting)
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule({}, latency_s=1.5 * BEST_S, error_rel=1.2e-7)]
+    board = write_device(
+        tmp_path / "own.json", rules=rules, baseline_s=2 * BEST_S, baseline_error_rel=1.2e-7, noise=1e-4
+    )
+    for n, bits in ((1000, ""), (1024, "library")):
+        asked = question(tmp_path, n, device=board, bits=bits, seconds=2.0)
+        assert answered(asked, devices) == ("measured", "")
+    with Store.open(database(tmp_path), read_only=True) as store:
+        crowned = {one.record.problem.dims["n"]: one for one in store.champions(operation="toy")}
+    pairs = {n: (one.record, one.baseline) for n, one in crowned.items()}
+    same = {n: own.measurement.bits == beside.measurement.bits for n, (own, beside) in pairs.items() if beside}
+    assert same == {1000: False, 1024: True}
 
 
 def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, Crew]) -> None:

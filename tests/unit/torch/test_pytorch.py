@@ -34,8 +34,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Has the operator call `tuner.matmul` on the CPU, and notes the calls; kernels are NumPy's product."""
     calls: list[tuple[Any, ...]] = []
 
-    def product(a: Any, b: Any, precision: str = "", bias: Any = None, activation: str = "") -> Any:
-        finish = "+".join(["bias"] * (bias is not None) + [activation] * bool(activation))
+    def product(
+        a: Any, b: Any, precision: str = "", bias: Any = None, activation: str = "", bits: str = ""
+    ) -> Any:
+        finish = "+".join([*["bias"] * (bias is not None), *filter(None, (activation, bits))])
         calls.append((tuple(a.shape), tuple(b.shape), precision, finish))
         result = torch.from_numpy(a.numpy() @ b.numpy()) if a.dtype != torch.bfloat16 else a @ b
         result = result if bias is None else result + bias
@@ -87,14 +89,17 @@ def test_values_and_gradients_are_those_of_pytorch(asked: list[tuple[Any, ...]])
     assert all(torch.equal(state[name], each) for name, each in net.state_dict().items())
 
 
-def test_gradients_have_the_precision_of_their_product(asked: list[tuple[Any, ...]]) -> None:
+def test_gradients_have_the_precision_and_the_bits_of_their_product(asked: list[tuple[Any, ...]]) -> None:
     layer = nn.Linear(4, 4)
-    with tuned.use("emulated"):
+    with tuned.use("emulated", bits="library"):
         result = layer(torch.randn(2, 4, requires_grad=True))
     result.sum().backward()
-    assert [call[2] for call in asked] == ["emulated"] * 3
+    finishes = "bias+library", "library", "library"
+    assert [call[2:] for call in asked] == [("emulated", finish) for finish in finishes]
     with pytest.raises(UnknownName, match="precision"):
         tuned.use("exact")
+    with pytest.raises(UnknownName, match="class of bits 'same'"):
+        tuned.use(bits="same")
 
 
 def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]]) -> None:
@@ -228,7 +233,7 @@ def test_prepare_finds_the_products_of_a_step_and_changes_nothing(tmp_path: Path
     net, x = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 4)), torch.randn(8, 6)
     state = {name: each.clone() for name, each in net.state_dict().items()}
     plan = tmp_path / "step.toml"
-    products = tuned.prepare(net, x, precision="emulated", plan=plan)
+    products = tuned.prepare(net, x, precision="emulated", plan=plan, bits="library")
     assert products[0] == tuned.Product(5, 6, 8, "float32", "tn", "emulated")
     assert {(each.m, each.n, each.k) for each in products} == {
         (8, 5, 6), (8, 4, 5), (8, 5, 4), (4, 5, 8), (5, 6, 8)
@@ -237,6 +242,6 @@ def test_prepare_finds_the_products_of_a_step_and_changes_nothing(tmp_path: Path
     assert all(each.grad is None for each in net.parameters())
     problems = tomllib.loads(plan.read_text())["problems"]
     assert problems[0]["shape"] == [5, 6, 8]
-    assert problems[0]["precision"] == "emulated"
+    assert (problems[0]["precision"], problems[0]["bits"]) == ("emulated", "library")
     net.eval()
     assert len(tuned.prepare(net, x, plan=plan)) == 2
