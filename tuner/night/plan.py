@@ -37,6 +37,8 @@ DEFAULT_SECONDS = 60.0
 SEVERAL = ("tile", "random", "bruteforce")
 #: More problems than this are a mistake: at a second each they take more than a day.
 MAX_PROBLEMS = 100_000
+#: Mistakes of a plan that are told; to go on would take whoever reads a stranger's plan seconds.
+MOST_MISTAKES = 20
 #: Hours before its end at which a night begins at the earliest, if nothing says when it begins.
 LONGEST_NIGHT_H = 14
 #: A line with a table's header, or with a key.
@@ -225,7 +227,7 @@ T = TypeVar("T", bound="StrictTable")
 
 @dataclass(frozen=True)
 class Complaints:
-    """The mistakes of one plan, collected so that all are told at once.
+    """The mistakes of one plan, collected so that all are told at once, or the first `MOST_MISTAKES`.
 
     Attributes:
         shown: The plan's path as the user gave it.
@@ -241,11 +243,17 @@ class Complaints:
         return key_lines(self.text)
 
     def note(self, at: KeyPath, message: object) -> None:
-        """Notes a mistake at a key, or at the table around it if the key is missing."""
+        """Notes a mistake at a key, or at the table around it if the key is missing.
+
+        Raises:
+            PlanError: There are too many to go on.
+        """
         around = (at[:length] for length in range(len(at), 0, -1))
         line = next((self._lines[part] for part in around if part in self._lines), 1)
         error = PlanError(f"{self.shown}:{line}: {message}", line, ".".join(map(str, at)))
         self._noted.setdefault(str(error), error)
+        if len(self._noted) >= MOST_MISTAKES:
+            self.check()
 
     @contextlib.contextmanager
     def noting(self, at: KeyPath, prefix: str = "", defaults: Collection[str] = ()) -> Iterator[None]:
@@ -259,6 +267,8 @@ class Complaints:
         try:
             yield
         except InputError as error:
+            if len(self._noted) >= MOST_MISTAKES:
+                raise
             key = error.key if isinstance(error, PlanError) else ""
             self.note((*(("defaults",) if key in defaults else at), *filter(None, [key])), f"{prefix}{error}")
 

@@ -39,7 +39,8 @@ LOOK_EVERY_S, MOST_STREAMS, STREAM_S = 0.5, 100, 3600.0
 #: Characters of a plan.
 LONGEST_PLAN = 256 << 10
 #: How often a mark may stand in a plan; numbers of more than 20 digits, and more than 40 dots in a line.
-MOST_MARKS, TOO_LONG = {"[": 2000, "{": 2000, ".": 2000, ",": 10_000}, re.compile(r"[0-9_]{21}|(\.[^.\n]*){41}")
+MOST_MARKS = {"[": 2000, "{": 2000, ".": 2000, "=": 4000, ",": 10_000}
+TOO_LONG = re.compile(r"[0-9_]{21}|(\.[^.\n]*){41}")
 #: Seconds and trials of a job, and how far off its deadline may be.
 LONGEST_SECONDS, MOST_TRIALS, LONGEST_WAIT = 7 * 86400.0, 1_000_000, timedelta(days=3650)
 #: Unfinished jobs of one submitter.

@@ -220,6 +220,12 @@ def test_a_plan_may_have_surveys_alone(tmp_path: Path) -> None:
     assert (second.table.seconds, second.regime, second.problems) == (600, "cold", ())
 
 
+def test_of_many_mistakes_the_first_are_told(read: Read) -> None:
+    with pytest.raises(PlanError, match="unknown key 'k0'") as caught:
+        read("\n".join(f"k{number} = 1" for number in range(1000)))
+    assert str(caught.value).count("unknown key") == 20
+
+
 def test_mistakes_of_all_tables_are_told_at_once_in_the_order_of_lines(read: Read) -> None:
     with pytest.raises(PlanError, match=r"plan\.toml:1: unknown key 'untill'") as told:
         read(

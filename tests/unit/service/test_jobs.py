@@ -119,6 +119,7 @@ def test_a_plan_is_a_job(server: Server) -> None:
         ("#\n" + "a." * 50 + "a = 1", None, ""),
         ("seconds = " + "9" * 5000, None, ""),
         ("a = [" + "''," * 80_000 + "]", None, ""),
+        ("\n".join(f"k{number} = 1" for number in range(5000)), None, ""),
         ("[watch]\nrollback = 'automatic'\n[[problems]]\noperation='gemm'\nsquares=[8]", 2, "watch.rollback"),
     ],
 )
