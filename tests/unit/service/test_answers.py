@@ -75,6 +75,7 @@ def test_a_problem_can_be_told_in_several_ways(filled: Server, asked: dict[str, 
         (ASKED | {"regime": "warm"}, 422, "query.regime: Input should be"),
         (ASKED | {"shape": "1"}, 422, "query.shape: Extra inputs are not permitted"),
         (ASKED | {"problem": "gemm 1 1 1"}, 422, "keep one"),
+        ({"problem": "gemm \u00b2 1 1"}, 422, "gemm takes M N K: 3 dims, got 2"),
         (ASKED | {"snapshot": "9" * 5000}, 422, "query.snapshot"),
         (ASKED | {"snapshot": "99999"}, 404, "a snapshot has a number of this database"),
         (ASKED | {"kernel": "x" * 201}, 422, "query.kernel: String should have at most 200 characters"),
@@ -220,7 +221,9 @@ def test_what_was_not_measured_is_not_exported(filled: Server) -> None:
     found = filled.get("/v1/export", **ASKED | {"dims": "777,77,7"})
     assert found.status_code == 404
     assert "Run `tuner tune gemm 777 77 7 " in found.json()["error"]["message"]
-    assert filled.get("/v1/export", **ASKED, format="exe").status_code == 422
+    assert [filled.get("/v1/export", **ASKED, format=form).status_code for form in ("exe", "triton")] == [
+        422
+    ] * 2
 
 
 def test_records_champions_and_problems_come_in_pages(
