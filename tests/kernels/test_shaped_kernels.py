@@ -35,7 +35,7 @@ def test_every_layout_of_a_shape_it_is_for_has_configs_and_mostly_a_start(name: 
             assert any(config in legal for config in kernel_of(name).first_configs())
 
 
-@pytest.mark.parametrize("name", MEANT_FOR)
+@pytest.mark.parametrize("name", SHAPES)
 def test_it_is_not_offered_for_a_large_square(name: str) -> None:
     assert not len(space(kernel_of(name), gemm(4096, 4096, 4096)))
 
