@@ -58,6 +58,8 @@ def seconds_of(walltime: str) -> int:
 
 def queue_class(kind: str, options: Mapping[str, Any]) -> Any:
     """Returns dask-jobqueue's class of a cluster, whose jobs run ``tuner worker``."""
+    from distributed.core import Status
+
     # Its import would make Ctrl-C end the process, and fail in a thread: signals stay as they are.
     with mock.patch("signal.signal"):
         base: Any = getattr(importlib.import_module(f"dask_jobqueue.{kind}"), f"{kind.upper()}Job")
@@ -72,8 +74,16 @@ def queue_class(kind: str, options: Mapping[str, Any]) -> Any:
                 str(scheduler), str(name), {**interface, **options}, more.get("walltime")
             )
 
-    core = importlib.import_module("dask_jobqueue.core")
-    return type("OurQueue", (core.JobQueueCluster,), {"job_cls": OurJob})
+        async def start(self) -> None:
+            """Submits it. Why it is refused is kept: Dask would print it, and go on without."""
+            try:
+                await super().start()
+            except (OSError, RuntimeError, ValueError) as error:
+                refusals.append(str(error).rpartition("stderr:")[2].strip())
+                self.status = Status.running
+
+    core, refusals = importlib.import_module("dask_jobqueue.core"), list[str]()
+    return type("OurQueue", (core.JobQueueCluster,), {"job_cls": OurJob, "refusals": refusals})
 
 
 def security(role: str, tls: Sequence[Path | None]) -> Any:
@@ -197,12 +207,23 @@ def _local(devices: Sequence[DetectedDevice], folder: Path | None) -> Iterator[A
 
 @contextlib.contextmanager
 def _queued(kind: str, path: Path) -> Iterator[Any]:
-    """Jobs of a batch system, each with the workers of a node; they end with the block."""
+    """Jobs of a batch system, each with the workers of a node; they end with the block.
+
+    Raises:
+        EnvironmentTrouble: The batch system refuses one.
+    """
+
+    async def submitted() -> None:
+        await cluster
+
     settings = site(kind, path)
     with _refusals():
         cluster = queue_class(kind, settings.worker)(silence_logs=logging.CRITICAL, **settings.job)
     with contextlib.closing(cluster):
         cluster.scale(jobs=settings.jobs)
+        cluster.sync(submitted)
+        if cluster.refusals:
+            raise EnvironmentTrouble(f"{kind} refuses a job: {cluster.refusals[0]}; correct [job] in {path}")
         yield cluster
 
 

@@ -47,6 +47,22 @@ def test_wrong_settings_of_a_site_are_told(here: Path, text: str, message: str) 
         job_script("slurm:site.toml")
 
 
+def test_a_job_that_the_batch_system_refuses_is_told_in_a_sentence(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "site.toml").write_text("jobs = 2\n[job]\ncores = 1\nmemory = '1GB'\n")
+    (here / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2; exit 1\n")
+    (here / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=":")
+    with (
+        pytest.raises(
+            EnvironmentTrouble, match=r"slurm refuses a job: sbatch: error: invalid partition; correct"
+        ),
+        connected("slurm:site.toml", ()),
+    ):
+        pass
+
+
 def shown() -> tuple[str, str]:
     """The documentation's settings of a site, and the job that it shows for them."""
     found = re.search(
