@@ -212,16 +212,12 @@ def _queued(kind: str, path: Path) -> Iterator[Any]:
     Raises:
         EnvironmentTrouble: The batch system refuses one.
     """
-
-    async def submitted() -> None:
-        await cluster
-
     settings = site(kind, path)
     with _refusals():
         cluster = queue_class(kind, settings.worker)(silence_logs=logging.CRITICAL, **settings.job)
     with contextlib.closing(cluster):
         cluster.scale(jobs=settings.jobs)
-        cluster.sync(submitted)
+        cluster.sync(lambda: cluster)  # until all are submitted
         if cluster.refusals:
             raise EnvironmentTrouble(f"{kind} refuses a job: {cluster.refusals[0]}; correct [job] in {path}")
         yield cluster

@@ -171,7 +171,7 @@ def _compared(study: Study, answered: Answer) -> dict[str, Any]:
     named = [(source.kernel, Config(dict(source.config))) for source in sources]
     players = list(dict.fromkeys(named))
     rendered = {at: render(kernels[name], problem, config) for at, (name, config) in enumerate(players)}
-    compiled, timed = study.session.compile_all(rendered), list[Measurement]()
+    compiled, timed = study.session.pool.compile_all(rendered), list[Measurement]()
     with contextlib.suppress(DeviceTrouble):  # it did not survive them; the next study has a worker of its own
         timed = study.session.worker.finals(list(compiled.values()), IN_TURN_S) if compiled else []
     results = dict(zip((players[at] for at in compiled), timed, strict=False))

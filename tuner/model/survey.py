@@ -3,24 +3,25 @@
 It goes on where an earlier one with the same seed, kernels and device ended. What a config does to the device
 costs the worker, not the survey.
 
-What is refused untimed, and how workers are limited and replaced, is as in a session; the loop is its own. As a
-policy of `tuner.study.loop` a survey worked, without a branch for it: its problem changed, 40 configs were sent
-ahead, times were stored in parts. That took 65 lines from surveys and sentinels and put 52 into the core:
-queues of worker and loop, sources shared by the pool, hooks for what is rendered, sent and stored.
+It is a policy of the loop that studies have. Its session takes up one problem after the other, sends many
+configs ahead, and keeps times alone, many at once.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import render
+from tuner.declare.kernel import Rendered
 from tuner.declare.problem import Problem
+from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
 from tuner.errors import InputError, TunerError
 from tuner.lookup.legality import completed
@@ -30,13 +31,14 @@ from tuner.results import codec
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import ProblemKey, new_id
 from tuner.results.survey import LIBRARY, SurveyConfig, SurveyPart, Timing
+from tuner.search import Candidate
 from tuner.store import Store
-from tuner.study.progress import Interruption
+from tuner.study.loop import Loop, TrialPolicy
+from tuner.study.progress import Interruption, Progress, TimeBudget
 from tuner.study.requests import check_regime
-from tuner.study.session import Session, check_fits, study_name, timeable, versions_of
+from tuner.study.session import Session, study_name
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import Crew, DeviceWorker
-from tuner.workers.process import WorkerFailed
 
 #: Crashes of a config after which it is left out.
 MOST_CRASHES = 2
@@ -44,10 +46,14 @@ MOST_CRASHES = 2
 PART_TIMINGS, PART_S = 400, 5.0
 #: Sources that wait or are compiled for each compile worker.
 BACKLOG = 4
-#: Turns that a device has at a time: the next one, too, for it takes as long to plan a turn as to time it.
-AT_A_TIME = 2
-#: Seconds between two looks at what has been compiled, if nothing can be timed.
-REST_S = 0.02
+#: Timings that a GPU is sent at a time: it takes as long to plan those of a problem as to make them.
+AT_A_TIME = 40
+#: Seconds that an answer may take: arrays and a reference of a large problem are made in that time, too.
+ANSWER_LIMIT_S = 60.0
+#: Digits of a time and of its noise that are kept, far below the noise: they are stored as short texts.
+DIGITS = 5
+#: Stands for the library among sources, of which it has none.
+NO_SOURCE = Rendered("", "", "")
 
 
 @dataclass
@@ -61,7 +67,7 @@ class SurveyProgress:
         skipped: Problems that do not fit into memory.
         outcomes: Outcome -> how many.
         reasons: Outcome -> the first reason.
-        timing_s: Seconds in which the device had something to do.
+        timing_s: Seconds without those in which it opened the device, or waited for compile workers alone.
         elapsed_s: Seconds since the start.
         compiled: Sources compiled.
         configs: Configs there are by now.
@@ -93,23 +99,33 @@ def run_survey(
     Args:
         request: What to do.
         store: Where timings go.
-        report: Called after each problem.
+        report: Called a few times a second.
 
     Raises:
         InputError: The regime does not suit the device, or the ranges leave no problem.
         DeviceTrouble: The device cannot be opened or stays unwell; what was timed is kept.
         Interrupted: SIGINT or SIGTERM came; what was timed is kept.
     """
-    begun_s = time.monotonic()
     check_regime(request.regime, request.device.target)
     for kernel in request.kernels:
         kernel.check_entry()
-    interruption = Interruption()
-    with interruption.handled(), Crew([request.device]) as crew:
-        survey = Survey(design(request, store, crew.devices[0].info), store, crew, begun_s)
-        with interruption.ends(survey):
-            survey.run(report)
-        return survey.progress
+    interruption, crew = Interruption(), Crew([request.device])
+    budget = TimeBudget(request.seconds, lambda progress: report(policy.progress(progress)), finals_s=0.0)
+    with interruption.handled(), closing(crew):
+        with budget.spent("opening"):
+            crew.open()
+        info, smallest = crew.devices[0].info, dict.fromkeys(request.operation.dims, 1)
+        first, name = request.operation.problem(smallest), survey_name(request, info)
+        session = Session(crew, store, first, request.regime, name)
+        policy = SurveyPolicy(session, design(request, store, info))
+        loop = Loop(session, policy, budget)
+        try:
+            with interruption.ends(loop):
+                loop.run()
+        finally:
+            policy.keep()
+        budget.tick("done")
+        return policy.progress(budget.progress)
 
 
 def refit_if_possible(store: Store, request: SurveyRequest) -> str:
@@ -122,160 +138,146 @@ def refit_if_possible(store: Store, request: SurveyRequest) -> str:
     return "a model was fitted; lookups answer by it"
 
 
-class Survey:
-    """One run of a survey.
+@dataclass(frozen=True)
+class SurveyCandidate(Candidate):
+    """A config, or the library, at a problem.
 
     Attributes:
-        progress: How far it is.
-        stop: Why it is to end; empty while it goes on.
+        at: Number of the config, or `LIBRARY`.
+        turn: Where.
     """
 
-    def __init__(self, chosen: Design, store: Store, crew: Crew, begun_s: float) -> None:
-        """Takes what it works with.
+    at: int
+    turn: Turn
+
+
+class SurveyPolicy(TrialPolicy):
+    """Proposes a problem's configs, the library first, and stores timings by whole turns.
+
+    Attributes:
+        reached: How far the survey is.
+    """
+
+    in_order, once, recorded = True, True, False
+
+    def __init__(self, session: Session, chosen: Design) -> None:
+        """Begins with the first problem that no earlier run timed.
 
         Args:
+            session: Takes up the problems.
             chosen: Chooses what is timed.
-            store: Where timings go.
-            crew: The device's workers.
-            begun_s: When its time began, by `time.monotonic`.
         """
-        self.progress, self.stop = SurveyProgress(), ""
-        self._design, self._request, self._store, self._begun_s = chosen, chosen.request, store, begun_s
-        self._worker, self._compilers = crew.devices[0], crew.pool({})
-        kind = kind_of(self._worker.info.kind)
-        # On a CPU compiling and timing would share cores: nothing is timed while anything is compiled.
-        self._is_host, self._ahead = kind.is_host, kind.survey.ahead
-        self._timer = Timer(self._worker, self._request.regime)
-        # By the hash of a source: its machine code, why there is none, or None while it is compiled.
-        self._codes: dict[str, CompiledConfig | Measurement | None] = {}
-        self._hashes: list[str] = []
-        self._registers: dict[int, int] = {}
-        self._crashes = Counter[int]()
-        self._planned: list[Turn] = []
-        self._left = self._problems()
-        self._name, self._session = survey_name(self._request, self._worker.info), new_id()
-        self._unstored: list[tuple[ProblemKey, Timing]] = []
-        self._stored_s = time.monotonic()
-
-    def run(self, report: Callable[[SurveyProgress], None]) -> None:
-        """Times until the time is up; however it ends, what was timed is stored."""
-        try:
-            while self._goes_on():
-                begun_s, has_planned = time.monotonic(), self._plan()
-                self._begin()
-                if self._timer.turns:
-                    self._finish(self._timed())
-                    self.progress.timing_s += time.monotonic() - begun_s
-                    report(self.progress)
-                elif not self._planned:
-                    return
-                elif not has_planned:
-                    time.sleep(REST_S)
-        finally:
-            self._keep()
-
-    def _goes_on(self) -> bool:
-        self.progress.elapsed_s = time.monotonic() - self._begun_s
-        self.progress.configs = len(self._design.pool.configs)
-        return not self.stop and self.progress.elapsed_s < self._request.seconds
+        super().__init__(chosen.request.kernels)
+        self.at_a_time = 1 if session.shares_cores else AT_A_TIME
+        self._session, self._design, self.reached = session, chosen, SurveyProgress()
+        session.pool.most_kept = math.inf  # problems share sources
+        self._ahead = kind_of(session.device.kind).survey.ahead
+        self._numbers, self._crashes, self._registers = count(), Counter[int](), dict[int, int]()
+        # What the worker has, of which none is left after a restart.
+        self._restarts, self._prepared, self._sent = 0, None, set[str]()
+        self._of = chosen.request.operation.name, session.device, session.regime
+        self._name, self._id = survey_name(chosen.request, session.device), new_id()
+        self._unstored, self._stored_s = list[tuple[ProblemKey, Timing]](), time.monotonic()
+        self._left, self._under_way, self._is_through = self._problems(), 0, False
 
     def _problems(self) -> Iterator[tuple[int, Problem]]:
         """Number and problem: those that no earlier run timed, and that fit."""
-        of = self._request.operation.name, self._worker.info, self._request.regime, self._name
-        done = {key for part in self._store.survey_parts(*of) for key in part.problems}
-        self.progress.before = len(done)
+        done = {
+            key for part in self._session.store.survey_parts(*self._of, self._name) for key in part.problems
+        }
+        self.reached.before = len(done)
         for number, problem in self._design.problems():
-            key = ProblemKey.of(problem)
-            if key in done:
+            if (key := ProblemKey.of(problem)) in done:
                 continue
             done.add(key)
             try:
-                check_fits(problem, self._worker.free_bytes, self._worker.info)
+                self._session.take_up(problem)
+                yield number, problem
             except InputError:
-                self.progress.skipped += 1
-                continue
-            yield number, problem
+                self.reached.skipped += 1
 
-    def _plan(self) -> bool:
-        """Plans a turn, on a CPU as many as are compiled ahead, unless there are enough; whether it did."""
-        self._collect()
-        have = len(self._planned)
-        wanted = (0 if have else self._ahead) if self._is_host else int(have < self._ahead)
-        for number, problem in islice(self._left, wanted):
+    def propose(self, room: int, under_way: int) -> Sequence[Candidate]:
+        """The next problem's; on a CPU, whose cores are what is timed, once nothing is."""
+        pool = self._session.pool
+        if self._under_way >= self._ahead or (self._session.shares_cores and self._session.worker.busy):
+            return ()
+        for number, problem in self._left:
             # Configs that may be new: one at least, however many wait for compile workers.
-            fresh = max(BACKLOG * self._compilers.size - self._compilers.pending, 1)
-            self._compile(self._design.turn(number, problem, fresh))
-        return len(self._planned) > have
+            turn = self._design.turn(number, problem, max(BACKLOG * pool.size - pool.pending, 1))
+            named = {LIBRARY: ("", Config({}))} | {at: self._design.pool.configs[at] for at in turn.configs}
+            turn.left.update(named)
+            self._under_way += 1
+            return [SurveyCandidate(*one, next(self._numbers), at, turn) for at, one in named.items()]
+        self._is_through = True
+        return ()
 
-    def _compile(self, turn: Turn) -> None:
-        """Has compiled what a turn needs: a source once for all problems that share it."""
-        pool = self._design.pool
-        for number in turn.configs:
-            name, config = pool.configs[number]
-            rendered = turn.rendered[number] = render(pool.kernels[name], turn.problem, config)
-            if rendered.hash not in self._codes:
-                self._codes[rendered.hash] = None
-                self._compilers.submit(len(self._hashes), rendered, Session.named(turn.problem))
-                self._hashes.append(rendered.hash)
-        self._planned.append(turn)
+    def exhausted(self) -> str:
+        """A list of one's own is through."""
+        return "all problems are through" if self._is_through else ""
 
-    def _collect(self) -> None:
-        """Takes what has been compiled. What spills is timed: a model learns that it is slow.
+    def wants(self, candidate: Any) -> bool:
+        """False for what crashes, and at a problem that the device could not make; its turn goes on without."""
+        is_wanted = not candidate.turn.lost and self._crashes[candidate.at] < MOST_CRASHES
+        if not is_wanted:
+            self._take_in(candidate.turn, candidate.at)
+        return is_wanted
 
-        Raises:
-            DeviceTrouble: The compiler is not there.
-        """
-        for ticket, code in self._compilers.ready().items():
-            self.progress.compiled += 1
-            self._codes[self._hashes[ticket]] = timeable(code, self._worker)
+    def rendered(self, candidate: Any, problem: Problem) -> Rendered:
+        """See `TrialPolicy`."""
+        return NO_SOURCE if candidate.at == LIBRARY else super().rendered(candidate, problem)
 
-    def _begin(self) -> None:
-        """Gives the device turns whose configs have been compiled, up to `AT_A_TIME`, on a CPU one."""
-        most = int(not self._compilers.pending) if self._is_host else AT_A_TIME
-        for turn in list(self._planned):
-            if len(self._timer.turns) >= most:
-                return
-            codes = {number: self._codes[rendered.hash] for number, rendered in turn.rendered.items()}
-            if None not in codes.values():
-                self._planned.remove(turn)
-                self._timer.begin(turn, dict(self._ready(turn, codes)))
+    def begin(self, worker: DeviceWorker, candidate: Any, code: CompiledConfig) -> None:
+        """Sends a config, with a problem that is new the problem, and with a source that is new its code."""
+        turn, key, launch = candidate.turn, code.rendered.hash, code.rendered.launch
+        if worker.restarts != self._restarts:
+            self._restarts, self._prepared, self._sent = worker.restarts, None, set()
+        message: dict[str, Any] = {"do": "survey", "key": key, "launch": launch and codec.to_json(launch)}
+        if turn is not self._prepared:
+            message |= {"problem": Session.named(turn.problem), "regime": self._session.regime}
+            message["references"] = int(bool(turn.configs))
+        if key not in self._sent:
+            message["config"] = codec.to_json(code)
+        self._prepared = turn
+        self._sent.add(key)
+        worker.send(message, ANSWER_LIMIT_S)
 
-    def _ready(
-        self, turn: Turn, codes: Mapping[int, CompiledConfig | Measurement | None]
-    ) -> Iterator[tuple[int, CompiledConfig]]:
-        """The configs of a turn that can be timed; of others it has the reason."""
-        for number, code in codes.items():
-            if isinstance(code, Measurement):
-                turn.timings.append(Timing(0, number, code.outcome, reason=code.reason))
-            elif code is not None and self._crashes[number] < MOST_CRASHES:
-                self._registers[number] = code.compiled.registers
-                yield number, replace(code, rendered=turn.rendered[number])
+    def learn(self, candidate: Any, measurement: Measurement) -> None:
+        """Takes a timing; a problem whose arrays or library the device does not survive is lost."""
+        turn, at, outcome = candidate.turn, candidate.at, measurement.outcome
+        is_lost = outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
+        if at != LIBRARY:
+            self._crashes[at] += is_lost
+            if measurement.compiled:
+                self._registers[at] = measurement.compiled.registers
+            turn.timings.append(_timing(at, measurement))
+        elif is_lost:
+            turn.lost = True
+            self.reached.skipped += 1
+            self._under_way -= 1
+        elif outcome is not Outcome.INVALID:  # there is one
+            turn.timings.append(_timing(at, measurement))
+        self._take_in(turn, at)
 
-    def _timed(self) -> Turn:
-        """Waits for the end of a turn, and on a GPU plans others meanwhile; a CPU's cores are what is timed."""
-        while (turn := self._timer.take()) is None:
-            if not self._is_host:
-                self._plan()
-        return turn
-
-    def _finish(self, turn: Turn) -> None:
-        """Learns from a turn, and keeps its timings."""
-        self.progress.skipped += not turn.prepared
-        self.progress.problems += turn.prepared
-        self.progress.timings += len(turn.timings)
+    def _take_in(self, turn: Turn, at: int) -> None:
+        """Learns from a turn of which nothing is left, and keeps its timings."""
+        turn.left.discard(at)
+        if turn.left or turn.lost:
+            return
+        self._under_way -= 1
+        self.reached.problems += 1
+        self.reached.timings += len(turn.timings)
         key = ProblemKey.of(turn.problem)
         for timing in turn.timings:
-            name, outcomes = timing.outcome.value, self.progress.outcomes
+            name, outcomes = timing.outcome.value, self.reached.outcomes
             outcomes[name] = outcomes.get(name, 0) + 1
             if timing.reason:
-                self.progress.reasons.setdefault(name, timing.reason)
+                self.reached.reasons.setdefault(name, timing.reason)
             self._unstored.append((key, timing))
-            self._crashes[timing.config] += timing.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT)
         self._design.learn(turn)
         if len(self._unstored) >= PART_TIMINGS or time.monotonic() - self._stored_s > PART_S:
-            self._keep()
+            self.keep()
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Stores what is not stored yet."""
         problems = list(dict.fromkeys(key for key, _ in self._unstored))
         configs = list(dict.fromkeys(timing.config for _, timing in self._unstored if timing.config != LIBRARY))
@@ -285,101 +287,25 @@ class Survey:
             for key, timing in self._unstored
         )
         if timings:
-            self._store.add(SurveyPart(
-                self._worker.info, self._request.operation.name, self._request.regime, tuple(problems),
-                tuple(map(self._config, configs)), timings, versions_of(self._worker), self._name,
-                self._session,
+            name, device, regime = self._of
+            self._session.store.add(SurveyPart(
+                device, name, regime, tuple(problems), tuple(map(self._config, configs)), timings,
+                self._session.versions, self._name, self._id,
             ))  # fmt: skip
         self._unstored, self._stored_s = [], time.monotonic()
 
     def _config(self, number: int) -> SurveyConfig:
         name, config = self._design.pool.configs[number]
-        origin, registers = str(self._request.operation.origin or ""), self._registers.get(number, 0)
-        return SurveyConfig(name, self._design.pool.kernels[name].source_hash, origin, registers, config)
+        registers, source = self._registers.get(number, 0), self.kernels[name].source_hash
+        return SurveyConfig(name, source, self._session.origin, registers, config)
 
-
-#: Seconds that one answer may take: arrays and a reference of a large problem are made in that time, too.
-ANSWER_LIMIT_S = 60.0
-#: Digits of a time and of its noise that are kept, far below the noise: they are stored as short texts.
-DIGITS = 5
-
-
-class Timer:
-    """Times turns one after the other through one device worker.
-
-    A config that crashes costs itself: a fresh worker goes on with the next one.
-
-    Attributes:
-        turns: Those that were begun and have not ended.
-    """
-
-    def __init__(self, worker: DeviceWorker, regime: str) -> None:
-        """Takes the device.
-
-        Args:
-            worker: The device.
-            regime: How time is taken.
-        """
-        self._worker, self._regime = worker, regime
-        self.turns = deque[Turn]()
-        # Hashes of the sources whose machine code the worker has.
-        self._sent = set[str]()
-
-    def begin(self, turn: Turn, codes: Mapping[int, CompiledConfig]) -> None:
-        """Asks for the times of the library and of configs, behind what was asked for before.
-
-        Args:
-            turn: Takes the timings.
-            codes: Config's number -> its code.
-        """
-        turn.steps.extend([(None, None), (LIBRARY, None), *codes.items()])
-        self.turns.append(turn)
-        self._send(turn)
-
-    def take(self) -> Turn | None:
-        """Waits for the next answer; returns its turn if that has ended with it.
-
-        Raises:
-            DeviceTrouble: The device stays unwell.
-        """
-        turn, restarts = self.turns[0], self._worker.restarts
-        config, _ = turn.steps.popleft()
-        try:
-            measurement = self._worker.answer(ANSWER_LIMIT_S).get("measurement")
-            turn.prepared = True
-            if config is not None and measurement is not None:
-                turn.timings.append(_timing(config, Measurement.from_json(measurement)))
-        except WorkerFailed as failure:
-            if config is None:
-                turn.steps.clear()
-            else:
-                turn.timings.append(Timing(0, config, failure.outcome, reason=str(failure)))
-        if not turn.steps:
-            self.turns.popleft()
-        if self._worker.restarts > restarts:
-            self._sent.clear()
-            if turn.steps:
-                turn.steps.appendleft((None, None))
-            for lost in self.turns:
-                self._send(lost)
-        return None if turn.steps else turn
-
-    def _send(self, turn: Turn) -> None:
-        """Sends what a turn has left to be asked."""
-        for config, code in turn.steps:
-            if config is None:
-                self._worker.send({
-                    "do": "prepare", "problem": Session.named(turn.problem), "regime": self._regime,
-                    "references": int(bool(turn.configs)),
-                })  # fmt: skip
-                continue
-            message: dict[str, Any] = {"do": "survey", "key": ""}
-            if code is not None:
-                launch, key = code.rendered.launch, code.rendered.hash
-                message |= {"key": key, "launch": launch and codec.to_json(launch)}
-                message |= {"config": codec.to_json(code)} if key not in self._sent else {}
-                self._sent.add(key)
-            self._worker.send(message)
+    def progress(self, counts: Progress) -> SurveyProgress:
+        """How far the survey is, by the times of its loop."""
+        idle_s = sum(counts.spent_s.get(stage, 0.0) for stage in ("opening", "compiling", "searching"))
+        return replace(
+            self.reached, timing_s=counts.elapsed_s - idle_s, elapsed_s=counts.elapsed_s,
+            compiled=self._session.pool.compiled, configs=len(self._design.pool.configs),
+        )  # fmt: skip
 
 
 def _timing(config: int, measurement: Measurement) -> Timing:

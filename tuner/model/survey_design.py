@@ -9,7 +9,7 @@ problems than configs are.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -17,7 +17,7 @@ from itertools import count
 import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Rendered
+from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
@@ -29,7 +29,6 @@ from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
 from tuner.store import Store
-from tuner.workers.bench import CompiledConfig
 
 #: A round size is a multiple of the largest of these that is at most an eighth of it, if it is 16 at least.
 ROUND, ROUND_LEAST = (8, 16, 32, 64, 128, 256, 512), 16
@@ -152,19 +151,16 @@ class Turn:
     Attributes:
         problem: The problem.
         configs: By their numbers in the pool.
-        rendered: Sources of the configs, by number.
-        steps: What a worker was asked and has not answered: the problem's arrays (None), the time of the
-            library (`LIBRARY`), or that of a config, with its code.
+        left: The configs, and `LIBRARY`, of which nothing has come yet.
         timings: What came of it so far; configs have their numbers in the pool.
-        prepared: Whether the device made the problem's arrays.
+        lost: Whether the device could not make the problem's arrays.
     """
 
     problem: Problem
     configs: tuple[int, ...]
-    rendered: dict[int, Rendered] = field(default_factory=dict)
-    steps: deque[tuple[int | None, CompiledConfig | None]] = field(default_factory=deque)
+    left: set[int] = field(default_factory=set)
     timings: list[Timing] = field(default_factory=list)
-    prepared: bool = False
+    lost: bool = False
 
 
 #: Problem, count -> configs that something else proposes, the best first.

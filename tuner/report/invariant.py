@@ -153,7 +153,7 @@ class _RowSearch:
     ) -> tuple[CompiledConfig | None, str]:
         """A config's code, and the class of its rows; empty if it is not right and one at all sizes."""
         kernel, config, cases = self._kernels[one[0]], one[1], list[ShapeCase]()
-        code = session.compile_all({0: render(kernel, session.problem, config)}).get(0)
+        code = session.pool.compile_all({0: render(kernel, session.problem, config)}).get(0)
         for problem in map(self._at, sizes):
             if code is None or not kernel.allows(problem, session.device, config):
                 return None, ""

@@ -195,7 +195,7 @@ class Finals:
             number: render(self._kernels[kernel], self._session.problem, config)
             for number, (kernel, config) in enumerate(finalists)
         }
-        return {finalists[number]: code for number, code in self._session.compile_all(rendered).items()}
+        return {finalists[number]: code for number, code in self._session.pool.compile_all(rendered).items()}
 
     def _right_elsewhere(self, config: Named, code: CompiledConfig) -> bool:
         """Whether a finalist is right at edge shapes; stores the reason if it is not."""

@@ -1,7 +1,7 @@
 """The one loop that times configs: a policy proposes, the loop compiles ahead, measures, verifies and stores.
 
-A study, a first use, a re-measurement and a step of a ladder are policies of it. The loop has one thread and
-any number of equal devices.
+A study, a first use, a re-measurement, a step of a ladder and a survey are policies of it. The loop has one
+thread and any number of equal devices.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.declare.kernel import Kernel, render
+from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.problem import Problem
 from tuner.results.measurement import OUT_OF_MEMORY, Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.search import Candidate
 from tuner.study.progress import REPORT_EVERY_S, TimeBudget
 from tuner.study.session import Session, timeable
 from tuner.workers.bench import CompiledConfig
+from tuner.workers.device_worker import DeviceWorker
 
 #: Configs requested at once if nothing is compiled beside timing: of two, one may be compiled long before
 #: the other.
@@ -39,12 +41,19 @@ class TrialPolicy:
     Attributes:
         kernels: The kernels that candidates name.
         prunes_spills: True if what spills many registers is pruned untimed.
-        in_order: True if all that was proposed is compiled before any of it is timed, in the order proposed.
-            Else what is compiled first is timed first.
+        in_order: True if all that was proposed at once is compiled before any of it is timed, in the order
+            proposed. Else what is compiled first is timed first.
+        at_a_time: Candidates that a device is sent at a time.
+        once: True if each is sent once: what crashes is not tried again, and what has another's machine code
+            is timed, too.
+        recorded: False if results are not stored as records.
     """
 
     prunes_spills = False
     in_order = False
+    at_a_time = 1
+    once = False
+    recorded = True
 
     def __init__(self, kernels: Iterable[Kernel], waiting: Sequence[Candidate] = ()) -> None:
         """Takes the list.
@@ -77,6 +86,14 @@ class TrialPolicy:
         """Whether a candidate is still to be tried; asked before it is compiled and before it is timed."""
         return True
 
+    def rendered(self, candidate: Candidate, problem: Problem) -> Rendered:
+        """Returns what is compiled for a candidate."""
+        return render(self.kernels[candidate.kernel], problem, candidate.config)
+
+    def begin(self, worker: DeviceWorker, candidate: Candidate, code: CompiledConfig) -> None:
+        """Has a device measure a candidate; the worker's `finish` returns the result."""
+        worker.begin(code, self.to_beat_s(candidate))
+
     def to_beat_s(self, candidate: Candidate) -> float | None:
         """Returns the median to beat, in seconds: what cannot is stopped early. None to time it to the end."""
         return None
@@ -95,7 +112,10 @@ class TrialPolicy:
 
 @dataclass
 class _Trial:
+    """A candidate on its way, with those that wait for each other until all are compiled."""
+
     candidate: Candidate
+    together: list[_Trial]
     crashes: int = 0
     code: CompiledConfig | None = None
 
@@ -119,10 +139,10 @@ class Loop:
         self._budget = budget or TimeBudget(None)
         self._trials: dict[int, _Trial] = {}
         self._compiled: collections.deque[_Trial] = collections.deque()
-        self._measuring: dict[int, _Trial] = {}
-        self._twins: dict[tuple[str, Any], Measurement] = {}
+        self._measuring: list[collections.deque[_Trial]] = [collections.deque() for _ in session.workers]
         self._until_s = math.inf
         self._tried, self._any_measured = 0, False
+        self._twins: dict[tuple[str, Any], Measurement] = {}
         self._unstored: list[tuple[Candidate, Record]] = []
         self.stop = ""
 
@@ -166,15 +186,16 @@ class Loop:
         self._wait()
         for ticket, result in self._pool.ready().items():
             self._take_compiled(ticket, result)
-        for number in [number for number in self._measuring if self._session.workers[number].arrived()]:
-            self._take_measured(number)
+        for number, (worker, sent) in enumerate(zip(self._session.workers, self._measuring, strict=True)):
+            while sent and worker.arrived():
+                self._take_measured(number)
         if self._session.shares_cores:
             self._store()
         # Elsewhere devices have their next configs before anything is stored.
         self._dispatch()
         self._store()
         self._budget.tick()
-        return bool(self._measuring) or not self._out_of_budget()
+        return any(self._measuring) or not self._out_of_budget()
 
     def _out_of_budget(self) -> bool:
         if not self.stop:
@@ -199,27 +220,31 @@ class Loop:
             room = 0 if under_way else batch
         else:
             room = 2 * self._pool.size + len(self._session.workers) - under_way
-        for candidate in self._policy.propose(room, under_way):
-            self._begin(candidate)
+        proposed = self._policy.propose(room, under_way)
+        for together in [proposed] if self._policy.in_order else [[candidate] for candidate in proposed]:
+            self._begin(together)
 
-    def _begin(self, candidate: Candidate) -> None:
-        trial = self._trials[candidate.number] = _Trial(candidate)
-        if self._discarded(trial):
-            return
-        kernel = self._policy.kernels[candidate.kernel]
-        try:
-            rendered = render(kernel, self._session.problem, candidate.config)
-        except Exception as error:
-            reason = f"cannot be rendered: {type(error).__name__}: {error}"
-            self._finish(trial, Measurement(Outcome.INVALID, reason))
-            return
-        self._pool.submit(candidate.number, rendered)
+    def _begin(self, candidates: Sequence[Candidate]) -> None:
+        """Has candidates compiled that wait for each other."""
+        problem, together = self._session.problem, list[_Trial]()
+        for candidate in filter(self._policy.wants, candidates):
+            trial = self._trials[candidate.number] = _Trial(candidate, together)
+            together.append(trial)
+        for trial in tuple(together):
+            try:
+                rendered = self._policy.rendered(trial.candidate, problem)
+            except Exception as error:
+                reason = f"cannot be rendered: {type(error).__name__}: {error}"
+                self._reject(trial, Measurement(Outcome.INVALID, reason))
+            else:
+                self._pool.submit(trial.candidate.number, rendered, self._session.named(problem))
 
     def _wait(self) -> None:
         channels: list[Any] = [*self._pool.channels]
-        channels += [self._session.workers[number].channel for number in self._measuring]
+        under_way = zip(self._session.workers, self._measuring, strict=True)
+        channels += [worker.channel for worker, sent in under_way if sent]
         idle = "compiling" if self._pool.pending else "searching"
-        with self._budget.spent("measuring" if self._measuring else idle):
+        with self._budget.spent("measuring" if any(self._measuring) else idle):
             if channels or not self._compiled:
                 select.select(channels, [], [], REPORT_EVERY_S if channels else THINK_S)
 
@@ -231,53 +256,69 @@ class Loop:
             return
         code = timeable(result, self._session.worker, self._policy.prunes_spills)
         if isinstance(code, Measurement):
-            self._finish(trial, code)
+            self._reject(trial, code)
         else:
             trial.code = code
-            self._compiled.append(trial)
+            self._queue(trial.together)
+
+    def _reject(self, trial: _Trial, measurement: Measurement) -> None:
+        """Ends a trial that is not timed; others no longer wait for it."""
+        trial.together.remove(trial)
+        self._finish(trial, measurement)
+        self._queue(trial.together)
+
+    def _queue(self, together: list[_Trial]) -> None:
+        if all(trial.code for trial in together):
+            self._compiled.extend(together)
+            together.clear()
 
     def _dispatch(self) -> None:
-        """Gives every idle device the next compiled config."""
-        waits = self._session.shares_cores or self._policy.in_order
-        if self._out_of_budget() or (waits and self._pool.pending):
+        """Gives every device as many compiled configs as it takes at a time."""
+        if self._session.shares_cores and self._pool.pending:
             return
-        if self._policy.in_order:
-            self._compiled = collections.deque(sorted(self._compiled, key=lambda one: one.candidate.number))
-        for number, worker in enumerate(self._session.workers):
-            while number not in self._measuring and self._compiled and not self._out_of_budget():
-                trial = self._compiled.popleft()
-                if self._discarded(trial):
-                    continue
-                assert trial.code is not None
-                twin = self._twins.get(_code_key(trial.code))
-                if twin is not None:
-                    self._finish(trial, replace(twin, stages_s={"compile": trial.code.compile_s}))
-                    continue
-                worker.begin(trial.code, self._policy.to_beat_s(trial.candidate))
-                self._measuring[number] = trial
+        most = self._policy.at_a_time
+        # In bursts, for each wakes the worker that is timing.
+        for number, sent in [one for one in enumerate(self._measuring) if len(one[1]) <= most // 2]:
+            while len(sent) < most and self._compiled and not self._out_of_budget():
+                self._send(number, self._compiled.popleft())
+
+    def _send(self, number: int, trial: _Trial) -> None:
+        candidate, code = trial.candidate, trial.code
+        assert code is not None
+        twin = self._twins.get(_code_key(code))
+        if not self._policy.wants(candidate):
+            del self._trials[candidate.number]
+        elif twin is not None:
+            self._finish(trial, replace(twin, stages_s={"compile": code.compile_s}))
+        else:
+            self._policy.begin(self._session.workers[number], candidate, code)
+            self._measuring[number].append(trial)
 
     def _take_measured(self, number: int) -> None:
-        trial = self._measuring.pop(number)
+        worker, sent = self._session.workers[number], self._measuring[number]
+        trial, before_s, restarts = sent.popleft(), worker.stopped_s, worker.restarts
         assert trial.code is not None
-        worker = self._session.workers[number]
-        before_s, measurement = worker.stopped_s, worker.finish()
+        measurement = worker.finish()
         self._budget.give_back((worker.stopped_s - before_s) / len(self._session.workers))
+        if worker.restarts > restarts:  # what was sent behind is lost with the worker before
+            self._compiled.extendleft(reversed(sent))
+            sent.clear()
         lost = measurement.outcome is Outcome.CRASHED or OUT_OF_MEMORY in measurement.reason
-        if lost and not trial.crashes:
+        if lost and not (trial.crashes or self._policy.once):
             # It may be innocent: others may have killed the worker, or hold the memory. The second time it is
             # to blame.
             trial.crashes += 1
             self._compiled.appendleft(trial)
             return
-        if measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE):
-            self._twins[_code_key(trial.code)] = measurement
-        elif measurement.compiled is None:
+        if measurement.compiled is None:
             measurement = replace(measurement, compiled=trial.code.compiled)
+        is_sound = measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED, Outcome.INACCURATE)
+        if is_sound and not self._policy.once:
+            self._twins[_code_key(trial.code)] = measurement
         for stage in ("load", "verify", "time", "bits", "power"):
             self._budget.progress.spend(stage, measurement.stages_s.get(stage, 0.0))
         if measurement.outcome is Outcome.MEASURED:
-            self._session.keep(trial.code, measurement)
-            self._budget.verified(measurement.stages_s["load"] + measurement.stages_s["verify"])
+            self._budget.verified(sum(measurement.stages_s.get(stage, 0.0) for stage in ("load", "verify")))
         self._finish(trial, measurement, number)
 
     def _finish(self, trial: _Trial, measurement: Measurement, device: int = 0) -> None:
@@ -287,10 +328,11 @@ class Loop:
         self._tried += 1
         self._any_measured = self._any_measured or not measurement.outcome.failed
         with self._budget.spent("bookkeeping"):
-            kernel = self._policy.kernels[candidate.kernel]
-            record = self._session.of_kernel(Role.TRIAL, kernel, candidate.config, measurement, device)
             self._policy.learn(candidate, measurement)
-            self._unstored.append((candidate, record))
+            if self._policy.recorded:
+                kernel = self._policy.kernels[candidate.kernel]
+                record = self._session.of_kernel(Role.TRIAL, kernel, candidate.config, measurement, device)
+                self._unstored.append((candidate, record))
 
     def _store(self) -> None:
         """Stores what was finished in one transaction, then tells the policy."""
@@ -302,13 +344,6 @@ class Loop:
         with self._budget.spent("bookkeeping"):
             for candidate, record in finished:
                 self._policy.stored(candidate, record)
-
-    def _discarded(self, trial: _Trial) -> bool:
-        """True if the policy does not want it any more; it then is no trial."""
-        if self._policy.wants(trial.candidate):
-            return False
-        del self._trials[trial.candidate.number]
-        return True
 
 
 def _code_key(code: CompiledConfig) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
-from tuner.declare.kernel import Kernel, Rendered, render
+from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
@@ -34,8 +34,6 @@ from tuner.workers.compile_pool import CompilePool, ruled_out
 from tuner.workers.device_worker import LONG_LIMIT_S, Crew, DeviceWorker
 from tuner.workers.sampling import SCREEN_SHARE, SCREEN_WALL_S
 
-#: Configs whose machine code is kept, the fastest: more than finals need.
-KEPT_CODES = 16
 #: Boards of one model do not differ by more; if the library's times do, one of them was disturbed.
 MOST_APART = 1.5
 
@@ -56,11 +54,6 @@ def on_board(board: str, record: Record, library_s: Mapping[str, float]) -> Reco
     return replace(record, measurement=replace(record.measurement, samples_s=samples_s))
 
 
-def versions_of(worker: DeviceWorker) -> dict[str, str]:
-    """Name -> version of everything involved in a measurement, as it is stored."""
-    return {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **worker.versions}
-
-
 def timeable(
     code: CompiledConfig | Measurement, worker: DeviceWorker, prunes_spills: bool = False
 ) -> CompiledConfig | Measurement:
@@ -76,7 +69,7 @@ def timeable(
 
 
 class Session:
-    """The devices and compile workers of one problem; makes the records of one run.
+    """The devices and compile workers of one problem after the other; makes the records of one run.
 
     Attributes:
         problem: What is computed.
@@ -85,7 +78,7 @@ class Session:
         workers: The devices; baseline and finals are measured on the first.
         worker: The first device.
         device: Its identity.
-        versions: Name -> version of everything involved there.
+        versions: Name -> version of everything involved there, this package included.
         key: Names the problem in records.
         origin: File of a user's own operation; empty for a built-in one.
         shares_cores: True if compiling would disturb timing: on a CPU.
@@ -112,18 +105,16 @@ class Session:
             DeclarationError: The operation's declaration fails for this problem.
             InputError: The problem does not fit into a device's memory.
         """
-        self.problem, self.store, self.workers = problem, store, tuple(crew.devices)
-        for worker in self.workers:
-            check_fits(problem, worker.free_bytes, worker.info)
+        self.store, self.workers = store, tuple(crew.devices)
         self.worker: DeviceWorker = self.workers[0]
-        self.device, self.versions, self.regime = self.worker.info, self.worker.versions, regime
-        self.key, self.origin = ProblemKey.of(problem), str(problem.operation.origin or "")
+        self.device, self.regime = self.worker.info, regime
+        self.versions = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.worker.versions}
         self.shares_cores = kind_of(self.device.kind).is_host
         self._energy, self._error_limit = energy, error_limit
         share_s = SCREEN_SHARE * (seconds or math.inf) if self.shares_cores else math.inf
         self._screen_s = min(share_s, SCREEN_WALL_S)
         self._crew, self._study, self._id = crew, study, new_id()
-        self._codes: dict[Rendered, tuple[float, CompiledConfig]] = {}
+        self.take_up(problem)
 
     def __enter__(self) -> Session:
         return self
@@ -135,6 +126,17 @@ class Session:
     def named(problem: Problem) -> dict[str, Any]:
         """A problem as workers are told it; see `tuner.workers.bench.problem_from`."""
         return {**problem.to_json(), "origin": str(problem.operation.origin or "")}
+
+    def take_up(self, problem: Problem) -> None:
+        """What is rendered and compiled from now on is for this problem.
+
+        Raises:
+            DeclarationError: The operation's declaration fails for this problem.
+            InputError: The problem does not fit into a device's memory.
+        """
+        for worker in self.workers:
+            check_fits(problem, worker.free_bytes, worker.info)
+        self.problem, self.key, self.origin = problem, ProblemKey.of(problem), self.named(problem)["origin"]
 
     @cached_property
     def pool(self) -> CompilePool:
@@ -152,21 +154,6 @@ class Session:
             worker.prepare(
                 self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s, self._screen_s
             )
-
-    def compile_all(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig]:
-        """Compiles several configs and waits for all of them; those that fail are left out.
-
-        What was kept is not compiled again.
-        """
-        kept = {number: self._codes[text][1] for number, text in rendered.items() if text in self._codes}
-        missing = {number: text for number, text in rendered.items() if number not in kept}
-        return kept | (self.pool.compile_all(missing) if missing else {})
-
-    def keep(self, code: CompiledConfig, measurement: Measurement) -> None:
-        """Keeps the machine code of a measured config, if it is one of the fastest."""
-        self._codes[code.rendered] = measurement.time_s or 0.0, code
-        if len(self._codes) > KEPT_CODES:
-            del self._codes[max(self._codes, key=lambda text: self._codes[text][0])]
 
     def timed(
         self, kernel: Kernel, config: Config, limit_s: float
@@ -219,7 +206,7 @@ class Session:
         self, device: DeviceInfo, role: Role, kernel: str, config: Mapping[str, Any], source_hash: str,
         measurement: Measurement, versions: Mapping[str, str],
     ) -> Record:  # fmt: skip
-        own = {**versions_of(self.worker), **versions}
+        own = {**self.versions, **versions}
         return Record(
             self.key, device, self.regime, role, kernel, dict(config), source_hash, measurement,
             asdict(self.problem.work), own, self._study, self._id, self.origin,

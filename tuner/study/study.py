@@ -388,5 +388,5 @@ def _plain_champion(session: Session) -> str:
 def _keeps_the_promise(session: Session, fallback: Fallback) -> bool:
     """Whether a plain kernel is right for all kinds of inputs; finals find that out."""
     rendered = render(fallback.kernel, session.problem, Config(fallback.config({})))
-    compiled = session.compile_all({0: rendered})
+    compiled = session.pool.compile_all({0: rendered})
     return bool(compiled) and session.worker.finals([compiled[0]], 0.0)[0].outcome is Outcome.MEASURED

@@ -550,32 +550,29 @@ class Bench:
             turns.wrong[CHAMPION] = f"while all were timed: {self._failed(failure, players[CHAMPION]).reason}"
         return turns
 
-    def survey(self, compiled_config: CompiledConfig | None) -> Measurement | None:
+    def survey(self, compiled_config: CompiledConfig | None) -> Measurement:
         """Times a config for a survey, which needs many times rather than exact ones; notes the best.
 
         A first run that takes far too long ends this process.
 
         Args:
             compiled_config: The config; None for the library, which is not verified.
-
-        Returns:
-            None where there is no library.
         """
         if compiled_config is None:
             measurement = self._library_briefly()
         else:
             limit_s = max(FIRST_FLOOR_S, FIRST_FACTOR * (self.best_s or 0.0))
             measurement = self.measure(compiled_config, self.best_s, limit_s, brief=True)
-        if measurement is not None and measurement.outcome is Outcome.MEASURED:
+        if measurement.outcome is Outcome.MEASURED:
             self.best_s = min(self.best_s or math.inf, measurement.time_s or math.inf)
         return measurement
 
-    def _library_briefly(self) -> Measurement | None:
+    def _library_briefly(self) -> Measurement:
         player = self._player(None)
         try:
             run = self.device.library(self.workload)
             if run is None:
-                return None
+                return player.measurement(Outcome.INVALID, "there is no library")
             self.workload.begin(self.workload.first)
             run()
             self.device.synchronize()

@@ -7,7 +7,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tuner.declare.hardware import DeviceInfo
@@ -15,7 +15,7 @@ from tuner.declare.kernel import Rendered
 from tuner.devices.machine_load import memory_bytes
 from tuner.devices.protocol import Binary
 from tuner.results import codec
-from tuner.results.measurement import Measurement, Outcome
+from tuner.results.measurement import CompileReport, Measurement, Outcome
 from tuner.workers.bench import CompiledConfig
 from tuner.workers.process import MEMORY_VARIABLE, Worker, WorkerFailed, answered
 
@@ -40,14 +40,28 @@ REGISTER_UNIT = 8
 
 @dataclass
 class _Job:
-    ticket: int
+    """A source, those who wait for it, each with a launch of its own, and what came of it."""
+
     rendered: Rendered
     problem: Mapping[str, object]
+    tickets: dict[int, Rendered] = field(default_factory=dict)
     crashes: int = 0
+    result: CompiledConfig | Measurement | None = None
 
 
 class CompilePool:
-    """Compile workers for one device spec and architecture; they work on one problem after the other."""
+    """Compile workers for one device spec and architecture; they work on one problem after the other.
+
+    A source is compiled once, whoever asks for it.
+
+    Attributes:
+        size: Number of workers.
+        compiled: Sources compiled so far.
+        most_kept: Sources whose machine code is kept, those asked for last; by default more than a short study
+            has.
+    """
+
+    most_kept: float = 2048
 
     def __init__(self, spec: str, size: int = 0) -> None:
         """Starts the workers; `take_up` tells what for.
@@ -62,6 +76,8 @@ class CompilePool:
         self._busy: dict[Worker, _Job] = {}
         self._waiting: deque[_Job] = deque()
         self._ready: dict[int, CompiledConfig | Measurement] = {}
+        self._jobs: dict[str, _Job] = {}
+        self.compiled = 0
 
     def _start(self) -> Worker:
         share = max(memory_bytes()[0] // self.size, MEMORY_FLOOR_BYTES)
@@ -82,17 +98,38 @@ class CompilePool:
     def take_up(self, problem: Mapping[str, object], architecture: str) -> None:
         """Compiles for this problem and architecture from now on, unless `submit` names another problem."""
         self._problem, self._architecture = dict(problem), architecture
+        self._jobs = {}
 
     def submit(self, ticket: int, rendered: Rendered, problem: Mapping[str, object] | None = None) -> None:
         """Queues a compilation; `ready` will give it back under the ticket.
 
         Args:
             ticket: Any number.
-            rendered: What to compile.
+            rendered: What to compile; without text it is the library, for which nothing is.
             problem: For another problem than the pool's, of another layout say.
         """
-        self._waiting.append(_Job(ticket, rendered, dict(problem or self._problem)))
+        if not rendered.text:
+            self._ready[ticket] = CompiledConfig(rendered, b"", CompileReport())
+            return
+        job = self._jobs.pop(rendered.hash, None)
+        if job is None:
+            job = _Job(rendered, dict(problem or self._problem))
+            self._waiting.append(job)
+        self._jobs[rendered.hash] = job
+        if len(self._jobs) > self.most_kept:
+            del self._jobs[next(iter(self._jobs))]
+        job.tickets[ticket] = rendered
+        if job.result is not None:
+            self._give_out(job, job.result)
         self._dispatch()
+
+    def _end(self, job: _Job, result: CompiledConfig | Measurement) -> None:
+        self.compiled, job.result = self.compiled + 1, result
+        self._give_out(job, result)
+
+    def _give_out(self, job: _Job, result: CompiledConfig | Measurement) -> None:
+        self._ready |= {ticket: _launched(result, rendered) for ticket, rendered in job.tickets.items()}
+        job.tickets.clear()
 
     def ready(self) -> dict[int, CompiledConfig | Measurement]:
         """Returns the results since the last call: for each ticket the machine code, or why there is none.
@@ -129,7 +166,7 @@ class CompilePool:
             worker.close()
         else:
             self._idle.append(worker)
-        self._ready[job.ticket] = _result(job.rendered, answer)
+        self._end(job, _result(job.rendered, answer))
 
     def _bury(self, worker: Worker, job: _Job, failure: WorkerFailed) -> None:
         """Gives up a dead worker. Its job is tried once more, because it may be innocent."""
@@ -137,7 +174,7 @@ class CompilePool:
         is_slow = failure.outcome is Outcome.TIMED_OUT
         if is_slow or job.crashes:
             outcome = Outcome.TIMED_OUT if is_slow else Outcome.COMPILE_FAILED
-            self._ready[job.ticket] = Measurement(outcome, f"while compiling, {failure}")
+            self._end(job, Measurement(outcome, f"while compiling, {failure}"))
         else:
             job.crashes += 1
             self._waiting.append(job)
@@ -149,6 +186,7 @@ class CompilePool:
         self._busy.clear()
         self._waiting.clear()
         self._ready.clear()
+        self._jobs = {name: job for name, job in self._jobs.items() if job.result is not None}
 
     def results(self, rendered: Mapping[int, Rendered]) -> dict[int, CompiledConfig | Measurement]:
         """Compiles several configs and waits for all of them: the machine code, or why there is none.
@@ -182,8 +220,15 @@ def _result(rendered: Rendered, answer: Mapping[str, Any]) -> CompiledConfig | M
     if "failed" in answer:
         return Measurement(Outcome.COMPILE_FAILED, answer["failed"], stages_s={"compile": compile_s})
     binary = codec.from_json(Binary, answer["binary"])
-    report = replace(binary.report, launch_hash=rendered.launch_hash)
-    return CompiledConfig(rendered, binary.code, report, compile_s)
+    return CompiledConfig(rendered, binary.code, binary.report, compile_s)
+
+
+def _launched(result: CompiledConfig | Measurement, rendered: Rendered) -> CompiledConfig | Measurement:
+    """What is known of a source, with a launch of its own."""
+    if isinstance(result, Measurement):
+        return result
+    report = replace(result.compiled, launch_hash=rendered.launch_hash)
+    return replace(result, rendered=rendered, compiled=report)
 
 
 def workers_for(cores: int, devices: int) -> int:

@@ -72,7 +72,7 @@ class DeviceWorker:
         """
         self._found = found
         self._prepared: dict[str, Any] | None = None
-        self._begun: tuple[CompiledConfig, float | None, float | None]
+        self._begun: tuple[Mapping[str, Any], float]
         self.restarts, self.stopped_s, self._rehearses = 0, 0.0, False
         self.channel = self._start()
 
@@ -159,29 +159,6 @@ class DeviceWorker:
                 return
         self.channel.kill()
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a request behind those that are not answered yet; see `answer`.
-
-        The worker begins with it as soon as it is done with those. A worker that is gone loses it, as the next
-        answer tells.
-        """
-        self.channel.ahead(message)
-
-    def answer(self, limit_s: float) -> dict[str, Any]:
-        """Waits for the answer to the first request that was sent and is not answered yet.
-
-        A worker that left its device unwell has been replaced, and further requests are lost; `restarts` tells.
-
-        Args:
-            limit_s: Seconds that the answer may take.
-
-        Raises:
-            WorkerFailed: The worker crashed, took too long or reports trouble; it has been replaced.
-            DeviceTrouble: The device stays unwell.
-        """
-        self.channel.expect(limit_s)
-        return self._collected(checks_clock=False)
-
     def replace(self) -> None:
         """Replaces the worker by a fresh one, and checks that the device is healthy.
 
@@ -226,7 +203,7 @@ class DeviceWorker:
         is_under_way, self._rehearses = self._rehearses and self.channel.busy, False
         if is_under_way:
             with contextlib.suppress(WorkerFailed):
-                self._collected(checks_clock=False)
+                self._collected()
 
     def begin(
         self, compiled_config: CompiledConfig, incumbent_s: float | None, limit_s: float | None = None
@@ -238,10 +215,17 @@ class DeviceWorker:
             incumbent_s: Best median so far in seconds; a config that cannot win against it is pruned.
             limit_s: Seconds that it may take; by default a multiple of the incumbent's time.
         """
-        self._begun = compiled_config, incumbent_s, limit_s
         limits = {"incumbent_s": incumbent_s, "first_limit_s": first_limit_s(incumbent_s)}
         message = call_of(Bench.measure, compiled_config=compiled_config, **limits)
-        self._request(message, run_limit_s(incumbent_s) if limit_s is None else limit_s)
+        self.send(message, run_limit_s(incumbent_s) if limit_s is None else limit_s)
+
+    def send(self, message: Mapping[str, Any], limit_s: float) -> None:
+        """Sends a request for a measurement behind those that have none yet; `finish` returns the first.
+
+        A worker that is replaced loses the others, as `restarts` tells.
+        """
+        self._begun = message, limit_s
+        self._request(*self._begun)
 
     def _request(self, message: Mapping[str, Any], limit_s: float) -> None:
         """Sends a request. A worker that was dead before it is replaced: that is not the request's fault."""
@@ -260,14 +244,15 @@ class DeviceWorker:
         """Returns the measurement that `begin` started.
 
         A worker that crashed, hung or reported a poisoned context has been replaced. A config whose worker was
-        stopped meanwhile, or whose clock contradicts this process's, is measured once more.
+        stopped meanwhile, or whose clock contradicts this process's, is measured once more unless others wait.
 
         Raises:
             DeviceTrouble: The device stays unwell.
         """
+        is_last = not self.channel.waiting
         measurement, is_credible = self._finished()
-        if not is_credible:
-            self.begin(*self._begun)
+        if is_last and not is_credible:
+            self._request(*self._begun)
             measurement, _ = self._finished()
         return measurement
 
@@ -285,11 +270,8 @@ class DeviceWorker:
                 measurement = Measurement(Outcome.CRASHED, reason)
         return measurement, not channel.stopped_s
 
-    def _collected(self, checks_clock: bool = True) -> dict[str, Any]:
+    def _collected(self) -> dict[str, Any]:
         """The answer to the pending request; a worker that failed or is unwell has been replaced.
-
-        Args:
-            checks_clock: False if the worker may have begun before it was waited for.
 
         Raises:
             WorkerFailed: The worker crashed, took too long, reports trouble, or its clock is wrong.
@@ -299,7 +281,7 @@ class DeviceWorker:
             answer = channel.collect()
             if "trouble" in answer:
                 raise WorkerFailed(answer["trouble"])
-            if checks_clock and (trouble := self._clock_trouble(answer)):
+            if trouble := self._clock_trouble(answer):
                 raise WorkerFailed(trouble, Outcome.WRONG_RESULT)
         except WorkerFailed:
             self.replace()

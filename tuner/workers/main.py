@@ -128,17 +128,21 @@ class DeviceHandlers:
         return {"result": called(self._ready(), message), "unwell": self._ready().unwell}
 
     def survey(self, message: dict[str, Any]) -> Answer:
-        """Times the library or a config for a survey; source and code come with a config's first problem."""
-        config, key = None, message["key"]
+        """Times a config for a survey, or the library, which has no source.
+
+        With a problem's first config comes the problem, with a source's first one the source and its code.
+        """
+        if "problem" in message:
+            self.prepare(message)
         if "config" in message:
-            self._surveyed[key] = codec.from_json(CompiledConfig, message["config"])
-        if key:
-            launch = message["launch"] and codec.from_json(Launch, message["launch"])
-            config = replace(self._surveyed[key], rendered=replace(self._surveyed[key].rendered, launch=launch))
-        known = self._ready().survey(config)
+            self._surveyed[message["key"]] = codec.from_json(CompiledConfig, message["config"])
+        known = self._surveyed[message["key"]]
+        launch = message["launch"] and codec.from_json(Launch, message["launch"])
+        config = replace(known, rendered=replace(known.rendered, launch=launch))
+        measured = self._ready().survey(config if known.rendered.text else None)
         # A survey keeps no more of it.
-        brief = known and Measurement(known.outcome, known.reason, known.samples_s)
-        return {"measurement": brief and brief.to_json(), "unwell": self._ready().unwell}
+        brief = Measurement(measured.outcome, measured.reason, measured.samples_s)
+        return {"result": brief.to_json(), "unwell": self._ready().unwell}
 
     def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""

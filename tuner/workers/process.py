@@ -8,6 +8,7 @@ only, and dies with the study.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -18,13 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast, get_type_hints
 
 from tuner.errors import DeviceTrouble, InputError
-from tuner.results.codec import converters
+from tuner.results.codec import Converter, converters
 from tuner.results.measurement import Outcome
 
 T = TypeVar("T")
@@ -134,11 +136,11 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """One worker process, with at most one pending request.
+    """One worker process, which answers requests in their order.
 
     Attributes:
-        busy: Whether an answer is to come.
-        deadline_s: When it is overdue, by `time.monotonic`.
+        waiting: Requests behind the pending one: the limit in seconds, and when it was sent.
+        deadline_s: When the answer to the pending one is overdue, by `time.monotonic`; None if none is.
         stopped_s: Seconds since the request in which the process, or the machine, did not run.
     """
 
@@ -150,9 +152,9 @@ class Worker:
             spec: What to open: ``cuda``, ``cpu`` or ``fake:FILE``.
             environment: Variables added to this process's own.
         """
-        self.busy = False
+        self.waiting = deque[tuple[float, float]]()
         self.deadline_s: float | None = None
-        self.stopped_s = self._sent_s = self._silent_s = self._looked_s = self._used_s = 0.0
+        self.stopped_s = self._sent_s = self._pending_s = self._silent_s = self._looked_s = self._used_s = 0.0
         ours, theirs = socket.socketpair()
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -182,42 +184,44 @@ class Worker:
         return self._channel.fileno()
 
     def request(self, message: Mapping[str, Any], limit_s: float = START_LIMIT_S) -> None:
-        """Sends a request; `collect` returns the answer.
+        """Sends a request; `collect` returns the answers, one after the other.
 
         Raises:
-            WorkerFailed: The worker is gone.
+            WorkerFailed: The worker is gone; behind another request `collect` tells.
         """
-        self.expect(limit_s)
+        is_first = not self.busy
+        self.waiting.append((limit_s, time.monotonic()))
+        self._expect()
         try:
             self._channel.send(message)
         except ChannelBroken as error:
-            raise WorkerFailed(self._obituary(error)) from error
+            if is_first:
+                raise WorkerFailed(self._obituary(error)) from error
 
-    def ahead(self, message: Mapping[str, Any]) -> None:
-        """Sends a request behind the pending ones.
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is to come."""
+        return self.deadline_s is not None or bool(self.waiting)
 
-        `expect` and `collect` then wait for one answer after the other. If the worker is gone, `collect` tells.
-        """
-        with contextlib.suppress(ChannelBroken):
-            self._channel.send(message)
-
-    def expect(self, limit_s: float) -> None:
-        """Says that another answer, to this request or one sent ahead, is to come within so many seconds."""
-        self._sent_s = self._silent_s = self._looked_s = time.monotonic()
-        self.busy, self.deadline_s = True, self._sent_s + limit_s
-        self.stopped_s, self._used_s = 0.0, time.process_time()
+    def _expect(self) -> None:
+        """Makes the next request the pending one, if none is."""
+        if self.deadline_s is None and self.waiting:
+            limit_s, self._sent_s = self.waiting.popleft()
+            self._pending_s = self._silent_s = self._looked_s = time.monotonic()
+            self.deadline_s = self._pending_s + limit_s
+            self.stopped_s, self._used_s = 0.0, time.process_time()
 
     def overdue(self) -> bool:
         """True if the pending request has used up its time, in which its process ran."""
         self._look()
-        return self.busy and self.deadline_s is not None and time.monotonic() > self.deadline_s
+        return self.deadline_s is not None and time.monotonic() > self.deadline_s
 
     def _look(self) -> None:
         """Gives the time back in which the worker was stopped, or in which this process did not run either."""
         away_s, used_s = time.monotonic() - self._looked_s, time.process_time() - self._used_s
         self._looked_s, self._used_s = self._looked_s + away_s, self._used_s + used_s
         is_paused = away_s > PAUSE_S and used_s < PAUSED_SHARE * away_s
-        if self.busy and self.deadline_s is not None and (is_paused or self._is_stopped()):
+        if self.deadline_s is not None and (is_paused or self._is_stopped()):
             given_s = min(away_s, STOPPED_LIMIT_S - self.stopped_s)
             self.stopped_s, self.deadline_s = self.stopped_s + given_s, self.deadline_s + given_s
 
@@ -230,6 +234,7 @@ class Worker:
 
     def arrived(self) -> bool:
         """True if `collect` will not wait long: the reply or the end has come, or its time is up."""
+        self._expect()
         return self.busy and (self._answers_within(0.0) or self.overdue())
 
     def _answers_within(self, seconds: float) -> bool:
@@ -245,6 +250,7 @@ class Worker:
         Raises:
             WorkerFailed: It crashed, wrote rubbish, or took too long; it has been killed.
         """
+        self._expect()
         while not self._answers_within(0.0) and not self.overdue():
             self._answers_within(LOOK_S)
         try:
@@ -253,7 +259,7 @@ class Worker:
             reason = self._obituary(error)
             is_slow = self.overdue() or self._process.poll() == -signal.SIGALRM
             raise WorkerFailed(reason, Outcome.TIMED_OUT if is_slow else Outcome.CRASHED) from error
-        self.busy = False
+        self.deadline_s = None
         return answer
 
     def ask(self, message: Mapping[str, Any], limit_s: float = START_LIMIT_S) -> dict[str, Any]:
@@ -269,7 +275,7 @@ class Worker:
 
     def clock_trouble(self, answer: Mapping[str, Any]) -> str:
         """How the worker's clock contradicts the seconds that this process waited; empty if it does not."""
-        least_s, most_s = self._silent_s - self._sent_s, time.monotonic() - self._sent_s
+        least_s, most_s = self._silent_s - self._pending_s, time.monotonic() - self._sent_s
         clock_s = answer.get("clock_s", least_s)
         if (1 - CLOCK_SHARE) * least_s - CLOCK_S <= clock_s <= (1 + CLOCK_SHARE) * most_s + CLOCK_S:
             return ""
@@ -347,4 +353,9 @@ def called(owner: object, request: Mapping[str, Any]) -> Any:
 
 def result_of(method: Callable[..., T], answer: Mapping[str, Any]) -> T:
     """The result of a call in a worker's answer."""
-    return cast(T, converters(get_type_hints(method)["return"])[1](answer["result"]))
+    return cast(T, _return_converters(method)[1](answer["result"]))
+
+
+@functools.cache
+def _return_converters(method: Callable[..., Any]) -> tuple[Converter, Converter]:
+    return converters(get_type_hints(method)["return"])
