@@ -52,7 +52,7 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     # is timed to the end, and so is checked.
     asked = StudyRequest(
         problem, [kernel], (find("cpu"),), regime, seconds=None, seed=1, sampler="random",
-        objectives=("time", "error"), finals_s=0.5,
+        objectives=("time", "error"), finals_s=2.5,
     )  # fmt: skip
     with Store.open(database(tmp_path)) as store:
         result = run_study(asked, store)
