@@ -3,46 +3,73 @@
 The layout's two letters say how A and B are stored: ``n`` as used, ``t`` transposed. So ``nt`` stores A as
 M x K and B as N x K. Every array is dense and row-major. An epilogue changes the result before it is stored:
 activation(alpha * op(A) op(B) + beta * c_in + bias) + residual, of which a problem declares parts.
+
+Operands of 8 bits (e4m3) lie as in ``nt`` alone, as tensor cores read them. Their numbers may have scales, in
+float32, as parts of the epilogue: one for each operand (``scale-tensor``); one for each row of A and column of
+B (``scale-line``); or one for 1 x 128 elements of A, stored by blocks of k, and for 128 x 128 of B
+(``scale-block``: DeepGEMM's convention). Results are bfloat16, or what the epilogue says.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from tuner import Baseline, Epilogue, Operation, Problem, Scalar, Tensor, Work, dims_as_scalars
+import numpy
+
+from tuner import Baseline, Epilogue, Operation, Problem, Scalar, Tensor, Work, ceil_div, dims_as_scalars
+from tuner.declare.epilogue import RESULTS, SCALED, SCALES
+from tuner.declare.problem import EIGHTS
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")
 #: Dtypes that results with an epilogue may have.
-FINISHED = ("float32", *HALVES)
+FINISHED = ("float32", *HALVES, *EIGHTS)
 #: alpha and beta while kernels are verified and timed: neither 1 nor 0, exact in every dtype.
 FACTORS = {"alpha": 0.75, "beta": 0.5}
 #: What multiplies 16-bit matrices on a GPU unless something else is chosen, by PyTorch, too.
 GEMM_EX = "cublasGemmEx"
+#: The same for products that it has no function for.
+FIRST_CHOICE = "cuBLASLt's first choice"
 #: ``cudaDataType`` (library_types.h).
-DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1, "float8_e4m3fn": 28}
 #: Parts of an epilogue by their numbers in epilogue.cuh.
 BIASES = ("", "bias-row", "bias-col")
 ACTIVATIONS = ("", "relu", "gelu", "gelu-tanh", "silu")
 #: Kernels in the order of the published ladders; ours come last.
 LADDER = (
-    "cublaslt", "naive", "vectorised", "blocked", "direct", "packed",
+    "cublaslt", "cublaslt_fp8", "naive", "vectorised", "blocked", "direct", "packed",
     "row_shared", "tiled", "register_tiled", "triton_tiled", "warp_tiled",
     "multivector", "thin", "shallow", "small", "double_sums",
-    "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma",
+    "one_product", "three_products", "promoted", "emulated", "half_tiled", "wgmma_tma", "wgmma_fp8",
 )  # fmt: skip
 
 
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
     b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
-    epilogue = Epilogue.read(p.epilogue)
+    epilogue, result = Epilogue.read(p.epilogue), _result(p)
     return (
         Tensor("a", a, p.dtype),
         Tensor("b", b, p.dtype),
-        *(Tensor(name, epilogue.shape_of(name, p.m, p.n), p.dtype) for name in epilogue.operands),
-        Tensor("c", (p.m, p.n), p.dtype, output=True),
+        *(Tensor(name, shape, "float32") for name, shape in _scales(p, epilogue.scale).items()),
+        *(Tensor(name, epilogue.shape_of(name, p.m, p.n), result) for name in epilogue.unscaled.operands),
+        Tensor("c", (p.m, p.n), result, output=True),
     )
+
+
+def _result(p: Problem) -> str:
+    """The result's dtype."""
+    return RESULTS.get(Epilogue.read(p.epilogue).result, "bfloat16") if p.dtype in EIGHTS else p.dtype
+
+
+def _scales(p: Problem, scale: str) -> dict[str, tuple[Any, ...]]:
+    """Shapes of the operands' scales, as stored: those of A's blocks lie by k, so that rows are neighbours."""
+    blocks = ceil_div(p.k, SCALED)
+    shapes: dict[str, tuple[Any, Any]] = {
+        "": ((), ()), "scale-tensor": ((1,), (1,)), "scale-line": ((p.m,), (p.n,)),
+        "scale-block": ((blocks, p.m), (ceil_div(p.n, SCALED), blocks)),
+    }  # fmt: skip
+    return dict(zip(("scale_a", "scale_b"), shapes[scale], strict=True)) if scale else {}
 
 
 def _scalars(p: Problem) -> tuple[Scalar, ...]:
@@ -59,10 +86,17 @@ def _work(p: Problem) -> Work:
 
 
 def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
-    """With an epilogue, sums of the size of its operands: an activation is then met where it bends."""
-    if not p.epilogue or tensor.name != "a":
+    """With an epilogue, sums of the size of its operands: an activation is then met where it bends.
+
+    Of 8 bits the scale of A sees to that: numbers themselves would leave their range.
+    """
+    size = 1 / math.sqrt(p.k)
+    if tensor.name in ("scale_a", "scale_b"):
+        scales = generator.uniform(0.75, 1.25, count)
+        return scales * size if tensor.name == "scale_a" else scales
+    if not p.epilogue or tensor.name != "a" or p.dtype in EIGHTS:
         return None
-    return generator.standard_normal(count, dtype="float32") / math.sqrt(p.k)
+    return generator.standard_normal(count, dtype="float32") * numpy.float32(size)
 
 
 def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -70,9 +104,26 @@ def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
     return (a.T if p.layout[0] == "t" else a), (b.T if p.layout[1] == "t" else b)
 
 
-def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
+def _values(xp: Any, p: Problem, arrays: Mapping[str, Any], kind: Any) -> tuple[Any, Any]:
+    """Operands as numbers of another dtype, those of 8 bits times their scales."""
     a, b = _operands(p, arrays)
-    sums = xp.matmul(a.astype(xp.float64), b.astype(xp.float64))
+    if p.dtype not in EIGHTS:
+        return a.astype(kind), b.astype(kind)
+    known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(kind))
+    a, b = known[a.view("uint8")], known[b.view("uint8")]
+    scale = Epilogue.read(p.epilogue).scale
+    if not scale:
+        return a, b
+    of_a, of_b = (arrays[name].astype(kind) for name in ("scale_a", "scale_b"))
+    if scale == "scale-block":
+        of_a = of_a.T.repeat(SCALED, 1)[:, : p.k]
+        of_b = of_b.repeat(SCALED, 0)[: p.n].repeat(SCALED, 1)[:, : p.k].T
+        return a * of_a, b * of_b
+    return a * of_a[:, None], b * of_b
+
+
+def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
+    sums = xp.matmul(*_values(xp, p, arrays, xp.float64))
     return Epilogue.read(p.epilogue).of(xp, sums, arrays | _factors(p)) if p.epilogue else sums
 
 
@@ -84,8 +135,8 @@ def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b = _operands(p, arrays)
     if p.epilogue:
         _finish(xp, p, arrays, a, b)
-    elif p.dtype in HALVES:  # NumPy has no fast product in them; some dtypes of ml_dtypes have none at all
-        arrays["c"][...] = xp.matmul(a.astype(xp.float32), b.astype(xp.float32))
+    elif p.dtype in (*HALVES, *EIGHTS):  # NumPy has no fast product in them, or none at all
+        arrays["c"][...] = xp.matmul(*_values(xp, p, arrays, xp.float32))
     else:
         xp.matmul(a, b, out=arrays["c"])
 
@@ -93,7 +144,9 @@ def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 def _finish(xp: Any, p: Problem, arrays: Mapping[str, Any], a: Any, b: Any) -> None:
     """NumPy's product, then one pass of NumPy after the other."""
     c = arrays["c"]
-    sums = c if p.dtype == "float32" else xp.empty(c.shape, "float32")
+    sums = c if c.dtype == "float32" else xp.empty(c.shape, "float32")
+    if p.dtype in EIGHTS:
+        a, b = _values(xp, p, arrays, xp.float32)
     xp.matmul(a.astype(xp.float32, copy=False), b.astype(xp.float32, copy=False), out=sums)
     result = Epilogue.read(p.epilogue).of(xp, sums, arrays | _factors(p))
     if result is not c:
@@ -115,7 +168,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices.cuda import cublas
 
-    if p.epilogue or p.dtype in HALVES:
+    if p.epilogue or p.dtype in (*HALVES, *EIGHTS):
         from tuner.devices.cublaslt.products import default_product
 
         default_product(p, arrays)
@@ -137,7 +190,7 @@ def _library_names(p: Problem) -> str:
     Until 2026-11-28 it was the fastest of what the library has, and had other names.
     """
     fused, rest = Epilogue.read(p.epilogue).in_cublas
-    product = "cuBLASLt's first choice" if fused or p.dtype == "float32" else GEMM_EX
+    product = GEMM_EX if p.dtype in HALVES and not fused else FIRST_CHOICE
     return f"{product} + element-wise" if rest else product
 
 
@@ -149,7 +202,8 @@ def _epilogue_constants(p: Problem, target: str) -> dict[str, Any]:
         return {"EPILOGUE": p.epilogue}
     epilogue = Epilogue.read(p.epilogue)
     return {
-        "EPILOGUE": int(bool(p.epilogue)), "EPILOGUE_ALPHA": epilogue.alpha, "EPILOGUE_BETA": epilogue.beta,
+        "EPILOGUE": int(bool(epilogue.unscaled)),
+        "EPILOGUE_ALPHA": epilogue.alpha, "EPILOGUE_BETA": epilogue.beta,
         "EPILOGUE_BIAS": BIASES.index(epilogue.bias),
         "EPILOGUE_ACTIVATION": ACTIVATIONS.index(epilogue.activation),
         "EPILOGUE_RESIDUAL": epilogue.residual,
@@ -161,6 +215,8 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
         "A_TRANSPOSED": p.layout[0] == "t",
         "B_TRANSPOSED": p.layout[1] == "t",
     }
+    if p.dtype in EIGHTS:
+        stored |= _of_eights(p, target)
     if target == "cublaslt":
         return stored | {"DTYPE": DATA_TYPES[p.dtype]}
     if target == "cuda" and p.dtype in HALVES:
@@ -168,14 +224,31 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
 
 
+def _of_eights(p: Problem, target: str) -> dict[str, Any]:
+    """Scales and the result's dtype that kernels for 8 bits are compiled for; numbers are scales.cuh's."""
+    scales = ("", *SCALES).index(Epilogue.read(p.epilogue).scale)
+    if target == "cublaslt":
+        return {"SCALES": scales, "RESULT": DATA_TYPES[_result(p)]}
+    result = {"BFLOAT": _result(p) == "bfloat16", "FLOAT_RESULT": _result(p) == "float32"}
+    return {"EIGHT": 1, "SCALES": scales, **result} if target == "cuda" else {}
+
+
 C_REFERENCE = """
 const long long row = index / n, column = index % n;
 double sum = 0;
 for (long long p = 0; p < k; ++p) {
-    const double left = a[A_TRANSPOSED ? p * m + row : row * k + p];
-    const double right = b[B_TRANSPOSED ? column * k + p : p * n + column];
+    double left = double(a[A_TRANSPOSED ? p * m + row : row * k + p]);
+    double right = double(b[B_TRANSPOSED ? column * k + p : p * n + column]);
+#if SCALES == 3
+    left *= scale_a[p / 128 * m + row], right *= scale_b[column / 128 * ((k + 127) / 128) + p / 128];
+#endif
     sum += left * right;
 }
+#if SCALES == 1
+sum *= double(scale_a[0]) * scale_b[0];
+#elif SCALES == 2
+sum *= double(scale_a[row]) * scale_b[column];
+#endif
 #if EPILOGUE
 #if EPILOGUE_ALPHA
 sum *= alpha;
@@ -206,11 +279,12 @@ OPERATION = Operation(
     name="gemm",
     verb="matmul",
     dims=("m", "n", "k"),
-    dtypes=("float32", "float64", *HALVES),
+    dtypes=("float32", "float64", *HALVES, *EIGHTS),
     layouts=("nn", "nt", "tn", "tt"),
+    layouts_of=dict.fromkeys(EIGHTS, ("nt",)),
     emulated=("float32",),
     epilogues=FINISHED,
-    sums=dict.fromkeys(HALVES, "float32"),
+    sums=dict.fromkeys((*HALVES, *EIGHTS), "float32"),
     tensors=_tensors,
     scalars=_scalars,
     draws=_draws,
@@ -223,14 +297,14 @@ OPERATION = Operation(
         "cuda": Baseline(
             "cuBLAS",
             _cublas,
-            names=dict.fromkeys(HALVES, GEMM_EX),
+            names=dict.fromkeys(HALVES, GEMM_EX) | dict.fromkeys(EIGHTS, FIRST_CHOICE),
             finishing=_library_names,
             allowance=_roundings,
         ),
         "cpu": Baseline(
             "NumPy",
             _numpy,
-            names=dict.fromkeys(HALVES, "NumPy in float32"),
+            names=dict.fromkeys((*HALVES, *EIGHTS), "NumPy in float32"),
             finishing=lambda p: "NumPy + element-wise",
         ),
     },

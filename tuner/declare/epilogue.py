@@ -4,6 +4,8 @@ An element of the result is ``activation(alpha * sum + beta * c_in + bias) + res
 declared are left out. The order is cuBLASLt's, to which the residual sum is added. ``gelu`` is the exact one,
 by erf, as ``gelu`` of PyTorch; ``gelu-tanh`` is its approximation by tanh, as cuBLASLt's GELU and PyTorch's
 ``approximate="tanh"``.
+
+Operands of 8 bits have scales, too, and their result's dtype is a choice. Both are words of the epilogue.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -24,8 +26,15 @@ ACTIVATIONS: Mapping[str, float] = {"relu": 1.42, "gelu": 2.26, "gelu-tanh": 2.2
 #: Biases: an element for each row of the result, or for each column.
 ROW, COLUMN = BIASES = ("bias-row", "bias-col")
 ALPHA, BETA, RESIDUAL = "alpha", "beta", "residual"
+#: Scales of operands of 8 bits, in float32: one for each operand; one for each row of A and column of B; one
+#: for 1 x 128 elements of A and 128 x 128 of B.
+SCALES = BY_TENSOR, BY_LINE, BY_BLOCK = ("scale-tensor", "scale-line", "scale-block")
+#: Elements along the sides of a block.
+SCALED = 128
+#: Dtypes that a result of such operands may have; bfloat16 where nothing is said.
+RESULTS: Mapping[str, str] = {"to-float16": "float16", "to-float32": "float32"}
 #: All words, in the order in which they are applied and written.
-WORDS = (ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL)
+WORDS = (*SCALES, ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL, *RESULTS)
 #: Name of the matrix that beta multiplies.
 C_IN = "c_in"
 #: Roundings of an element beside those of its sum: a factor, sums of four, a function of two or three ulp.
@@ -44,6 +53,8 @@ class Epilogue:
         bias: ``bias-row``, ``bias-col`` or empty.
         activation: One of `ACTIVATIONS` or empty.
         residual: A matrix is added last.
+        scale: One of `SCALES` or empty.
+        result: One of `RESULTS` or empty.
     """
 
     alpha: bool = False
@@ -51,6 +62,8 @@ class Epilogue:
     bias: str = ""
     activation: str = ""
     residual: bool = False
+    scale: str = ""
+    result: str = ""
 
     @classmethod
     def read(cls, text: str) -> Epilogue:
@@ -65,16 +78,29 @@ class Epilogue:
     @property
     def text(self) -> str:
         """The words in their order, joined by ``+``: the one text that names it."""
-        there = {self.bias, self.activation, *(word for word in (ALPHA, BETA, RESIDUAL) if getattr(self, word))}
+        there = {self.bias, self.activation, self.scale, self.result}
+        there |= {word for word in (ALPHA, BETA, RESIDUAL) if getattr(self, word)}
         return "+".join(word for word in WORDS if word in there)
 
     def __bool__(self) -> bool:
         return self != Epilogue()
 
     @property
+    def unscaled(self) -> Epilogue:
+        """What is done to sums that are scaled already, before they are rounded."""
+        return replace(self, scale="", result="")
+
+    @property
     def operands(self) -> tuple[str, ...]:
         """Names of the further inputs, in a kernel's order."""
-        named = {C_IN: self.beta, "bias": bool(self.bias), RESIDUAL: self.residual}
+        scaled = bool(self.scale)
+        named = {
+            "scale_a": scaled,
+            "scale_b": scaled,
+            C_IN: self.beta,
+            "bias": bool(self.bias),
+            RESIDUAL: self.residual,
+        }
         return tuple(name for name, there in named.items() if there)
 
     @property
@@ -124,9 +150,10 @@ class Epilogue:
         biased = bias == self.bias
         if biased and self.residual and not self.beta and not self.activation:
             return self, Epilogue()
+        own = self.scale, self.result
         activation = self.activation if biased and self.activation in ("relu", "gelu-tanh") else ""
         rest = "" if biased else self.bias, "" if activation else self.activation, self.residual
-        return Epilogue(self.alpha, self.beta, bias, activation), Epilogue(False, False, *rest)
+        return Epilogue(self.alpha, self.beta, bias, activation, False, *own), Epilogue(False, False, *rest)
 
     @property
     def growth(self) -> float:
@@ -145,14 +172,14 @@ def _read(text: str) -> Epilogue:
     for word in words:
         if word not in WORDS:
             raise UnknownName("part of an epilogue", word, WORDS)
-    biases = [word for word in words if word in BIASES]
-    activations = [word for word in words if word in ACTIVATIONS]
-    if len(set(words)) < len(words) or len(biases) > 1 or len(activations) > 1:
+    kinds = [[word for word in words if word in kind] for kind in (BIASES, ACTIVATIONS, SCALES, RESULTS)]
+    if len(set(words)) < len(words) or max(map(len, kinds)) > 1:
         raise InputError(
-            f"an epilogue has each part once, at most one bias and one activation, got {text!r}; leave the "
-            "others out"
+            "an epilogue has each part once, at most one bias and one activation, one kind of scales, and one "
+            f"dtype of the result, got {text!r}; leave the others out"
         )
-    return Epilogue(ALPHA in words, BETA in words, "".join(biases), "".join(activations), RESIDUAL in words)
+    bias, activation, *own = map("".join, kinds)
+    return Epilogue(ALPHA in words, BETA in words, bias, activation, RESIDUAL in words, *own)
 
 
 def activated(xp: Any, values: Any, activation: str) -> Any:

@@ -15,9 +15,17 @@ from tuner.errors import DeclarationError, InputError, UnknownName
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.
 DTYPE_BYTES: Mapping[str, int] = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1,
+    "float8_e4m3fn": 1,
 }  # fmt: skip
 #: Bits of the significand of floating-point dtypes, the hidden one included.
-SIGNIFICANDS: Mapping[str, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+SIGNIFICANDS: Mapping[str, int] = {
+    "float8_e4m3fn": 4, "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53,
+}  # fmt: skip
+#: Dtypes of 8 bits, by NumPy's and PyTorch's name: e4m3 has no infinity, and 448 is its largest number.
+EIGHTS = ("float8_e4m3fn",)
+#: What tensor cores of Hopper keep of a product beside a larger one, in bits, and the terms that are added up
+#: before float32 sums take them over. DeepSeek-V3's report (2024, 3.3.2) has both: 14 bits, every 128 terms.
+KEPT_BITS, PROMOTED = 14, 128
 #: How exactly a problem is computed; the first is the default. ``ieee``: products and sums in the dtype itself.
 #: ``emulated``: any arithmetic that is as exact as the library's for the inputs at hand.
 PRECISIONS = ("ieee", "emulated")
@@ -151,6 +159,7 @@ class Operation:
             `scalars`, `work` and `reference` then heed `Problem.epilogue`.
         sums: Dtype -> wider dtype in which its products are summed; the result is rounded once. Only kernels
             whose `Scope.dtypes` name such a dtype compute in it.
+        layouts_of: Dtype -> the layouts that it alone has.
         scalars: Problem -> scalar arguments; by default the dims as int32.
         constants: ``(problem, target)`` -> further names, beside the parameters, that a source may use at
             compile time. For ``cuda`` a string is a token (``{"SCALAR": "float"}``).
@@ -181,6 +190,7 @@ class Operation:
     sums: Mapping[str, str] = field(default_factory=dict)
     scalars: Callable[[Problem], tuple[Scalar, ...]] = dims_as_scalars
     constants: Callable[[Problem, str], Mapping[str, Any]] = lambda problem, target: {}
+    layouts_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     terms: Callable[[Problem], int] = lambda problem: 1
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     verb: str = ""
@@ -227,11 +237,14 @@ class Operation:
         for name, value in shape.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"a dim is a whole number of 1 or more, got {name}={value!r}; choose another")
-        dtype, layout = dtype or self.dtypes[0], layout or self.layouts[0]
+        dtype = dtype or self.dtypes[0]
         if dtype not in self.dtypes:
             raise UnknownName(f"dtype of {self.name}", dtype, self.dtypes)
-        if layout not in self.layouts:
-            raise UnknownName(f"layout of {self.name}", layout, self.layouts)
+        layouts = self.layouts_of.get(dtype, self.layouts)
+        layout = layout or layouts[0]
+        if layout not in layouts:
+            own = f" in {dtype}" if dtype in self.layouts_of else ""
+            raise UnknownName(f"layout of {self.name}{own}", layout, layouts)
         precision = self.check_precision(precision or IEEE, dtype)
         sizes = tuple((name, shape[name]) for name in self.dims)
         text = self.check_epilogue(epilogue, dtype) if epilogue else ""
@@ -266,6 +279,11 @@ class Operation:
             known = f"{self.name} in {', '.join(self.epilogues)}" if self.epilogues else "gemm"
             raise InputError(
                 f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"
+            )
+        if dtype not in EIGHTS and text != Epilogue.read(text).unscaled.text:
+            raise InputError(
+                f"scales and a dtype of the result are for {', '.join(EIGHTS)}, got {text!r} in {dtype}; leave "
+                "them out"
             )
         return text
 
@@ -369,10 +387,13 @@ class Problem:
 
         ``TOLERANCE_FACTOR * u * sqrt(terms)`` where u is the unit roundoff of the dtype of the sums. Where that
         is not the output's (`Operation.sums`), the rounding of the result to the output's dtype comes on top.
-        An epilogue adds its own roundings, and its activation may let those of the sums grow.
+        An epilogue adds its own roundings, and its activation may let those of the sums grow. Those of 8 bits
+        are added up in `KEPT_BITS` over `PROMOTED` terms; errors of such parts are independent of each other.
         """
         rounding, sums = roundings(self.operation, self.outputs[0].dtype)
         of_sums = TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self))
+        if self.dtype in EIGHTS:
+            of_sums += TOLERANCE_FACTOR * 2.0**-KEPT_BITS * math.sqrt(min(self.operation.terms(self), PROMOTED))
         if self.epilogue:
             of_sums = Epilogue.read(self.epilogue).growth * of_sums + ROUNDINGS * sums
         return float(rounding + of_sums)

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
+from tuner.declare.problem import DTYPE_BYTES, EIGHTS, SIGNIFICANDS, Problem, Tensor
 from tuner.devices.comparing import checksums, mixed
 from tuner.errors import DeclarationError
 
@@ -84,7 +84,7 @@ class Inputs:
         for tensor in problem.inputs:
             array = self.arrays[tensor.name] = xp.empty(tensor.shape, dtype=tensor.dtype)
             own = own_draw(xp, problem, tensor, array.size + ROOM, seed)
-            numbers = drawn(generator, tensor.dtype, array.size + ROOM) if own is None else own
+            numbers = drawn(xp, generator, tensor.dtype, array.size + ROOM) if own is None else own
             flip = _flip_of(tensor.dtype, bits(array).dtype) if own is None else None
             self._pools[tensor.name] = _Pool(bits(array), bits(numbers), flip)
         self.first: Offsets = dict.fromkeys(self.arrays, 0)
@@ -172,7 +172,7 @@ def fixed_cells(xp: Any, kind: str, dtype: str, number: int) -> Any:
     more, low = mixed(digits), mixed(digits + numpy.uint64(1)) >> numpy.uint64(48)
     values = ((fields.sum(axis=1) - 131070) * 65536 + low.astype(numpy.int64)) * 2.0**-31
     if kind == WIDE:
-        reach = 6 if dtype == "float16" else 20
+        reach = {"float16": 6, "float8_e4m3fn": 4}.get(dtype, 20)
         values = numpy.ldexp(values, (more % numpy.uint64(2 * reach + 1)).astype(numpy.int64) - reach)
     cells = bits(values.astype(form))
     if kind == WIDE:
@@ -225,8 +225,12 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
         ) from error
 
 
-def drawn(generator: Any, dtype: str, count: int) -> Any:
+def drawn(xp: Any, generator: Any, dtype: str, count: int) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
+    if dtype in EIGHTS:  # CuPy holds them, and converts none
+        numbers = generator.standard_normal(count, dtype="float32")
+        numbers = numbers if xp is numpy else xp.asnumpy(numbers)
+        return xp.asarray(bits(numbers.astype(dtype))).view(dtype)
     if dtype in ("float32", "float64"):
         return generator.standard_normal(count, dtype=dtype)
     if dtype in SIGNIFICANDS:  # generators draw no narrower ones
