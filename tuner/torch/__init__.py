@@ -73,26 +73,35 @@ class Product(NamedTuple):
     batch: int = 0
 
 
+class Held(NamedTuple):
+    """What holds for all products inside of `use`: see there."""
+
+    precision: str
+    bits: str
+
+
 #: What collects the products that are asked for; autograd's threads see it, too.
 _COLLECTORS: list[set[Product]] = []
 
 
-_TAKES = '(Tensor a, Tensor b, Tensor? bias, str precision, str activation="", str fusable="")'
+_TAKES = '(Tensor a, Tensor b, Tensor? bias, str precision, str activation="", str fusable="", str bits="")'
 
 
 @torch.library.custom_op("tuner::product", mutates_args=(), schema=f"{_TAKES} -> Tensor")
 def product(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = ""
-) -> Tensor:
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = "",
+    bits: str = "",
+) -> Tensor:  # fmt: skip
     """``activation(a @ b + bias)`` as an operator of PyTorch; compilers and `torch.export` know it.
 
     Args:
         a: Shape (M, K), or (..., M, K) for a stack.
         b: Shape (K, N), or (..., K, N) for a stack of as many; of the same dtype on the same device.
         bias: Shape (N,), or None, as it is for stacks.
-        precision: As of `tuner.matmul`; it counts for float32 alone. Behind a ``+`` follows what bits are kept.
+        precision: As of `tuner.matmul`; it counts for float32 alone.
         activation: One of `ACTIVATIONS`; empty for none, as it is where there are gradients.
         fusable: Those that kernels apply faster, by spaces; Inductor makes the next one the activation.
+        bits: As of `tuner.matmul`.
 
     Returns:
         Shape (M, N), or (..., M, N), row-major.
@@ -100,13 +109,14 @@ def product(
     Raises:
         InputError: An activation, and an operand requires gradients.
     """
-    return _computed(a, b, bias, precision, activation)
+    return _computed(a, b, bias, precision, activation, bits=bits)
 
 
 @product.register_fake
 def _(
-    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = ""
-) -> Tensor:
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", fusable: str = "",
+    bits: str = "",
+) -> Tensor:  # fmt: skip
     if fusable and "torch._inductor.fx_passes.post_grad" in sys.modules:
         _fuse_in_inductor()
     return a.new_empty((*a.shape[:-1], b.shape[-1]))
@@ -124,32 +134,34 @@ def _(x: Tensor, activation: str) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, _, ctx.precision, activation, _ = inputs
+    a, b, _, precision, activation, _, bits = inputs
     if activation:
         raise InputError(f"product: {activation} is for products without gradients; call it behind the product")
     ctx.save_for_backward(a, b)
     # Autograd's threads know nothing of the blocks around the forward pass: a policy on misses, for one.
-    ctx.surroundings = contextvars.copy_context()
+    surroundings = contextvars.copy_context()
+    ctx.product = functools.partial(surroundings.run, product, bias=None, precision=precision, bits=bits)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (a, b), (for_a, for_b, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     of_a = of_b = None
     if for_a:
-        of_a = ctx.surroundings.run(product, grad, b.mT, None, ctx.precision)
+        of_a = ctx.product(grad, b.mT)
     if for_b and b.stride(-2) == 1 and b.stride(-1) != 1:  # a weight's view: the gradient lies as it does
-        of_b = ctx.surroundings.run(product, grad.mT, a, None, ctx.precision).mT
+        of_b = ctx.product(grad.mT, a).mT
     elif for_b:
-        of_b = ctx.surroundings.run(product, a.mT, grad, None, ctx.precision)
-    return of_a, of_b, grad.sum(0) if for_bias else None, None, None, None
+        of_b = ctx.product(a.mT, grad)
+    return of_a, of_b, grad.sum(0) if for_bias else None, None, None, None, None
 
 
 product.register_autograd(_backward, setup_context=_setup)
 
 
-def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "") -> Tensor:
+def _computed(
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
+) -> Tensor:
     """The product, by a kernel where there are some for the device."""
-    precision, _, bits = precision.partition("+")
     precision = precision if a.dtype == torch.float32 else ""
     for collector in _COLLECTORS:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
@@ -169,7 +181,7 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activat
     return result
 
 
-def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> Any:
+def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
     """``a @ b + bias`` for a matrix b and any leading dims of a, or two stacks; else NotImplemented."""
     if min(a.ndim, b.ndim) < 2 or a.shape[-1] != b.shape[-2] or (bias is not None and bias.ndim != 1):
         return NotImplemented
@@ -185,18 +197,18 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, precision: str) -> An
     left, right, *finish = tensors
     rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
     needs_operator = torch.compiler.is_compiling() or _has_gradients(tensors)
-    fusable: tuple[str, ...] = ()
+    fusable: dict[str, str] = {}
     if torch.compiler.is_compiling() and not _has_gradients(tensors) and _is_static(rows, right):
         kernels = _kernels(
             tuple(rows.shape), tuple(rows.stride()), tuple(right.shape), tuple(right.stride()),
-            str(left.dtype), str(left.device), precision, bias is not None,
+            str(left.dtype), str(left.device), held, bias is not None,
         )  # fmt: skip
         if not kernels:
             return NotImplemented
-        fusable = ("", kernels)
+        fusable = {"fusable": kernels}
     # The operator is what autograd and compilers know; without them it is only in the way.
     compute: Callable[..., Tensor] = product if needs_operator else _computed
-    result = compute(rows, right, finish[0] if finish else None, precision, *fusable)
+    result = compute(rows, right, finish[0] if finish else None, held.precision, bits=held.bits, **fusable)
     return result.view(*left.shape[:-1], right.shape[-1])
 
 
@@ -221,7 +233,7 @@ def _is_static(*tensors: Tensor) -> bool:
 @torch.compiler.assume_constant_result
 def _kernels(
     a_shape: tuple[int, ...], a_strides: tuple[int, ...], b_shape: tuple[int, ...], b_strides: tuple[int, ...],
-    dtype: str, device: str, precision: str, bias: bool,
+    dtype: str, device: str, held: Held, bias: bool,
 ) -> str:  # fmt: skip
     """What kernels compute of a product while a program is compiled.
 
@@ -232,7 +244,7 @@ def _kernels(
         b_strides: Likewise.
         dtype: ``torch.float32``.
         device: ``cuda:0``.
-        precision: As of `use`.
+        held: What holds inside.
         bias: Whether one is added.
 
     Returns:
@@ -251,9 +263,8 @@ def _kernels(
             for name, (shape, strides) in shaped.items()
         }
         epilogue = Epilogue(bias="bias-col" if bias else "", activation=activation)
-        used, _, bits = precision.partition("+")
-        used = used if kind == "float32" else ""
-        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue, bits=bits))
+        used = held.precision if kind == "float32" else ""
+        decision = decision_for(request_for("matmul", operands, used, epilogue=epilogue, bits=held.bits))
         if decision is None or decision.kernel is not None:
             return decision is not None
         if decision.is_miss and not activation:
@@ -281,7 +292,7 @@ def _fuse_in_inductor() -> None:
             before = before.args[0]
         fusable = (*before.args[5:], "")[0] if before.target is ours.product.default else ""
         if activation in fusable.split() and len(before.users) == 1:
-            before.args = (*before.args[:4], activation, fusable)
+            before.args = (*before.args[:4], activation, *before.args[5:])
             match.output_node().replace_all_uses_with(x)
             match.erase_nodes()
         else:
@@ -300,29 +311,29 @@ def _activation(x: Tensor, activation: str) -> Any:
     return activated(x, activation)
 
 
-def _relu(precision: str, x: Tensor, inplace: bool = False) -> Any:
+def _relu(held: Held, x: Tensor, inplace: bool = False) -> Any:
     return NotImplemented if inplace else _activation(x, "relu")
 
 
-def _silu(precision: str, x: Tensor, inplace: bool = False) -> Any:
+def _silu(held: Held, x: Tensor, inplace: bool = False) -> Any:
     return NotImplemented if inplace else _activation(x, "silu")
 
 
-def _gelu(precision: str, x: Tensor, approximate: str = "none") -> Any:
+def _gelu(held: Held, x: Tensor, approximate: str = "none") -> Any:
     return _activation(x, "gelu-tanh" if approximate == "tanh" else "gelu")
 
 
-def _linear(precision: str, given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    return _multiplied(given, weight.t(), bias, precision) if weight.ndim == 2 else NotImplemented
+def _linear(held: Held, given: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    return _multiplied(given, weight.t(), bias, held) if weight.ndim == 2 else NotImplemented
 
 
-def _matmul(precision: str, given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Any:
+def _matmul(held: Held, given: Tensor, other: Tensor, ndim: int = 0, **more: Any) -> Any:
     fits = not ndim or given.ndim == other.ndim == ndim
-    return _multiplied(given, other, None, precision) if fits and not more else NotImplemented
+    return _multiplied(given, other, None, held) if fits and not more else NotImplemented
 
 
-def _addmm(precision: str, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
-    return NotImplemented if more else _multiplied(a, b, bias, precision)
+def _addmm(held: Held, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
+    return NotImplemented if more else _multiplied(a, b, bias, held)
 
 
 #: Functions of PyTorch -> what they become inside `use`.
@@ -361,9 +372,8 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
             UnknownName: No such precision, or bits.
         """
         super().__init__()
-        self._precision = precision and precision_of(precision)
-        if misses.checked(bits, "class of bits", misses.BITS):
-            self._precision += f"+{bits}"
+        bits = misses.checked(bits, "class of bits", misses.BITS)
+        self._held = Held(precision and precision_of(precision), bits)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -371,7 +381,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """Replaces what `REPLACED` names; called by PyTorch."""
         replacement = REPLACED.get(func)
         if replacement is not None:
-            result = replacement(self._precision, *args, **(kwargs or {}))
+            result = replacement(self._held, *args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
         return func(*args, **(kwargs or {}))

@@ -59,7 +59,7 @@ def test_the_operator_keeps_pytorchs_own_rules() -> None:
     )
     for arguments in (
         (a, b, bias, ""),
-        (a, b, None, ""),
+        (a, b, None, "", "", "", "library"),
         (a, torch.randn(5, 4, dtype=torch.float64).t(), None, ""),
     ):
         torch.library.opcheck(torch.ops.tuner.product, arguments)
@@ -184,14 +184,14 @@ def test_autocast_casts_as_pytorch_does(asked: list[tuple[Any, ...]]) -> None:
 def test_compiled_programs_have_no_break_and_take_any_number_of_rows(
     dynamic: bool, around: bool, asked: list[tuple[Any, ...]]
 ) -> None:
-    net = model() if around else tuned.use()(model())
+    net = model() if around else tuned.use(bits="library")(model())
     compiled = torch.compile(net, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for rows in (3, 7):
         x = torch.randn(rows, 6)
         asked.clear()
-        with tuned.use() if around else contextlib.nullcontext():
+        with tuned.use(bits="library") if around else contextlib.nullcontext():
             result = compiled(x)
-        assert len(asked) == 2
+        assert [call[3] for call in asked] == ["bias+library", "library"]
         torch.testing.assert_close(result, net(x))
         result.sum().backward()
 
@@ -202,8 +202,9 @@ def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_act
 ) -> None:
     for epilogue in ("bias-col", "bias-col+gelu"):
         crowned(
-            "gemm", {"m": 6, "n": 5, "k": 6}, "float32", "nt", {"THREADS": 1}, 2.0, "naive", epilogue=epilogue
-        )
+            "gemm", {"m": 6, "n": 5, "k": 6}, "float32", "nt", {"THREADS": 1}, 2.0, "naive", epilogue=epilogue,
+            bits="0123456789ab",
+        )  # fmt: skip
     net, x = model(), torch.randn(2, 3, 6)
 
     def twice(x: Any) -> Any:
@@ -211,9 +212,9 @@ def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_act
         return functional.gelu(y) + y  # which nothing can be part of
 
     with torch.no_grad():
-        for run, finish in ((net, "bias+gelu"), (twice, "bias")):
+        for run, finish in ((net, "bias+gelu+library"), (twice, "bias+library")):
             asked.clear()
-            with tuned.use():
+            with tuned.use(bits="library"):
                 result = torch.compile(run, fullgraph=True, dynamic=False)(x)
             assert asked == [((6, 6), (6, 5), "", finish)], "PyTorch computes the second layer"
             torch.testing.assert_close(result, run(x))
