@@ -6,23 +6,23 @@ import functools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tuner.cli import options as cli
 from tuner.cli.formatting import answer_rows, pairs, print_json, table, versus
+from tuner.declare.catalogue import Catalogue
+from tuner.declare.problem import Problem
 from tuner.errors import InputError
-from tuner.export import FORMATS
+from tuner.export import FORMATS, exported_files, write_file
 from tuner.extras import provided, required
+from tuner.lookup import Answer, answer
+from tuner.lookup.asking import opened, parse_device, parse_key
+from tuner.lookup.demand import DEMAND
+from tuner.results.objectives import Front, Point, read_objectives
+from tuner.results.record import Champion, ProblemKey
 from tuner.results.units import config_text, duration, energy, speed
-
-if TYPE_CHECKING:
-    from tuner.declare.catalogue import Catalogue
-    from tuner.declare.problem import Problem
-    from tuner.lookup import Answer
-    from tuner.results.objectives import Front, Point
-    from tuner.results.record import Champion
 
 _question_options = cli.together(
     cli.problem_options,
@@ -55,11 +55,9 @@ def best(server: str, as_json: bool, **options: Any) -> None:
     if server:
         keys = _from_server(server, problem, options)
     else:
-        from tuner.lookup.demand import DEMAND
-
-        answer = _answer(catalogue, problem, options)
-        DEMAND.asked(answer, options["db"])
-        keys = answer.to_json()
+        local = _answer(catalogue, problem, options)
+        DEMAND.asked(local, options["db"])
+        keys = local.to_json()
     if as_json:
         print_json(keys)
     else:
@@ -68,9 +66,6 @@ def best(server: str, as_json: bool, **options: Any) -> None:
 
 def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) -> Answer:
     """The answer from the records of a database, as they are now."""
-    from tuner.lookup import answer
-    from tuner.lookup.asking import opened, parse_device, parse_key
-
     device, kernel = parse_device(options["device"]), options["kernel"] or None
     how = {"confirmed": options["confirmed"], "invariant": options.get("invariant", "")}
     with opened(options["db"]) or nullcontext() as store:
@@ -79,15 +74,13 @@ def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) 
 
 def _from_server(server: str, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
-    from tuner.lookup.asking import parse_device
-
     if options["invariant"]:
         raise InputError("--invariant is answered from a database, not by a server; give --db")
     device = parse_device(options["device"])
     chosen = {name: options[name] for name in ("regime", "kernel", "confirmed")}
     client = required("client")(server)
-    answer = client.best(problem, device if isinstance(device, str) else device.name, **chosen)
-    return {**answer.told, "age_days": answer.age_days, "from_cache": answer.from_cache}
+    remote = client.best(problem, device if isinstance(device, str) else device.name, **chosen)
+    return {**remote.told, "age_days": remote.age_days, "from_cache": remote.from_cache}
 
 
 def lookup_rows(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -140,9 +133,6 @@ def export(form: str, folder: Path, **options: Any) -> None:
     vllm, sglang, triton and helion write the configs of a Triton kernel for all M that are tuned, whatever M is
     given, and a file of provenance.
     """
-    from tuner.export import exported_files, write_file
-    from tuner.lookup.asking import opened, parse_device
-
     catalogue, problem = cli.named_problem(options)
     if form in FORMATS:
         made = exported_files(_answer(catalogue, problem, options), catalogue, problem, form)
@@ -150,8 +140,8 @@ def export(form: str, folder: Path, **options: Any) -> None:
         named = problem.operation.name, parse_device(options["device"]), options["regime"]
         with opened(options["db"]) or nullcontext() as store:
             known = store.champions(*named) if store else []
-        answer = functools.partial(_answer, catalogue, options=options)
-        made = required("tables").exported(form, catalogue.of(named[0]), problem, known, answer)
+        ask = functools.partial(_answer, catalogue, options=options)
+        made = required("tables").exported(form, catalogue.of(named[0]), problem, known, ask)
     for name, data in made.items():
         click.echo(str(write_file(folder, name, data)))
 
@@ -164,18 +154,14 @@ def export(form: str, folder: Path, **options: Any) -> None:
 @cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200".')
 @cli.objective_option("time,error", "Objectives to minimise: two or three.")
 @cli.folder_option("Write a plot of the front to this folder.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def front(as_json: bool, folder: Path | None, **options: Any) -> None:
     """Show the Pareto front of a problem. No device is touched.
 
     The points are the measurements that have all these objectives, from any study of the problem; without
     one they are the published results.
     """
-    from tuner.lookup.asking import opened, parse_device
-    from tuner.results.objectives import read_objectives
-    from tuner.results.record import ProblemKey
-    from tuner.study.leaderboard import known_front
+    from tuner.study.leaderboard import known_front  # with it the search loads, which other commands do without
 
     objectives = read_objectives(options["objective"])
     if len(objectives) == 1:

@@ -43,8 +43,7 @@ def _reign(store: Store, options: dict[str, Any]) -> Reign:
 @champions.command("list")
 @click.option("--operation", default="", help="Only of this operation.")
 @click.option("--device", default="", help="Only on this device: a name or uuid.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def list_(operation: str, device: str, db: str, as_json: bool) -> None:
     """List the champions that answer, whether they are confirmed, pinned or frozen, and since when."""
     with Store.open(db, read_only=True) as store:
@@ -133,8 +132,7 @@ def _row(place: Reign, champion: Champion) -> tuple[str, ...]:
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="List so many at the most."
 )
 @click.option("--clear", is_flag=True, help="Delete the counts, of these devices and operations.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def wanted(device: str, operation: str, limit: int, clear: bool, db: str, as_json: bool) -> None:
     """List what was asked for and has no exact answer, by the seconds that tuning is predicted to save.
 

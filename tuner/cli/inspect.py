@@ -15,7 +15,7 @@ import click
 
 from tuner.cli.formatting import print_json, show, table
 from tuner.cli.main import commands, option_names
-from tuner.cli.options import OPERATION, database_option, json_option
+from tuner.cli.options import OPERATION, data_options, json_option
 from tuner.declare.catalogue import builtin, kernels_json
 from tuner.devices import settings
 from tuner.devices.detect import DetectedDevice, find, gpus, own_devices
@@ -99,8 +99,7 @@ def _check_known(known: Mapping[tuple[str, str], settings.Setting]) -> None:
 
 
 @click.command()
-@database_option
-@json_option
+@data_options
 def doctor(db: str, as_json: bool) -> None:
     """Check this machine, and print a remedy for each problem."""
     made = list(checks(db))

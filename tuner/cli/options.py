@@ -72,6 +72,11 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def device_option(text: str) -> Callable[[F], F]:
+    """``--device``: which one, with its help."""
+    return click.option("--device", shell_complete=DEVICE, default="", help=text)
+
+
 #: ``--regime``: how time is taken.
 regime_option = click.option("--regime", type=_REGIME, default="cold", help="How time is taken.")
 #: ``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, precision, regime.
@@ -109,9 +114,7 @@ usual_regime_option = click.option(
 )
 #: ``--device``, ``--dtype`` and ``--regime``: which known times to use.
 subject_options = together(
-    click.option(
-        "--device", shell_complete=DEVICE, default="", help='cpu, cuda:N, or a name such as "NVIDIA H200".'
-    ),
+    device_option('cpu, cuda:N, or a name such as "NVIDIA H200".'),
     click.option("--dtype", default="", help="Element type; default: the operation's first."),
     click.option(
         "--regime", type=_REGIME,
@@ -120,19 +123,21 @@ subject_options = together(
 )  # fmt: skip
 #: ``--json``: one JSON document on stdout.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-#: ``-v``, ``-q`` and ``--log``: what is told of a run while it goes on.
-output_options = together(
+#: ``--db`` and ``--json``, of commands that print what is stored.
+data_options = together(database_option, json_option)
+#: ``--dry-run``, what is told of a run while it goes on, ``--db`` and ``--json``.
+run_options = together(
+    click.option(
+        "--dry-run", is_flag=True, help="Tell what would be done, and how long it takes; touch no device."
+    ),
     click.option("-v", "--verbose", is_flag=True, help="Tell each new best, and each kind of failure."),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress on stderr."),
     click.option(
         "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
         help="Append what happens to FILE, as lines of JSON.",
     ),
+    data_options,
 )  # fmt: skip
-#: ``--dry-run``: only tell what would be done.
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Tell what would be done, and how long it takes; touch no device."
-)
 #: ``--error-limit``: the largest error that a champion may have.
 error_limit_option = click.option(
     "--error-limit", type=float, metavar="FACTOR",
@@ -140,14 +145,14 @@ error_limit_option = click.option(
 )  # fmt: skip
 
 
-def device_option(text: str) -> Callable[[F], F]:
-    """``--device``: which one, with its help."""
-    return click.option("--device", shell_complete=DEVICE, default="", help=text)
-
-
 def invariant_option(text: str) -> Callable[[F], F]:
     """``--invariant``: the dim that must not change the bits of a row, with its help."""
     return click.option("--invariant", metavar="m", default="", help=text)
+
+
+def kernels_option(text: str) -> Callable[[F], F]:
+    """``--kernel``: which ones, with its help; may be given several times."""
+    return click.option("--kernel", "kernels", shell_complete=KERNEL, multiple=True, help=text)
 
 
 def folder_option(text: str) -> Callable[[F], F]:

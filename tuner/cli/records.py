@@ -103,8 +103,7 @@ def export_(
 @click.option("--layout", default="", help="Layout of a cache.")
 @click.option("--regime", default="hot", show_default=True, help="How times of a cache were measured.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def import_(
     files: tuple[str, ...], skip_broken: bool, quiet: bool, db: str, as_json: bool, **cache: Any
 ) -> None:
@@ -203,8 +202,7 @@ def publish(device: str, operation: str, regime: str, folder: Path | None, db: s
 @records.command()
 @click.option("--rescue", type=click.Path(path_type=Path), metavar="NEW.db", help="Save what is readable.")
 @click.option("--complete", is_flag=True, help="Add missing records to the second copy.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
     """Find damage in a database. Reports what is readable, and rescues it into a new file."""
     if complete:
@@ -233,8 +231,7 @@ def check(rescue: Path | None, complete: bool, db: str, as_json: bool) -> None:
 @records.command("list")
 @selection_options
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="Number of records.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
     """List the records stored last, newest first. Records taken back are marked."""
     with Store.open(db, read_only=True) as store:
@@ -256,8 +253,7 @@ def list_(limit: int, db: str, as_json: bool, **selected: str) -> None:
 
 @records.command("show")
 @click.argument("text", metavar="ID")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def show_(text: str, db: str, as_json: bool) -> None:
     """Show everything stored about one record."""
     text = checked_id(text)
@@ -278,8 +274,7 @@ def show_(text: str, db: str, as_json: bool) -> None:
 @click.option("--alone", is_flag=True, help="Take back the record of an ID only, not all of its config.")
 @click.option("--reason", default="", help="Reason to store with the retraction.")
 @click.option("--undo", is_flag=True, help="Undo: these records count again.")
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def forget(
     ids: tuple[str, ...], before: datetime | None, after: datetime | None, device: str, alone: bool,
     reason: str, undo: bool, db: str, as_json: bool,
@@ -312,8 +307,7 @@ def _moment(date: datetime | None) -> str:
 
 
 @records.command()
-@cli.database_option
-@cli.json_option
+@cli.data_options
 def stats(db: str, as_json: bool) -> None:
     """Count records by operation and device."""
     with Store.open(db, read_only=True) as store:

@@ -27,10 +27,7 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
 
 @click.command()
 @cli.problem_options
-@click.option(
-    "--kernel", "kernels", shell_complete=cli.KERNEL, multiple=True,
-    help="Tune only this kernel; repeat for several.",
-)  # fmt: skip
+@cli.kernels_option("Tune only this kernel; repeat for several.")
 @cli.device_option("cpu, cuda:N, or cuda for every GPU; default: one GPU, else the CPU.")
 @click.option("--seconds", type=float, help="Wall time of this run.  [default: 60 without --trials]")
 @click.option("--trials", type=int, help="Trials of the study in all, earlier runs included.")
@@ -48,10 +45,7 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
     "Tune all M up to this one, with one config for each range: no row changes its bits with M."
 )
 @cli.folder_option("Write a plot of the front to this folder.")
-@cli.dry_run_option
-@cli.output_options
-@cli.database_option
-@cli.json_option
+@cli.run_options
 def tune(as_json: bool, **options: Any) -> None:
     """Find the fastest kernel and config for a problem, and store it.
 

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from tuner.cli.formatting import duration, print_json
-from tuner.cli.options import database_option, json_option, subject_options, writable_file
+from tuner.cli.options import data_options, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import filled
 from tuner.declare.kernel import render
@@ -68,8 +68,7 @@ IN_TURN_S = 1.0
     help="Write a Markdown page to this file, and its data beside it, after each problem.",
 )  # fmt: skip
 @subject_options
-@database_option
-@json_option
+@data_options
 def lookup_quality(
     count: int, measure: bool, seconds: float, seed: int | None, output: Path | None, as_json: bool, **on: Any
 ) -> None:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli import options as cli
 from tuner.cli.formatting import clock, fields, print_json
-from tuner.cli.options import (
-    KERNEL,
-    database_option,
-    device_option,
-    dry_run_option,
-    json_option,
-    output_options,
-    usual_regime_option,
-    whole,
-)
 from tuner.declare import catalogue
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import InputError, NothingFound
@@ -39,18 +30,15 @@ REPORT_EVERY_S = 10.0
 
 @click.command()
 @click.argument("target", metavar="OPERATION|FILE.py")
-@device_option("cpu or cuda:N; one GPU where there is one.")
+@cli.device_option("cpu or cuda:N; one GPU where there is one.")
 @click.option("--seconds", type=float, default=600.0, show_default=True, help="Wall time of this run.")
 @click.option("--shapes", type=click.Path(path_type=Path), help="A plan: its problems come first.")
 @click.option("--only-shapes", is_flag=True, help="No drawn problems: those of --shapes alone.")
 @click.option("--most", "mosts", multiple=True, metavar="DIM=SIZE", help="The longest of a dim that is drawn.")
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
-@click.option(
-    "--kernel", "kernels", shell_complete=KERNEL, multiple=True,
-    help="Only this kernel; may be given several times.",
-)  # fmt: skip
-@usual_regime_option
+@cli.kernels_option("Only this kernel; may be given several times.")
+@cli.usual_regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
 @click.option(
     "--per-problem", type=click.IntRange(1), default=PER_PROBLEM, show_default=True,
@@ -61,10 +49,7 @@ REPORT_EVERY_S = 10.0
     "--fit/--no-fit", "refitted", default=True, show_default=True,
     help="Fit a model to all that was surveyed, at the end; needs LightGBM.",
 )  # fmt: skip
-@dry_run_option
-@output_options
-@database_option
-@json_option
+@cli.run_options
 def survey(
     target: str, refitted: bool, dry_run: bool, verbose: bool, quiet: bool, log: Path | None, db: str,
     as_json: bool, **options: Any,
@@ -128,7 +113,7 @@ def _request(target: str, options: dict[str, Any], device: DetectedDevice) -> Su
     problems = required("problems of a plan")(plan, operation) if plan is not None else ()
     if options["only_shapes"] and not problems:
         raise InputError("--only-shapes goes with --shapes PLAN.toml, got no shapes; name a plan")
-    most = {name: whole(name, size) for name, _, size in (text.partition("=") for text in options["mosts"])}
+    most = {name: cli.whole(name, size) for name, _, size in (text.partition("=") for text in options["mosts"])}
     if not most.keys() <= set(operation.dims) or min(most.values(), default=1) < 1:
         raise InputError(
             f"--most is DIM=SIZE with one of {', '.join(operation.dims)} and a size of 1 or more, got {most}"

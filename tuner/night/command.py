@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from tuner.cli.best import check_plot, plot_front, show_front
-from tuner.cli.options import DEVICE, database_option, dry_run_option, json_option, output_options
+from tuner.cli.options import DEVICE, run_options
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
@@ -72,11 +72,8 @@ def _cluster_options(command: Callable[..., int]) -> Callable[..., int]:
 @click.option("--system", is_flag=True, help="With --install systemd: for the machine, not the user.")
 @click.option("--write", is_flag=True, help="With --install: write the files.")
 @click.option("--last", is_flag=True, help="Say how the last night ended.")
-@dry_run_option
-@output_options
 @_cluster_options
-@database_option
-@json_option
+@run_options
 def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     """Tune the problems of a plan until a deadline.
 

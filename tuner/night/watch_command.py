@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.formatting import print_json
-from tuner.cli.options import database_option, json_option, parse_problem, problem_options
+from tuner.cli.options import data_options, named_problem, problem_options
 from tuner.devices.detect import find_all
 from tuner.errors import NothingFound
 from tuner.night import reporting, stored
@@ -43,8 +43,7 @@ def watch() -> None:
 @click.option("--device", default="", help="Use this device, not the plan's: cpu, cuda, cuda:N.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Write the report to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
-@database_option
-@json_option
+@data_options
 def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: str, as_json: bool) -> int:
     """Time the problems of a plan, and say what changed. Exit code 4 tells of alerts."""
     plan = read_plan(path)
@@ -64,21 +63,17 @@ def watch_plan(path: Path, device: str, folder: Path | None, quiet: bool, db: st
 @watch.command()
 @problem_options
 @click.option("--device", default="", help="Name or uuid of a board; every board unless given.")
-@database_option
-@json_option
-def explain(
-    target: str, dims: tuple[str, ...], sets: tuple[str, ...], device: str, db: str, as_json: bool, **words: str
-) -> None:
+@data_options
+def explain(device: str, db: str, as_json: bool, **options: str) -> None:
     """Show a problem's sentinels night by night, with what may explain a change.
 
     Times, clocks, versions, and whether the champion's machine code was new.
     """
-    named = (words[name] for name in ("dtype", "layout", "precision", "epilogue"))
-    problem = ProblemKey.of(parse_problem(target, dims, sets, *named)[1])
+    problem = ProblemKey.of(named_problem(options)[1])
     with Store.open(db, read_only=True) as store:
         nights = [
             reporting.sentinel_json(night)
-            for night in stored.sentinels(store, problem, words["regime"])
+            for night in stored.sentinels(store, problem, options["regime"])
             if night.process == 1 and device in ("", night.device.name, night.device.uuid)
         ]
     if not nights:
@@ -89,8 +84,7 @@ def explain(
 @click.command()
 @click.argument("which", default="LAST", metavar="LAST|DATE")
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="Write HTML, Markdown and JSON here.")
-@database_option
-@json_option
+@data_options
 def report(which: str, folder: Path | None, db: str, as_json: bool) -> None:
     """Make the report of an earlier night again from the database."""
     with Store.open(db, read_only=True) as store:

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import OPERATION, database_option, json_option
+from tuner.cli.options import OPERATION, data_options
 from tuner.errors import InputError, NothingFound
 from tuner.results.measurement import Outcome, compare_apart
 from tuner.results.measurement import compare as compare_in_turn
@@ -229,8 +229,7 @@ def _row(
 @click.option("--operation", shell_complete=OPERATION, default="", help="Only problems of this operation.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--markdown", is_flag=True, help="Print a table of Markdown.")
-@database_option
-@json_option
+@data_options
 def compare(one: str, other: str, operation: str, as_csv: bool, markdown: bool, db: str, as_json: bool) -> None:
     """Compare B with A, problem by problem, those that changed most first.
 

@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from tuner.cli.formatting import config_text, print_json, table
-from tuner.cli.options import database_option, json_option, subject_options, writable_file
+from tuner.cli.options import data_options, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
@@ -293,8 +293,7 @@ def distilled(shapes: KnownShapes, count: int, known: Sequence[int] | None = Non
 @subject_options
 @click.option("--measure/--no-measure", default=None, help="Time missing ones; default: if the device is here.")
 @click.option("--seconds", type=float, help="Seconds for timing; default: no limit.")
-@database_option
-@json_option
+@data_options
 def distil(
     operation: str, count: int, output: Path | None, measure: bool | None, seconds: float | None, db: str,
     as_json: bool, **options: Any,

@@ -14,7 +14,7 @@ import click
 
 from tuner.cli import options as cli
 from tuner.cli.formatting import print_json, table
-from tuner.cli.options import database_option, device_option, folder_option, json_option, problem_options
+from tuner.cli.options import data_options, device_option, folder_option, problem_options
 from tuner.declare.catalogue import builtin, from_file
 from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
@@ -234,10 +234,7 @@ class Climb:
 
 @click.command()
 @problem_options
-@click.option(
-    "--kernel", "kernels", shell_complete=cli.KERNEL, multiple=True,
-    help="Measure only this kernel; repeat for several.",
-)  # fmt: skip
+@cli.kernels_option("Measure only this kernel; repeat for several.")
 @device_option("cpu or cuda:N; default: the GPU if there is one.")
 @click.option(
     "--seconds",
@@ -250,8 +247,7 @@ class Climb:
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the searches.")
 @folder_option("Write an HTML page and plots to this folder.")
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
-@database_option
-@json_option
+@data_options
 def ladder(
     folder: Path | None, seconds: float | None, end_to_end: bool, seed: int, db: str, as_json: bool,
     **options: Any,

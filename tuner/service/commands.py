@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import print_json, show
-from tuner.cli.options import DEVICE, database_option, json_option
+from tuner.cli.options import DEVICE, data_options, database_option
 from tuner.errors import InputError
 
 
@@ -76,8 +76,7 @@ def token() -> None:
     help="What it allows: read answers and pages; submit and cancel jobs; send records; all of it.",
 )  # fmt: skip
 @click.option("--days", type=float, default=90.0, show_default=True, help="Days for which it is valid.")
-@database_option
-@json_option
+@data_options
 def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
     """Make a token and print it. It is shown this once: only a hash of it is stored."""
     from tuner.service.tokens import create as new_token
@@ -94,8 +93,7 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
 
 
 @token.command("list")
-@database_option
-@json_option
+@data_options
 def list_(db: str, as_json: bool) -> None:
     """List the tokens, with what they allow and when they were last used."""
     from tuner.service.tokens import token_json, tokens
@@ -127,8 +125,7 @@ def revoke_(name: str, db: str) -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--list", "listed", is_flag=True, help="List the files that are allowed on this machine.")
 @click.option("--remove", is_flag=True, help="Allow FILE no more.")
-@database_option
-@json_option
+@data_options
 def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool) -> None:
     """Allow jobs of the service to name a kernel file of this machine.
 
