@@ -45,9 +45,10 @@ def problem_of(
 def test_every_start_of_every_kernel_is_right(
     sizes: tuple[int, int, int], epilogue: str, dtype: str, device: Device
 ) -> None:
+    """The library's own may round twice; `test_cublaslt_gpu` has what becomes of them."""
     problem = problem_of(sizes, dtype, epilogue, GEMM.layouts[sum(sizes) % 4])
     kernels = CATALOGUE.of("gemm", "cuda", (), "ieee", dtype, epilogue)
-    found = [start for kernel in kernels for start in starts(kernel, problem, device)]
+    found = [one for kernel in kernels if not kernel.is_library for one in starts(kernel, problem, device)]
     assert found
     assert wrong_starts(problem, found, device) == []
 

@@ -94,7 +94,7 @@ def test_gemm_has_a_member_in_triton_that_is_right_in_every_layout_and_competes(
         assert result.champion is not None
         assert {trial.measurement.outcome.name for trial in result.trials} <= {"MEASURED", "PRUNED"}
     kernels = ["triton_tiled", "warp_tiled" if dtype == "float32" else "half_tiled"]
-    beside = tuner.tune(f"gemm 1024 1024 1024 {dtype}", kernels=kernels, trials=12, seconds=60, progress=False)
+    beside = tuner.tune(f"gemm 1024 1024 1024 {dtype}", kernels=kernels, trials=32, seconds=60, progress=False)
     assert {trial.kernel for trial in beside.trials} == {*kernels}
 
 
