@@ -1,7 +1,5 @@
 """Which kernels, problems and configs the tests of kernels try. Drawn with a fixed seed."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -26,6 +24,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 USUAL: Mapping[str, Mapping[str, int]] = {
     "gemm": {"m": 4096, "n": 4096, "k": 4096}, "gemv": {"m": 4096, "n": 4096},
     "bmm": {"batch": 256, "m": 128, "n": 64, "k": 128},
+    "grouped": {"rows": 4096, "n": 512, "k": 512, "groups": 32},
     "transpose": {"m": 4096, "n": 4096}, "read": {"parts": 512, "n": 4096}, "copy": {"n": 1 << 20},
     "multiply_add": {"n": 1 << 16, "steps": 64}, "smooth": {"n": 100_000, "radius": 4},
     "distances": {"n": 4000, "axes": 16},
@@ -57,14 +56,18 @@ def catalogues() -> tuple[Catalogue, ...]:
 def kernels(target: str = "") -> list[tuple[Operation, Kernel]]:
     """Every kernel for a target (for all when empty) that serves the usual precision, with its operation.
 
-    The operation has the dtypes that the kernel computes in. Kernels for one architecture have their own tests;
-    those of Triton are for where it is installed.
+    The operation has the dtypes that the kernel computes in, and their layouts. Kernels for one architecture
+    have their own tests; those of Triton are for where it is installed.
     """
     return [
-        (replace(operation, dtypes=computed_dtypes(kernel, operation)), kernel)
+        (
+            replace(operation, dtypes=dtypes, layouts=operation.layouts_of.get(dtypes[0], operation.layouts)),
+            kernel,
+        )
         for catalogue in catalogues()
         for kernel in catalogue.kernels
         for operation in [catalogue.operation(kernel.operation)]
+        for dtypes in [computed_dtypes(kernel, operation)]
         if target in ("", kernel.target)
         and kernel.serves(IEEE)
         and not kernel.scope.architecture

@@ -3,11 +3,18 @@
 // cuBLASLt is column-major: a row-major C is its C transposed, so B comes first and the letters swap. Sums are in
 // float32, never in TF32 or less. PROPOSAL is the place, from 1, among what cuBLASLt's heuristic proposes, which is
 // another algorithm in another version of cuBLAS; where it is 0, the others name the algorithm.
+// Operands of 8 bits have scales (SCALES: one each; 2: for rows and columns; 3: for blocks) behind them, and a RESULT of another type.
 #include <cublasLt.h>
 
 #include <map>
 #include <mutex>
 #include <tuple>
+
+#ifndef SCALES
+#define SCALES 0
+#define RESULT DTYPE
+#define FAST 0
+#endif
 
 namespace by_cublaslt {
 
@@ -32,6 +39,11 @@ struct Plan {
     template <typename T>
     void configured(cublasLtMatmulAlgoConfigAttributes_t attribute, T value) {
         must(cublasLtMatmulAlgoConfigSetAttribute(&chosen.algo, attribute, &value, sizeof value));
+    }
+
+    void scaled_by(const void* of_a, const void* of_b) {
+        described(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+        described(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
     }
 
     void named() {
@@ -83,18 +95,25 @@ struct Plan {
                           : EPILOGUE_ACTIVATION == 3 ? 32 + biased
                           : biased                   ? biased
                                                      : 1));
-        if (EPILOGUE_BIAS) described(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(DTYPE));
+        if (EPILOGUE_BIAS) described(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(RESULT));
+        if (FAST) described(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
+#if SCALES > 1  // of B, which comes first, and of A: OUTER_VEC_32F, or BLK128x128_32F and VEC128_32F (cuBLAS 12.9)
+        described(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, int32_t(SCALES == 2 ? 3 : 5));
+        described(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t(SCALES == 2 ? 3 : 4));
+#endif
+        if (SCALES) scaled_by((const void*)4096, (const void*)4096);  // aligned: all that proposals depend on
         must(cublasLtMatrixLayoutCreate(&b, type, B_TRANSPOSED ? k : n, B_TRANSPOSED ? n : k, B_TRANSPOSED ? k : n));
         must(cublasLtMatrixLayoutCreate(&a, type, A_TRANSPOSED ? m : k, A_TRANSPOSED ? k : m, A_TRANSPOSED ? m : k));
-        must(cublasLtMatrixLayoutCreate(&c, type, n, m, n));
+        must(cublasLtMatrixLayoutCreate(&c, cudaDataType_t(RESULT), n, m, n));
         if (PROPOSAL) proposed();
         else named();
     }
 };
 
 // Queues one run. Threads may call it at the same time; plans stay until the program ends.
-static cudaError_t run(const void* a, const void* b, const void* added, const void* bias, void* c, long long m,
-                       long long n, long long k, float alpha, float beta, cudaStream_t stream) {
+static cudaError_t run(const void* a, const void* b, const void* scale_a, const void* scale_b, const void* added,
+                       const void* bias, void* c, long long m, long long n, long long k, float alpha, float beta,
+                       cudaStream_t stream) {
     static std::mutex mutex;
     static std::map<std::tuple<int, long long, long long, long long>, Plan> plans;
     int device = 0;
@@ -107,6 +126,7 @@ static cudaError_t run(const void* a, const void* b, const void* added, const vo
     if (plan.chosen.workspaceSize > 0) failed = cudaMallocAsync(&workspace, plan.chosen.workspaceSize, stream);
     if (failed != cudaSuccess) return failed;
     if (EPILOGUE_BIAS) plan.described(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (SCALES) plan.scaled_by(scale_a, scale_b);
     const cublasStatus_t status = cublasLtMatmul(
         plan.handle, plan.description, &alpha, b, plan.b, a, plan.a, &beta, added, plan.c, c, plan.c,
         &plan.chosen.algo, workspace, plan.chosen.workspaceSize, stream);
@@ -117,6 +137,9 @@ static cudaError_t run(const void* a, const void* b, const void* added, const vo
 }  // namespace by_cublaslt
 
 static cudaError_t gemm(const void* a, const void* b,
+#if SCALES
+                        const void* scale_a, const void* scale_b,
+#endif
 #if EPILOGUE_BETA
                         const void* c_in,
 #endif
@@ -137,6 +160,9 @@ static cudaError_t gemm(const void* a, const void* b,
 #if !EPILOGUE_ALPHA
     const float alpha = 1;
 #endif
+#if !SCALES
+    const void *scale_a = nullptr, *scale_b = nullptr;
+#endif
 #if !EPILOGUE_BIAS
     const void* bias = nullptr;
 #endif
@@ -149,5 +175,5 @@ static cudaError_t gemm(const void* a, const void* b,
     const void* added = c;
     const float beta = 0;
 #endif
-    return by_cublaslt::run(a, b, added, bias, c, m, n, k, alpha, beta, stream);
+    return by_cublaslt::run(a, b, scale_a, scale_b, added, bias, c, m, n, k, alpha, beta, stream);
 }

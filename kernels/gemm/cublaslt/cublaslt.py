@@ -1,12 +1,14 @@
 """gemm by cuBLASLt: the algorithm that a config names, be it one that the library's heuristic passes over."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tuner import DTYPE_BYTES, Constraint, Epilogue, Kernel, Problem, Scope, Source, Value, ceil_div, choice
+from tuner.declare.problem import EIGHTS
 from tuner.declare.rules import for_speed, select
 
 #: Of each architecture and dtype the algorithms that cuBLASLt proposes, with what its check accepts of each:
@@ -167,4 +169,21 @@ KERNEL = Kernel(
     ),
     tiles=_tiles,
     starts=tuple(_proposal(place) for place in range(1, 9)),
+)
+
+#: The library's FP8: its proposals, each with sums that are promoted to float32 and with such that are not. It
+#: refuses what it does not take: rows, or rows of blocks' scales, that are no multiple of 16 bytes.
+EIGHTS_KERNEL = replace(
+    KERNEL,
+    name="cublaslt_fp8",
+    source=Source(Path("_scaled.py"), includes=(Path("_matmul.py"),), entry="gemm"),
+    idea="cuBLASLt's products of 8-bit numbers, by an algorithm of its own choice",
+    scope=Scope(dtypes=EIGHTS, epilogues=True),
+    parameters=(
+        choice("PROPOSAL", *range(1, 9)),
+        *(choice(name, value) for name, value in _proposal(1).items() if name != "PROPOSAL"),
+        choice("FAST", 0, 1),
+    ),
+    constraints=(KERNEL.constraints[0],),
+    starts=tuple(_proposal(place) | {"FAST": fast} for fast in (0, 1) for place in range(1, 9)),
 )

@@ -1,7 +1,5 @@
 """cuBLAS's functions, and products by cuBLASLt. No GPU: the libraries are played, on the host's memory."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import sys
@@ -24,7 +22,7 @@ CATALOGUE = builtin()
 GEMM = CATALOGUE.operation("gemm")
 (KERNEL,) = CATALOGUE.of("gemm", "cuda", ("cublaslt",))
 NAMES = "tuner.devices.cuda.cublas", "tuner.devices.cublaslt.products"
-TYPES = {0: "float32", 2: "float16", 14: "bfloat16"}
+TYPES = {0: "float32", 2: "float16", 14: "bfloat16", 28: "float8_e4m3fn"}
 #: By the manual: bit of a bias, and what is applied.
 ACTIVATIONS = {1: lambda x: x, 2: lambda x: np.maximum(x, 0)}
 #: An algorithm that cuBLASLt does not propose.
@@ -88,10 +86,18 @@ class CublasLt:
 
         def matrix(address: int, of: Any) -> Any:
             dtype, rows, columns, ld = self.made[of.value]["given"]
-            return at(address, (columns, ld), TYPES[dtype])[:, :rows].T
+            return at(address, (columns, ld), TYPES[self.made[of.value].get(0, dtype)])[:, :rows].T
 
         first, second = (matrix(*each).astype("f4") for each in ((b, of_b), (a, of_a)))
-        sums = (first.T if kind.get(3) else first) @ (second.T if kind.get(4) else second)
+        first, second = (first.T if kind.get(3) else first), (second.T if kind.get(4) else second)
+        (n, k), m = first.shape, second.shape[1]
+        if kind.get(17):
+            blocks = -(-k // 128)
+            shape = {0: (1, 1), 3: (n, 1), 5: (-(-n // 128), blocks)}[kind[31]]
+            first = first * spread(at(kind[17], shape, "float32"), (n, k))
+            shape = {0: (1, 1), 3: (1, m), 4: (blocks, m)}[kind[32]]
+            second = second * spread(at(kind[18], shape, "float32"), (k, m))
+        sums = first @ second
         result = matrix(c, of_c)
         sums = alpha._obj.value * sums + beta._obj.value * matrix(added, of_c).astype("f4")
         if kind[7] & 4:
@@ -99,6 +105,14 @@ class CublasLt:
         result[...] = ACTIVATIONS[kind[7] & ~4 or 1](sums)
         assert bool(memory) == bool(size)
         self.ran.append(tuple(algorithm))
+
+
+def spread(scales: Any, shape: tuple[int, ...]) -> Any:
+    """A scale for each element; one of a block is for 128, a single one for all."""
+    for axis, size in enumerate(shape):
+        if scales.shape[axis] not in (1, size):
+            scales = scales.repeat(128, axis).take(range(size), axis)
+    return np.broadcast_to(scales, shape)
 
 
 @pytest.fixture
@@ -224,6 +238,22 @@ def test_a_batch_is_one_call_of_strided_products(
     monkeypatch.setattr(products.cublas, "function", {"cublasGemmStridedBatchedEx": by_the_manual}.get)
     bmm.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
     assert arrays.wrong() < (1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 32), (8, 272, 512)])
+@pytest.mark.parametrize(
+    "epilogue", ["", "scale-tensor+to-float32", "scale-line+bias-col+to-float16", "scale-block+relu"]
+)
+def test_products_of_8_bits_have_their_scales_and_their_result(
+    products: Any, lt: Any, epilogue: str, shape: tuple[int, int, int]
+) -> None:
+    of = GEMM.problem(dict(zip("mnk", shape, strict=True)), "float8_e4m3fn", "", "", epilogue)
+    arrays = HostArrays(of)
+    GEMM.baselines["cuda"].call(None, of, arrays.arrays)
+    assert arrays.wrong() < 1e-2
+    (fast,) = {each.get(25) for each in lt.made.values() if 25 in each}
+    assert fast == 0, "sums are promoted unless a config says otherwise"
+    assert [each[6] for each in lt.ran] == [100], "the first proposal"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def element_wise_source(problem: Problem, rest: Epilogue) -> str:
     """CUDA source of a kernel that finishes a product in place, where the library has no such epilogue."""
     constants = problem.operation.constants(replace(problem, epilogue=rest.text), "cuda")
     folder = kernels_folder() / "gemm" / "cuda"
-    names = ("epilogue.cuh",) if problem.dtype == "float32" else ("half.cuh", "epilogue.cuh")
+    names = ("epilogue.cuh",) if "SCALAR" in constants else ("half.cuh", "epilogue.cuh")
     files = [*(folder / name for name in names), Path(__file__).with_name("element_wise.cu")]
     return "\n".join([*macros(constants), *(file.read_text(encoding="utf-8") for file in files)])
 
@@ -44,7 +44,8 @@ class CublasLtLanguage(NumbaLanguage):
     def exported(self, kernel: Kernel, problem: Problem, config: Mapping[str, Any]) -> tuple[Rendered, str]:
         """Macros, then the C++ source."""
         constants = {**problem.operation.constants(problem, self.target), **config}
-        text = kernel.source.file.with_suffix(".cpp").read_text(encoding="utf-8")
+        files = (*kernel.source.includes, kernel.source.file)
+        text = files[0].with_suffix(".cpp").read_text(encoding="utf-8")
         source = "\n".join([*macros(constants), "", text])
         return Rendered(source, kernel.source.entry, self.target), " -lcublasLt"
 

@@ -16,7 +16,7 @@ from tuner.declare.epilogue import Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
-from tuner.declare.problem import Problem
+from tuner.declare.problem import EIGHTS, Problem
 from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda import cublas
 from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
@@ -131,12 +131,12 @@ class CalledProduct(Loaded):
 
 
 def default_product(problem: Problem, arrays: Mapping[str, Any]) -> None:
-    """Queues cublasGemmEx, or for float32 and an epilogue cuBLASLt's first proposal; a kernel does the rest.
+    """Queues cublasGemmEx, or what it has no function for by cuBLASLt's first proposal; a kernel does the rest.
 
     `tuner.declare.epilogue.Epilogue.in_cublas` says which part of an epilogue cuBLASLt applies.
 
     Args:
-        problem: gemm in a 16-bit dtype, or with an epilogue.
+        problem: gemm in a dtype of 16 or 8 bits, or with an epilogue.
         arrays: CuPy arrays by name, as stored.
 
     Raises:
@@ -151,9 +151,10 @@ def _default(problem: Problem, device: int) -> Sequence[Callable[[Mapping[str, i
     fused, rest = Epilogue.read(problem.epilogue).in_cublas
     of = replace(problem, epilogue=fused.text)
     names, behind = [tensor.name for tensor in of.tensors], [finishing(problem, rest)] if rest else []
-    if not fused and problem.dtype != "float32":
+    if not fused and problem.dtype in cublas.DATA_TYPES:
         return [lambda at: cublas.gemm_ex(of, *(at[name] for name in names)), *behind]
-    (kernel,) = builtin().of("gemm", "cuda", ("cublaslt",))
+    name = "cublaslt_fp8" if problem.dtype in EIGHTS else "cublaslt"
+    (kernel,) = builtin().of("gemm", "cuda", (name,))
     first, scalars = kernel.first_configs()[0], [scalar.value for scalar in of.scalars]
     product = PreparedProduct(render(kernel, of, first), of, scalars)
     stream = cupy.cuda.get_current_stream
