@@ -1,7 +1,5 @@
 """Runs of compiled CPU kernels that notice what they must not touch: guards, and forbidden pages."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import mmap
@@ -16,6 +14,7 @@ import numpy as np
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
+from tuner.workers.inputs import own_draw
 
 Compiled = Callable[..., None]
 Build = Callable[[Kernel, Problem, Config], Compiled]
@@ -44,7 +43,8 @@ def check(run: Compiled, problem: Problem, shift: int = 0, size: float = 1000.0)
     random, inputs = np.random.default_rng(1), {}
     for tensor in problem.inputs:
         inputs[tensor.name] = guarded(tensor.shape, tensor.dtype)[2]
-        inputs[tensor.name][...] = (size * random.standard_normal(tensor.shape)).astype(tensor.dtype)
+        own = own_draw(np, problem, tensor, inputs[tensor.name].size, 1)
+        inputs[tensor.name][...] = (size * random.standard_normal(tensor.shape)) if own is None else own[0]
     (out,) = problem.outputs
     whole, place, result = guarded(out.shape, out.dtype, shift)
     run(*inputs.values(), result, *(np.dtype(own.dtype).type(own.value).item() for own in problem.scalars))

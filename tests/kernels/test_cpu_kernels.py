@@ -1,7 +1,5 @@
 """Every CPU kernel: results against float64 on edge shapes in all layouts, and the code that it becomes."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
@@ -94,6 +92,10 @@ OTHERS = {
         near(16, 8, 32, PREFETCH=1, UNROLL=2, CHUNK=2, THREADS=3),
         near(2, 4, 6, PACK_A=True, PACK_B=True, CHUNK=1, THREADS=2),
         near(8, 6, 16, STREAM=True, KC=512, CHUNK=16),
+    ],
+    ("grouped", "stacked"): [
+        {"WIDTH": 16, "MR": 8, "NR": 32, "KC": 64, "PACK_B": False, "UNROLL": 2, "ROWS": 8, "THREADS": 1},
+        {"WIDTH": 4, "MR": 6, "NR": 8, "KC": 64, "PACK_B": True, "UNROLL": 1, "ROWS": 32, "THREADS": 3},
     ],
     ("gemm", "vectorised"): [{"WIDTH": 4, "THREADS": 3}, {"WIDTH": 32, "THREADS": 1}],
     ("gemv", "blocked"): [{"BLOCK": 16, "AT_ONCE": 2, "THREADS": 2}, {"BLOCK": 32, "AT_ONCE": 1, "THREADS": 1}],

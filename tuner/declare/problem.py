@@ -171,7 +171,8 @@ class Operation:
             dims as ``long long``, the element's flat ``index``, and `constants` as macros. Outputs without one
             are not checked.
         draws: ``(problem, tensor, generator, count)`` -> `count` numbers that an input is cut from, by a
-            generator of NumPy: say indices that stay in range. None, or a rule that returns None, for normal
+            generator of NumPy: say indices that stay in range; or several rows, each of which is a whole draw
+            of the input. None, or a rule that returns None, for normal
             numbers, and whole numbers below 1000.
         fixed: True if the reference holds for the first numbers that `draws` gives and for no others. Every
             run is then checked on the same inputs, which says less than fresh ones.

@@ -42,13 +42,22 @@ class _Pool:
         numbers: The pool.
         flip: Bits that change an element into another valid one, and back, by exclusive or; None for numbers
             that the operation draws itself: others may be out of range for its kernels.
+        step: Offsets of pieces are multiples of it.
+        fixed: What `place_fixed` places; None for `fixed_cells`.
         flipped: Places of elements that are changed.
     """
 
     cells: Any
     numbers: Any
     flip: Any
+    step: int = STEP
+    fixed: Any = None
     flipped: list[int] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """Steps to the last piece."""
+        return int((self.numbers.size - self.cells.size) // self.step)
 
     def turn(self) -> None:
         """Changes the elements that are flipped."""
@@ -86,7 +95,10 @@ class Inputs:
             own = own_draw(xp, problem, tensor, array.size + ROOM, seed)
             numbers = drawn(xp, generator, tensor.dtype, array.size + ROOM) if own is None else own
             flip = _flip_of(tensor.dtype, bits(array).dtype) if own is None else None
-            self._pools[tensor.name] = _Pool(bits(array), bits(numbers), flip)
+            pool = self._pools[tensor.name] = _Pool(bits(array), bits(numbers), flip)
+            if numbers.ndim > 1:
+                pool.step = array.size
+                pool.fixed = bits(own_draw(xp, problem, tensor, array.size, 0)[0])
         self.first: Offsets = dict.fromkeys(self.arrays, 0)
         self.placed: Offsets = self.first
         self.place(self.first)
@@ -95,6 +107,9 @@ class Inputs:
     def place_fixed(self, kind: str) -> None:
         """Fills the inputs with numbers that are the same in every run, on every device: see `fixed_cells`."""
         for number, (name, pool) in enumerate(self._pools.items()):
+            if pool.fixed is not None:
+                self._xp.copyto(pool.cells, pool.fixed)
+                continue
             table = fixed_cells(self._xp, kind, str(self.arrays[name].dtype), number)
             whole = pool.cells.size // PERIOD * PERIOD
             pool.cells[:whole].reshape(-1, PERIOD)[...] = table
@@ -112,7 +127,7 @@ class Inputs:
         if self._fixed:
             self.place(self.first)
             return
-        self.place({name: STEP * self._random.randint(1, ROOM // STEP) for name in self._pools})
+        self.place({name: pool.step * self._random.randint(1, pool.most) for name, pool in self._pools.items()})
 
     def flip(self) -> None:
         """Changes one random element of each input: a new draw that leaves caches as they are.
@@ -217,7 +232,11 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
         numbers = operation.draws(problem, tensor, numpy.random.default_rng([seed, place]), count)
         if numbers is None:
             return None
-        return xp.asarray(numpy.ascontiguousarray(numbers, dtype=tensor.dtype).reshape(count))
+        numbers = numpy.ascontiguousarray(numbers, dtype=tensor.dtype)
+        # Several rows are whole draws of the input, which lose their sense where they are cut.
+        size = math.prod(tensor.shape)
+        shape = (-1, size) if numbers.shape[1:] == (size,) else count
+        return xp.asarray(numbers.reshape(shape))
     except Exception as error:
         raise DeclarationError(
             f"draws= of operation {operation.name!r} gives {count} numbers for {tensor.name}, or None; for "

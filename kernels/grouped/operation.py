@@ -1,0 +1,153 @@
+"""grouped: rows of A in groups of unequal length, each group times a matrix of its own (a mixture of experts).
+
+A is rows x K. B is a stack of K x N matrices, one for each group, or of N x K ones for the layout ``nt``. Group
+g is the rows from ``offsets[g - 1]``, or 0, to before ``offsets[g]``: int32, on the device, never descending. A
+group may have no rows. Rows at and after the last offset are not written. Every array is dense and row-major.
+
+A problem's layout says how B is stored, and how rows are spread over groups: kernels are right for any offsets,
+and the fastest depends on it. ``uniform``: each row's group is drawn with equal chances. ``zipf``: with chances
+of 1, 1/2, 1/3... ``hot``: half of all rows are one group's. ``decode``: 1 to 8 rows each, as far as there are
+rows for it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+
+from tuner import Baseline, Operation, Problem, Tensor, Work
+from tuner.declare.rules import smaller
+
+#: 16-bit dtypes: operands and result are in them, sums in float32.
+HALVES = ("float16", "bfloat16")
+#: ``cudaDataType`` (library_types.h), and the ``cublasComputeType`` of sums in float32 (cublas_api.h).
+DATA_TYPES, COMPUTE_32F = {"float32": 0, "float16": 2, "bfloat16": 14}, 68
+DISTRIBUTIONS = ("uniform", "zipf", "hot", "decode")
+#: Rows of a group that decodes, at the most.
+DECODED = 8
+#: Draws of the offsets that inputs are taken from.
+DRAWS = 32
+#: Kernels from the plainest one on.
+LADDER = ("stacked", "tiled", "warp_mma", "wgmma")
+
+
+def _tensors(p: Problem) -> tuple[Tensor, ...]:
+    b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    return (
+        Tensor("a", (p.rows, p.k), p.dtype),
+        Tensor("b", (p.groups, *b), p.dtype),
+        Tensor("offsets", (p.groups,), "int32"),
+        Tensor("c", (p.rows, p.n), p.dtype, output=True),
+    )
+
+
+def _work(p: Problem) -> Work:
+    """Of B no more matrices are read than there are rows."""
+    a, b, offsets, c = (float(tensor.bytes) for tensor in p.tensors)
+    read = b / p.groups * smaller(p.groups, p.rows)
+    return Work(flops=2.0 * p.rows * p.n * p.k, bytes=a + read + offsets + c)
+
+
+def _sizes(p: Problem, generator: Any) -> Any:
+    """Rows of each group in `DRAWS` draws, shape (draws, groups)."""
+    rows, groups = p.rows, p.groups
+    distribution = p.layout.partition("-")[2]
+    if distribution == "decode":
+        most, least = max(DECODED, -(-rows // groups)), int(rows >= groups)
+        left = numpy.full(groups, most - least)
+        sizes = generator.multivariate_hypergeometric(left, rows - least * groups, DRAWS, method="marginals")
+        return sizes + least
+    chances = 1.0 / numpy.arange(1.0, groups + 1.0) if distribution == "zipf" else numpy.ones(groups)
+    if distribution == "hot" and groups > 1:
+        chances[0] = groups - 1.0
+    sizes = generator.multinomial(rows, chances / chances.sum(), DRAWS)
+    return generator.permuted(sizes, axis=1)
+
+
+def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
+    """Offsets in whole draws; the matrices as usual."""
+    return _sizes(p, generator).cumsum(axis=1) if tensor.name == "offsets" else None
+
+
+def _by_group(p: Problem, arrays: Mapping[str, Any], multiply: Callable[[Any, Any, int, int], None]) -> None:
+    """Calls `multiply` with a group's B as it is used, its first row, and its last one."""
+    ends = arrays["offsets"].tolist()
+    for b, first, end in zip(arrays["b"], [0, *ends], ends, strict=False):
+        if end > first:
+            multiply(b.T if p.layout[1] == "t" else b, first, end)
+
+
+def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any) -> Any:
+    """The library's products, one after the other, in a dtype."""
+
+    def multiply(b: Any, first: int, end: int) -> None:
+        left, right = (of.astype(dtype, copy=False) for of in (arrays["a"][first:end], b))
+        if out.dtype == dtype:
+            xp.matmul(left, right, out=out[first:end])
+        else:
+            out[first:end] = xp.matmul(left, right)
+
+    _by_group(p, arrays, multiply)
+    return out
+
+
+def _reference(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> Any:
+    return _product(xp, p, arrays, "float64", xp.zeros((p.rows, p.n)))
+
+
+def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    """NumPy has no fast product in 16 bits."""
+    _product(xp, p, arrays, "float32", arrays["c"])
+
+
+def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
+    """cublasGemmEx, once for each group, called directly so that nothing is copied or allocated.
+
+    The host waits for the offsets, which a loop needs. cuBLAS is column-major: a row-major C is its C
+    transposed, so B comes first.
+    """
+    from ctypes import c_void_p
+
+    from tuner.devices.cuda import cublas
+
+    a, c, kind = arrays["a"], arrays["c"], DATA_TYPES[p.dtype]
+    one, zero = cublas.one_and_zero("float32")
+    gemm, turned = cublas.function("cublasGemmEx"), p.layout[1]
+
+    def multiply(b: Any, first: int, end: int) -> None:
+        status = gemm(
+            cublas.handle(), cublas.OPERATION[turned], cublas.OPERATION["n"], p.n, end - first, p.k,
+            one, c_void_p(b.data.ptr), kind, p.n if turned == "n" else p.k,
+            c_void_p(a.data.ptr + first * p.k * a.itemsize), kind, p.k,
+            zero, c_void_p(c.data.ptr + first * p.n * c.itemsize), kind, p.n,
+            COMPUTE_32F, cublas.DEFAULT_ALGORITHM,
+        )  # fmt: skip
+        cublas.check(status)
+
+    _by_group(p, arrays, multiply)
+
+
+def _source_constants(p: Problem, target: str) -> dict[str, Any]:
+    stored: dict[str, Any] = {"A_TRANSPOSED": False, "B_TRANSPOSED": p.layout[1] == "t"}
+    if target == "cuda":
+        return stored | ({"BFLOAT": p.dtype == "bfloat16"} if p.dtype in HALVES else {"SCALAR": "float"})
+    return stored
+
+
+OPERATION = Operation(
+    name="grouped",
+    dims=("rows", "n", "k", "groups"),
+    dtypes=("float32", *HALVES),
+    layouts=tuple(f"{stored}-{distribution}" for distribution in DISTRIBUTIONS for stored in ("nn", "nt")),
+    sums=dict.fromkeys(HALVES, "float32"),
+    tensors=_tensors,
+    work=_work,
+    draws=_draws,
+    reference=_reference,
+    terms=lambda p: p.k,
+    constants=_source_constants,
+    baselines={
+        "cuda": Baseline("cuBLAS in a loop", _cublas),
+        "cpu": Baseline("NumPy in a loop", _numpy, names=dict.fromkeys(HALVES, "NumPy in a loop, in float32")),
+    },
+)
