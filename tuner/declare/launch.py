@@ -288,6 +288,11 @@ class Launch:
         """True if a run is one launch that takes the tensors as they are."""
         return not (self.padded or self.pieces or self.steps)
 
+    @property
+    def queued(self) -> int:
+        """Launches that a run queues at the least: its steps, and a copy for each padded tensor."""
+        return max(1, len(self.steps)) + len(self.padded) + (self.pieces is not None)
+
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
         """A run of several launches.

@@ -40,9 +40,9 @@ PATIENCE_S = 1.0
 LEAD = 1.02
 #: Regimes beside ``cold`` in which the kernel must not have lost, where they were measured.
 OTHER_REGIMES = ("hot",)
-#: Seconds on the host of a call of PyTorch's own product, and what a kernel of several launches takes beside
-#: them (H200, docs/results/callables-h200.md). With CuPy's arrays no call takes longer than CuPy's own.
-CALL_S, LAUNCHES_S = 18e-6, 12e-6
+#: Seconds on the host of a call of PyTorch's own product, or of a kernel of one launch, and of each further
+#: launch (H200, docs/results/callables-h200.md). With CuPy's arrays no call takes longer than CuPy's own.
+CALL_S, LAUNCH_S = 18e-6, 6e-6
 #: Prepared calls that a function keeps, and decisions that are kept; the oldest go first.
 KEPT = 4096
 #: One call is decided and prepared at a time, so that nothing is looked up or compiled twice. It is free in a
@@ -141,14 +141,6 @@ class Decision:
         """Whether the problem has no answer of its own."""
         return self.answer is None or self.answer.match != EXACT
 
-    @property
-    def has_bits_of_library(self) -> bool:
-        """Whether results were measured to have the library's bits."""
-        champion = None if self.is_miss or self.answer is None else self.answer.champion
-        pair = (champion.record, champion.baseline) if champion else ()
-        classes = {record.measurement.bits if record else "" for record in pair}
-        return len(classes) == 1 and "" not in classes
-
     def by_library(self, why: str) -> Decision:
         """The library runs instead."""
         return replace(self, kernel=None, config=None, saves_s=0.0, why=why)
@@ -179,7 +171,8 @@ def decision_for(request: CallRequest) -> Decision | None:
     if decision.is_miss and chosen().how == LIBRARY:
         why = f"it is not tuned, and the policy is {LIBRARY!r} ({VARIABLE}, tuner.on_miss)"
         return decision.by_library(f"{why}; else: {decision.why}")
-    if (request.bits or (decision.is_miss and chosen().bits)) and not decision.has_bits_of_library:
+    bits = request.bits or (chosen().bits if decision.is_miss else "")
+    if bits and (decision.answer is None or not decision.answer.keeps(bits)):
         return decision.by_library(f"no kernel is known to give the bits of {decision.library}, as asked")
     kind, copies = kind_of(decision.device.kind), request.copied
     copied_bytes = sum(request.operands[tensor.argument].bytes for tensor in copies)
@@ -189,12 +182,13 @@ def decision_for(request: CallRequest) -> Decision | None:
         return decision.by_library(why)
     launch = decision.kernel.launched(decision.problem, decision.config)
     tensors = next(iter(request.operands.values())).family == "PyTorch"
-    if tensors and launch is not None and not launch.is_single and decision.answer is not None:
+    if tensors and launch is not None and launch.queued > 1 and decision.answer is not None:
         kernel_s, library_s = _times_s(decision.answer)
-        if library_s and max(kernel_s, CALL_S + LAUNCHES_S) > max(library_s, CALL_S):
+        call_s = CALL_S + (launch.queued - 1) * LAUNCH_S
+        if library_s and max(kernel_s, call_s) > max(library_s, CALL_S):
             why = (
-                f"outside of CUDA graphs its call of several launches takes {(CALL_S + LAUNCHES_S) * 1e6:.0f} "
-                f"us of the host, and the library is done sooner; else: {decision.why}"
+                f"outside of CUDA graphs its call of {launch.queued} launches takes {call_s * 1e6:.0f} us of "
+                f"the host, and the library is done sooner; else: {decision.why}"
             )
             return replace(decision, in_graphs=True, why=why)
     return decision

@@ -157,22 +157,28 @@ def test_two_stacks_are_one_problem_and_the_library_repeats_what_is_shorter(kind
     assert (len(gpu.runs), len(gpu.library)) == (3, 1)
 
 
-@pytest.mark.parametrize(("kind", "time_s", "use"), [
-    (TorchTensor, 1e-5, "cuBLAS"), (TorchTensor, 1e-3, "kernel"), (CupyArray, 1e-5, "kernel"),
+EMULATED = {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}
+SHARES = {"SPLIT_K": 2, "ADD": "after", "STORE": "registers", "BLOCKS": 0}
+
+
+@pytest.mark.parametrize(("kind", "time_s", "kernel", "config", "call"), [
+    (TorchTensor, 1e-5, "emulated", EMULATED, "3 launches takes 30 us"),
+    (TorchTensor, 1e-3, "emulated", EMULATED, ""), (CupyArray, 1e-5, "emulated", EMULATED, ""),
+    (TorchTensor, 1e-5, "wgmma_tma", {}, ""),
+    (TorchTensor, 1e-5, "wgmma_tma", SHARES, "2 launches takes 24 us"),
 ])  # fmt: skip
 def test_several_launches_run_where_the_device_does_not_wait_for_them(
-    kind: Any, time_s: float, use: str, gpu: Log
+    kind: Any, time_s: float, kernel: str, config: dict[str, Any], call: str, gpu: Log
 ) -> None:
-    config = {"WIDTH": 64, "STAGES": 8, "CLUSTER": 1, "CHUNK": 32, "PROMOTION": "compensated"}
-    given = {"layout": "nn", "kernel": "emulated", "device": H200, "precision": "emulated", "config": config}
-    crowned("gemm", {"m": 256, "n": 128, "k": 256}, time_s=time_s, **given)
-    a, b = kind(on_gpu(normal(256, 256))), kind(on_gpu(normal(256, 128)))
-    told = tuner.explain(a, b, precision="emulated")
-    assert told.use == use
-    assert ("several launches takes 30 us of the host" in told.why) == (use == "cuBLAS")
+    precision, dtype = ("emulated", "float32") if kernel == "emulated" else ("", "float16")
+    given = {"layout": "nn", "kernel": kernel, "device": H200, "precision": precision, "config": config}
+    crowned("gemm", {"m": 256, "n": 128, "k": 256}, dtype, time_s=time_s, **given)
+    a, b = (kind(on_gpu(normal(256, n).astype(dtype))) for n in (256, 128))
+    told = tuner.explain(a, b, precision=precision)
+    assert (told.use != "kernel", call in told.why) == (bool(call), True)
     for gpu.capturing in (False, True, False):  # launches of a CUDA graph are queued without the host
-        tuner.matmul(a, b, precision="emulated")
-    assert (len(gpu.runs), len(gpu.library)) == ((1, 2) if use == "cuBLAS" else (3, 0))
+        tuner.matmul(a, b, precision=precision)
+    assert (len(gpu.runs), len(gpu.library)) == ((1, 2) if call else (3, 0))
 
 
 @pytest.mark.parametrize("kind", [CupyArray, TorchTensor])
