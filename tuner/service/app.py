@@ -10,11 +10,12 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import MutableHeaders
@@ -24,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import EnvironmentTrouble, TunerError
 from tuner.service import answers, dashboard, job_queue, pages, records
-from tuner.service.responses import REFUSALS, SAFE, Json, Reads, Serves, is_local
+from tuner.service.responses import REFUSALS, SAFE, Json, Reads, Serves, is_local, keys
 from tuner.service.state import REQUESTS, SECONDS, Service, Settings, metrics_text
 from tuner.version import __version__
 
@@ -59,13 +60,15 @@ _LOG = logging.getLogger("tuner.service.requests")
 
 
 @router.get("/healthz", summary="Is the server alive?")
-async def healthz() -> Json:
+async def healthz() -> Annotated[Json, keys(ok="boolean", version="string")]:
     """200 as long as it answers at all."""
     return {"ok": True, "version": __version__}
 
 
 @router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
-async def readyz(service: Serves, response: Response) -> Json:
+async def readyz(
+    service: Serves, response: Response
+) -> Annotated[Json, keys(ready="boolean", snapshot="integer")]:
     """200 if it has reached its database within the last minute."""
     ready = time.monotonic() - service.cache.looked_s < NOT_READY_S
     response.status_code = 200 if ready else 503
@@ -79,7 +82,10 @@ async def openapi(request: Request, caller: Reads) -> Json:
     return app.openapi()
 
 
-@router.get("/metrics", summary="Figures for Prometheus", response_class=PlainTextResponse)
+@router.get(
+    "/metrics", summary="Figures for Prometheus", response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+)  # fmt: skip
 def metrics(service: Serves, caller: Reads) -> Response:
     """Requests, answers, jobs, rows and the process itself, in Prometheus' text format."""
     return Response(metrics_text(service.store, service.cache), media_type=CONTENT_TYPE_LATEST)

@@ -26,7 +26,7 @@ from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_json, check_allowed, node
 from tuner.service.records import After
-from tuner.service.responses import Follows, Json, Serves, Submits, root_of
+from tuner.service.responses import Follows, Json, Serves, Submits, keys, root_of
 from tuner.service.state import Service
 from tuner.service.stored_jobs import JobRow
 from tuner.service.supervisor import queue
@@ -49,6 +49,14 @@ MOST_OF_ONE = 1000
 HIDDEN = ("same", "node", "process", "number")
 #: A job as documentation shows it.
 EXAMPLE: Any = {"problem": {"operation": "gemm", "dims": [1024, 1024, 1024]}, "seconds": 60}
+#: A job as it is told; the report is that of its night.
+JobJson = Annotated[
+    Json,
+    keys(
+        id="string", state="string", what="string", why="string", position="integer or null",
+        ended_at="string or null", champion="object or null", report="object or null",
+    ),
+]  # fmt: skip
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
 
@@ -255,8 +263,8 @@ def cancelled(service: Service, job_id: str) -> JobRow:
     return job
 
 
-@router.post("/jobs", status_code=202, summary="Submits a job")
-def submit_one(request: Request, response: Response, service: Serves, caller: Submits, job: NewJob) -> Json:
+@router.post("/jobs", status_code=202, summary="Submits a job", responses={200: {"model": JobJson}})
+def submit_one(request: Request, response: Response, service: Serves, caller: Submits, job: NewJob) -> JobJson:
     """Stores a job: 202, or 200 with the equal one that is unfinished. A plan's errors tell line and key."""
     stored, new = submitted(service, job, caller)
     response.headers["location"] = f"{root_of(request)}/v1/jobs/{stored.id}"
@@ -267,19 +275,19 @@ def submit_one(request: Request, response: Response, service: Serves, caller: Su
 @router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
 def listing(
     service: Serves, caller: Follows, state: State = "", before: After = 0, limit: ManyJobs = 100
-) -> Json:
+) -> Annotated[Json, keys(jobs="array", counts="object", next="integer or null")]:
     """Queued jobs have their position. `next` is the `before` of the next page, null after the last."""
     return jobs_page(service.store, state, before, limit, "" if caller.may(READ) else caller.name)
 
 
 @router.get("/jobs/{job_id}", summary="A job: state, progress, report")
-def one(service: Serves, caller: Follows, job_id: str) -> Json:
+def one(service: Serves, caller: Follows, job_id: str) -> JobJson:
     """Everything about a job; the report is what the command printed."""
     return jobs_json(service.store, job_of(service.store, job_id, caller))[0]
 
 
 @router.post("/jobs/{job_id}/cancel", summary="Cancels a job; what it has measured is kept")
-def cancel_one(service: Serves, caller: Submits, job_id: str) -> Json:
+def cancel_one(service: Serves, caller: Submits, job_id: str) -> JobJson:
     """A job that waits ends at once, one that runs is interrupted in an orderly way."""
     return jobs_json(service.store, cancelled(service, job_id))[0]
 
@@ -325,6 +333,6 @@ async def events(
 
 
 @router.get("/allowed", summary="Kernel files that jobs may name")
-def allowed_files(service: Serves, caller: Submits) -> Json:
+def allowed_files(service: Serves, caller: Submits) -> Annotated[Json, keys(allowed="array")]:
     """What the operator has allowed on this node."""
     return {"allowed": allowed_json(service.store)}

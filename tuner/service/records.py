@@ -25,7 +25,7 @@ from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Retraction, Role
 from tuner.results.survey import Kept
 from tuner.service.answers import LARGEST_DIM, LARGEST_NUMBER, AsQuery, Text
-from tuner.service.responses import Json, Present, Sends, Serves, needs
+from tuner.service.responses import Json, Present, Sends, Serves, keys, needs
 from tuner.service.snapshots import OpenSnapshot
 from tuner.service.tokens import READ
 from tuner.store import Store, listing, retracting, watched
@@ -45,6 +45,7 @@ LONGEST_NAME, LONGEST_TEXT = 200, 100_000
 COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
 router = APIRouter(prefix="/v1", tags=["records"])
+Taken = Annotated[Json, keys(reasons="array", **dict.fromkeys(COUNTED, "integer"))]
 reading = APIRouter(dependencies=[Depends(needs(READ))])
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]
 After = Annotated[int, Query(ge=0, le=LARGEST_NUMBER, description="`next` of the page before.")]
@@ -58,13 +59,13 @@ Selected = Annotated[Selection, Depends(_selection)]
 
 
 @reading.get("/kernels", summary="Kernels with their parameters and constraints")
-def kernels(operation: Text = "", target: Text = "") -> Json:
+def kernels(operation: Text = "", target: Text = "") -> Annotated[Json, keys(kernels="array")]:
     """As `tuner kernels --json`."""
     return {"kernels": kernels_json(builtin_now(), operation, target)}
 
 
 @reading.get("/operations", summary="Operations: dims, dtypes, layouts")
-def operations() -> Json:
+def operations() -> Annotated[Json, keys(operations="array")]:
     """What can be asked about."""
     names = ("name", "dims", "dtypes", "layouts")
     declared = builtin_now().operations.values()
@@ -72,7 +73,7 @@ def operations() -> Json:
 
 
 @reading.get("/devices", summary="Devices of the records, and of this node")
-def devices(service: Serves, view: Present) -> Json:
+def devices(service: Serves, view: Present) -> Annotated[Json, keys(devices="array", here="array")]:
     """`here` are those that jobs may use, as `tuner devices --json` tells them."""
     here = [device.to_json() for device in service.pool.devices.values()]
     return {"devices": [info.to_json() for info in view.snapshot.devices()], "here": here}
@@ -90,7 +91,9 @@ def published_champions(view: OpenSnapshot, operation: str = "") -> list[Champio
 
 
 @reading.get("/problems", summary="Problems that were measured")
-def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
+def problems(
+    view: Present, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> Annotated[Json, keys(problems="array", count="integer", next="integer or null")]:
     """A page, with published results, which have no records; `next` is the `after` of the next one."""
     stored = listing.problems(view.store)
     here = {(one.problem, one.device.name, one.regime) for one in stored}
@@ -109,7 +112,9 @@ def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 1
 
 
 @reading.get("/champions", summary="The present champions")
-def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> Json:
+def champions(
+    view: Present, wanted: Selected, after: After = 0, limit: Limit = 100
+) -> Annotated[Json, keys(champions="array", count="integer", next="integer or null")]:
     """A page, with published ones; `next` is the `after` of the next one, null after the last."""
     published = published_champions(view, wanted.operation)
     known = reigns(view.store, wanted.operation, wanted.device, wanted.regime, published=published)
@@ -120,7 +125,7 @@ def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 
 
 
 @reading.get("/champions/history", summary="The champions that a problem has had")
-def history(service: Serves, query: AsQuery) -> Json:
+def history(service: Serves, query: AsQuery) -> Annotated[Json, keys(history="array", log="array")]:
     """Oldest first, the present one last, each with what it was compared with."""
     view, question = service.cache.view(query.snapshot), query.read()
     device = view.answer(question).question.device  # type: ignore[union-attr]  # an answer has its question
@@ -132,7 +137,7 @@ def history(service: Serves, query: AsQuery) -> Json:
 def records(
     view: Present, wanted: Selected, role: Role | None = None, outcome: Outcome | None = None,
     before: After = 0, limit: Limit = 50,
-) -> Json:  # fmt: skip
+) -> Annotated[Json, keys(records="array", next="integer or null")]:  # fmt: skip
     """A page, as `tuner records list --json`; `next` is the `before` of the next one."""
     only = [chosen.value for chosen in (role, outcome) if chosen is not None]
     latest = listing.latest(view.store, wanted, limit + 1, before=before, only=only)
@@ -142,19 +147,19 @@ def records(
 
 
 @reading.get("/records/{record_id}", summary="Everything stored about a record")
-def record(view: Present, record_id: str) -> Json:
+def record(view: Present, record_id: str) -> Annotated[Json, keys(id="string")]:
     """As `tuner records show --json`, of published results, too; a record that was taken back is marked."""
     return listing.record_json(*known_record(view, record_id))
 
 
 @reading.get("/stats", summary="Counts of records by operation and device")
-def stats(view: Present) -> Json:
+def stats(view: Present) -> Annotated[Json, keys(tallies="array")]:
     """As `tuner records stats --json`."""
     return {"tallies": [*listing.tallies(view.store), *listing.survey_tallies(view.store)]}
 
 
 @reading.get("/wanted", summary="Problems that were asked and have no exact answer")
-def wanted(service: Serves, operation: Text = "", limit: Limit = 100) -> Json:
+def wanted(service: Serves, operation: Text = "", limit: Limit = 100) -> Annotated[Json, keys(wanted="array")]:
     """Those first by which tuning is expected to save the most time."""
     demand = watched.demand(service.store, operation=operation)
     return {"wanted": [problem.to_json() for problem in demand[:limit]]}
@@ -172,7 +177,7 @@ _LINES = {
     openapi_extra={"requestBody": _LINES},
     max_body_size=MOST_PACKED,
 )
-async def take(request: Request, service: Serves, caller: Sends) -> Json:
+async def take(request: Request, service: Serves, caller: Sends) -> Taken:
     """Stores the lines that are new; the same lines can be sent any number of times.
 
     Lines that are no records are refused one by one, with the reason; the others are stored.

@@ -13,7 +13,7 @@ from fastapi import Depends, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from tuner.errors import PlanError, TunerError
@@ -46,6 +46,12 @@ async def service_of(request: Request) -> Service:
 Serves = Annotated[Service, Depends(service_of)]
 #: An object of JSON.
 Json = dict[str, Any]
+
+
+def keys(**types: str) -> Any:
+    """What the description of the interface says of an object: its keys, with their types in JSON Schema."""
+    of: Json = {name: {"type": some.split(" or ")} for name, some in types.items()}
+    return Field(json_schema_extra={"required": [*of], "properties": of})
 
 
 async def present(service: Serves) -> OpenSnapshot:
@@ -177,8 +183,9 @@ class Refusal(BaseModel):
     error: ErrorDetail
 
 
-#: How requests may be refused, for the description of the interface.
-REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": Refusal} for code in (401, 403, 404, 422, 503)}
+#: How requests may be refused, for the description of the interface; always as JSON, whatever a route answers.
+_REFUSAL: Json = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
+REFUSALS: dict[int | str, Json] = dict.fromkeys((400, 401, 403, 404, 408, 413, 421, 422, 429, 503), _REFUSAL)
 
 
 def described(error: Exception) -> tuple[int, Json]:
