@@ -1,7 +1,5 @@
 """What all tests share: none of them reads or writes the user's own caches and database."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

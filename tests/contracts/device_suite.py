@@ -1,7 +1,5 @@
 """What every device does, as one suite: a subclass says which device, and how to break a kernel for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

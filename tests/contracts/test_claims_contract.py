@@ -1,7 +1,5 @@
 """What claims promise, whatever database is behind them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

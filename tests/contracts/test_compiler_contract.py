@@ -1,7 +1,5 @@
 """What every compiler does: fake, Numba and, where it is installed, NVRTC. None of them needs a GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

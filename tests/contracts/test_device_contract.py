@@ -1,7 +1,5 @@
 """The devices that every machine has keep the contract of devices."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What every sampler of a search obeys, ours and Optuna's."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Completion in the shell suggests what there is."""
 
-from __future__ import annotations
-
 import pytest
 from click.shell_completion import ShellComplete
 from fixtures.fake_device import TOY

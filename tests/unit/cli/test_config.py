@@ -1,7 +1,5 @@
 """Defaults of files: where they hold, and where they come from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

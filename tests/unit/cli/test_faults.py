@@ -1,7 +1,5 @@
 """Places that cannot be written, and input that cannot be meant: one clear message, never a traceback."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line, called in this process: what is answered."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

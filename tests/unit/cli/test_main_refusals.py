@@ -1,7 +1,5 @@
 """The command line, called in this process: what bad input is told."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

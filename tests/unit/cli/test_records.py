@@ -1,7 +1,5 @@
 """``tuner records``: what each command answers, and what bad input is told."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """Studies and nights that are interrupted or killed: what is finished stays, and nobody is left behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -67,7 +65,6 @@ def continue_and_check(folder: Path, before: int) -> None:
     trials = stored(folder)
     assert trials[: len(first)] == first
     assert len(trials) == len(set(configs(trials))) == LEGAL
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
 
 
@@ -100,7 +97,6 @@ def test_an_interrupt_while_the_device_opens_is_no_traceback(
         process = begun("tune", str(TOY), "1000", "--seconds", "600")
     finally:
         signal.signal(signal.SIGINT, usual)
-    assert process.stderr is not None
     assert process.stderr.readline().startswith("opening")
     until(lambda: bool(fake_device.descendants(process.pid)), process)
     workers = fake_device.descendants(process.pid)

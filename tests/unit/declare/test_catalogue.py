@@ -1,7 +1,5 @@
 """Built-in kernels and a user's own file, found the same way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Epilogues: their words, and what they compute, against formulas written out here."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

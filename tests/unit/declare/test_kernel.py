@@ -1,7 +1,5 @@
 """Kernels: what a declaration must hold, and rendering."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A declaration is written once for what is in it, and loads as any other file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +44,6 @@ def test_it_says_what_a_file_by_hand_would(tmp_path: Path) -> None:
     legal = Space.build(kernel.parameters, kernel.constraints, problem, DEVICE)
     assert [config.BLOCK for config in legal] == [32]
     launch = kernel.launched(problem, legal[0])
-    assert launch is not None
     assert (launch.grid, launch.block, launch.shared_bytes) == ((4,), (32,), 128)
     # Its arguments are in another order than arrays first.
     assert launch.steps[0].arguments == ("n", "out", "a")
@@ -93,5 +90,4 @@ def test_sizes_that_are_tied_stay_equal_and_names_may_be_those_of_python(tmp_pat
     legal = Space.build(kernel.parameters, kernel.constraints, problem, DEVICE)
     assert [tuple(config.values()) for config in legal] == [(32, 1), (32, 2)]
     launch = kernel.launched(problem, legal[1])
-    assert launch is not None
     assert (launch.grid, launch.block, launch.is_single) == ((7,), (64,), True)

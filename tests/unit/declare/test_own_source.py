@@ -1,7 +1,5 @@
 """Functions are written down with whatever they use; what a CUDA function takes is read from its source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations, problems, their work and tolerance."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

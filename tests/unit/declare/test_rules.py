@@ -1,7 +1,5 @@
 """Rules that kernels share: each on numbers and on arrays, at the edge of what it allows."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

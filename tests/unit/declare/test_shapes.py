@@ -1,7 +1,5 @@
 """Sizes of a problem are found from its arguments, or the author is asked; expressions name them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

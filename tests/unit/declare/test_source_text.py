@@ -1,7 +1,5 @@
 """What of a source reaches the compiler."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Parameters, constraints and the legal configs."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Comparisons of arrays: with a reference, and byte by byte."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A kernel and a library as programs call both: back to back, in turn, after rests."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Devices found without loading a GPU library, on machines with and without GPUs; their kinds and languages."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace

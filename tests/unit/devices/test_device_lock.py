@@ -1,7 +1,5 @@
 """One process at a time times on a device of this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -39,7 +37,6 @@ def test_the_second_process_is_told_who_holds_a_device_until_a_kill() -> None:
     pipe, command = subprocess.PIPE, [sys.executable, "-c", HOLDER]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as holder:
-        assert holder.stdout is not None
         pid = holder.stdout.readline().strip()
         told = rf"process {pid} of user \S+ on \S+ \(tune gemm, since 20"
         with pytest.raises(LockedByAnother, match=f"{told}.*works with NVIDIA H200.*wait for it, or stop it"):

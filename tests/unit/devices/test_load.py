@@ -1,7 +1,5 @@
 """What others do on the devices; memory and energy of a CPU. By numbers of other machines and of this one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

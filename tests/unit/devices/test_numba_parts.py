@@ -1,7 +1,5 @@
 """Compiled functions are modules of their own, which configs share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Exports of products with an epilogue take its operands and factors."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

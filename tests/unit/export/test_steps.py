@@ -1,7 +1,5 @@
 """Kernels whose run is several launches with one workspace: bound, called, written down. No GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from dataclasses import replace

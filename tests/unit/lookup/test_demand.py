@@ -1,7 +1,5 @@
 """Demand is counted in memory and written beside the caller; where that fails it is kept for later."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Lookups of problems with an epilogue: their own records first, then what is known without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fixtures.lookup_records import BOARD, NAIVE, answer, crown, gemm, library, record, source_hash, tiled
@@ -36,7 +34,6 @@ def test_the_problem_without_it_answers_and_says_so(store: Store) -> None:
     assert (found.match, found.kernel, found.use) == ("predicted", "naive", "kernel")
     assert "nothing was timed with epilogue bias-col+gelu" in found.reasons[0]
     assert "without bias-col+gelu" in found.loss.said
-    assert found.record is not None
     assert found.record.problem == PLAIN
 
 
@@ -48,7 +45,6 @@ def test_the_library_stays_the_library(store: Store) -> None:
 def test_a_model_answers_without_it() -> None:
     """Published results of the H200 have a model; the words of a problem may have the epilogue."""
     found = best("gemm 3000 2000 1000 nt gelu+bias-col", "NVIDIA H200", db="sqlite:////nothing/here.db")
-    assert found.question is not None
     assert found.question.problem.epilogue == "bias-col+gelu"
     assert found.match == "predicted"
     assert any("answered without it" in reason for reason in found.reasons)

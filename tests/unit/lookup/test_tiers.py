@@ -60,7 +60,6 @@ def test_tuned_problems_answer_near_them(store: Store) -> None:
     assert (near.expected_loss, near.loss.interval, near.to_json()["time_s"]) == (1.0, None, None)
     far = answer(store, gemm(4100, 4096, 4096), BOARD)
     assert (far.match, far.config, far.use) == ("predicted", LARGE, "kernel")
-    assert far.predicted is not None
     assert far.predicted.speedup == pytest.approx(2.0, rel=0.01)
     assert far.predicted.kernel_s == pytest.approx(2e-3 * 4100 / 4096, rel=0.01)
 

@@ -1,7 +1,5 @@
 """`tuner wanted`, and the most wanted problems in a night."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Causes by what was seen beside a change, and one alert for each."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nights on H200s in which something real was swapped: the judge, which sees no label, names what it was."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

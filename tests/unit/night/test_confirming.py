@@ -1,7 +1,5 @@
 """Nights go back by themselves only from what is slower everywhere, and never from what is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +64,6 @@ def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
         nights = [watch(store, "FAKE-1", slower[0]), watch(store, "FAKE-2", slower[1])]
         assert bool(go_back(store, nights)) == gone
         reign = crowns.reign(store, KEY)
-        assert reign.champion is not None
         assert reign.champion.record.config == {"BLOCK": 1 if gone else 2}, "from the last one, and no further"
         assert len(reign.log) == gone
 

@@ -1,7 +1,5 @@
 """Changes are found, and nights without one are left alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -29,10 +27,8 @@ def test_what_moved_in_a_night_is_named(
         rows[:, 1] = np.nan
     tonight, again = rows[-4] + change, rows[-3:-1] + change
     first = examine(rows[:10], tonight)
-    assert first is not None
     assert first.suspect
     found = examine(rows[:10], tonight, again)
-    assert found is not None
     assert (found.moved, found.nights, found.is_told) == (moved, 1, True)
     assert found.change == pytest.approx(max(change), abs=0.006)
     low, high = found.interval
@@ -51,6 +47,5 @@ def test_creep_is_told_by_the_nights_together() -> None:
     for night in range(1, 11):
         rows[13 + night, 0] += 0.002 * night
         found = examine(rows[: 13 + night], rows[13 + night])
-        assert found is not None
         told = told or (night if found.is_told and found.nights > 1 and found.change > 0 else 0)
     assert 1 < told <= 10

@@ -1,7 +1,5 @@
 """Recorded nights of three H200s in which nothing changed: none is told; changes put into them are found."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What begins a night is accepted by systemd and by a shell, and says all that a night needs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import stat

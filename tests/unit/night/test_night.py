@@ -1,7 +1,5 @@
 """A plan of problems until a deadline, on the fake device."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

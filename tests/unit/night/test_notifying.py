@@ -1,7 +1,5 @@
 """Reports are posted with a signature, again where that may help, and never fail."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

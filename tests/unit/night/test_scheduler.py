@@ -1,7 +1,5 @@
 """How a night is shared among problems and places, in simulated time: no study runs, and nobody waits."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sentinels on a fake board: who takes part, what is kept, and what a wrong or crashing champion becomes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +44,8 @@ def test_champion_the_one_before_and_the_library_are_timed_in_turns(tmp_path: Pa
     assert len({len(each.rounds_s) for each in found.players}) == 1
     assert found.verdict(BEFORE) == "faster"
     shift = found.shift(CHAMPION, LIBRARY)
-    assert shift is not None
     assert shift.log_ratio == pytest.approx(-0.69, abs=0.02)
     champion = found.player(CHAMPION)
-    assert champion is not None
     assert champion.binary_hash != found.players[1].binary_hash
     assert found.circumstances["sm_clock_hz"][0] == 1e9
     assert found.versions["driver"] == "1.0"

@@ -1,7 +1,5 @@
 """Which champion answers after pins, rollbacks and freezes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tuner.results.record import ProblemKey

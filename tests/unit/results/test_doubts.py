@@ -1,7 +1,5 @@
 """When a champion is provisional, by numbers."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures.records import record, square
 

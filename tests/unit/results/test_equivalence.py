@@ -1,7 +1,5 @@
 """Records outlive a change of source that changes no machine code, and no other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +95,6 @@ def test_a_store_reads_older_records_under_the_latest_hash(table: Path, tmp_path
         store.add([record, *(replace(record, id=new_id(), source_hash=name) for name in ("else", "round"))])
         assert {each.source_hash for each in store.records()} - {"round", "about"} == {"else", "now"}
         found = store.best_record(record.problem, record.device, "cold", kernels={"blocks": "now"})
-        assert found is not None
         assert found.id == record.id
 
 

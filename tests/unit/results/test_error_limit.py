@@ -1,7 +1,5 @@
 """A limit on the error of a champion: what it says, studies under it, and how it is told."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path
@@ -88,7 +86,6 @@ def test_what_cannot_be_compared_is_within_any_limit(library: Error | None, n: i
     assert why in limit.void
     assert limit.complaint(error(1.0)) == limit.complaint(error(1.0), finals=True) == ""
     found = told(Measurement(Outcome.MEASURED, error=error(1.0), circumstances=limit.circumstances))
-    assert found is not None
     assert (found["factor"], found["ratio"], found["says_nothing"]) == (1.0, None, limit.void)
 
 
@@ -97,7 +94,6 @@ def test_what_cannot_be_compared_is_within_any_limit(library: Error | None, n: i
 
 def test_a_study_crowns_the_fastest_within_the_limit(tmp_path: Path, board: str) -> None:
     result = study(tmp_path, board, error_limit=1.5)
-    assert result.champion is not None
     assert dict(result.champion.record.config) == EXACT
     assert result.progress.best_s == pytest.approx(1.2 * BEST_S, rel=0.01)
     assert result.progress.outcomes["INACCURATE"] == result.champion.trials["INACCURATE"] == 1

@@ -1,7 +1,5 @@
 """Measurements: what a failure's reason says in a line."""
 
-from __future__ import annotations
-
 import pytest
 
 from tuner.results.measurement import headline

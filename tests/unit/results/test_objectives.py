@@ -1,7 +1,5 @@
 """Studies of several objectives: what is asked, what is measured, the front, and how it is shown."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -79,13 +77,11 @@ def test_a_study_of_time_and_energy_keeps_a_front_and_crowns_the_fastest(tmp_pat
     values = [(r.measurement.time_s, r.measurement.circumstances["energy_j"]) for r in trials]
     assert len(values) == LEGAL
     found = result.front
-    assert found is not None
     whole = sorted(values[at] for at in front(values))
     assert {found.values(each) for each in found.points} <= set(whole)
     assert [dict(each.config) for each in found.points] == [BEST, FRUGAL]
     assert found.points[1].energy_j == pytest.approx(50 * 3 * BEST_S, rel=0.01)
     assert sorted(found.beaten) == sorted(set(values) - {found.values(each) for each in found.points})
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert found.champion == found.points[0]
     assert found.library is not None
@@ -98,9 +94,7 @@ def test_studies_of_other_objectives_share_what_fits_and_do_not_mix(tmp_path: Pa
     # What was stopped for its time alone is measured to the end; the rest is known.
     assert len(stored(tmp_path)) == LEGAL + pruned
     assert both.progress.outcomes == {"MEASURED": LEGAL}
-    assert both.front is not None
     assert [dict(each.config) for each in both.front.points] == [BEST, EXACT]
-    assert both.champion is not None
     record = both.champion.record
     with Store.open(database(tmp_path), read_only=True) as store:
         later, _ = known_front(store, record.problem, record.device, record.regime, ("time", "error"))

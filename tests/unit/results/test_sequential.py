@@ -1,7 +1,5 @@
 """Comparisons in turns: verdicts, intervals that hold at every look, and drift that falls out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

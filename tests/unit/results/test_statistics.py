@@ -1,7 +1,5 @@
 """Medians, intervals and paired comparisons."""
 
-from __future__ import annotations
-
 import statistics
 
 import pytest

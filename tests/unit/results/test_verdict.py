@@ -1,7 +1,5 @@
 """Who plays the finals, and who wins them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +58,6 @@ def test_the_shortlist_is_the_holder_and_the_best_that_are_near(
 )
 def test_the_crown(measured: list[Measurement], reigns: bool, winner: int, verdict: str) -> None:
     judged = judge(measured, reigns, [0.0] * len(measured))
-    assert judged is not None
     assert (judged.winner, judged.verdict) == (winner, verdict)
 
 
@@ -69,7 +66,6 @@ def test_the_crown(measured: list[Measurement], reigns: bool, winner: int, verdi
 )
 def test_of_those_that_are_the_same_the_simplest_is_crowned(burdens: list[float], winner: int) -> None:
     judged = judge([took(1.001), took(1.0), took(1.5)], False, burdens)
-    assert judged is not None
     assert judged.winner == winner
 
 

@@ -1,7 +1,5 @@
 """Several objectives: fronts, their weightings and their worth."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures.landscape import SPACE, time_of
 from hypothesis import given

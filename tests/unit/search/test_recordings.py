@@ -1,7 +1,5 @@
 """Reading recorded spaces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

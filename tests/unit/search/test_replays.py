@@ -1,7 +1,5 @@
 """Replaying studies on recordings."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The search: asking, telling, and what is known from elsewhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from fixtures.landscape import SPACE, run, time_of

@@ -1,7 +1,5 @@
 """The Gaussian process: its posterior, what a fit of its hyperparameters gains, and expected improvement."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is taken back answers, teaches and travels no more; nothing is deleted, and it can be undone."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -71,7 +69,6 @@ def test_a_bogus_champion_that_is_taken_back_gives_way_to_the_one_before(store: 
 
 def test_a_champion_falls_with_the_library_that_it_was_held_against(store: Store) -> None:
     library = reigning(store).baseline
-    assert library is not None
     take_back(store, Chosen((library.id,), alone=True))
     assert reigning(store).record.config == HONEST
 

@@ -1,7 +1,5 @@
 """Parts of surveys are kept like records: read back equal, in every copy, and they travel."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Demand and models in the database, on SQLite and PostgreSQL."""
 
-from __future__ import annotations
-
 import pytest
 
 from tuner.results.record import ProblemKey, Wanted

@@ -1,7 +1,5 @@
 """Classes of bits: which configs share one, what does not repeat its bits, and studies that keep to a class."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -63,7 +61,6 @@ def test_an_order_of_sums_is_a_class_and_a_result_that_varies_is_not_repeatable(
     assert found["up"].bits == found["again"].bits != found["down"].bits
     assert len(result.progress.classes_s) == 2
     champion = result.champion
-    assert champion is not None
     assert champion.record.measurement.bits in result.progress.classes_s
 
 
@@ -76,7 +73,6 @@ def test_a_study_keeps_to_a_class_and_another_champion_is_crowned_only_without_i
     crowned = []
     for more in ({"error_limit": 1.5}, {"bits": "keep"}, {}, {"bits": "library"}):
         result = study(tmp_path, board, **more)
-        assert result.champion is not None
         crowned.append((dict(result.champion.record.config), Answer(result.champion).to_json()))
     assert [config for config, _ in crowned[:3]] == [SAME, SAME, BEST]
     bits = [answer["bits"] for _, answer in crowned]

@@ -1,7 +1,5 @@
 """What was measured on another board of the model is seen as if this one had measured it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The crown log in a database: lookups, matrices, copies and the command line obey it."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator
@@ -48,7 +46,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def tile_of(store: Store, **asked: bool) -> int:
     """The tile that answers, by each of the ways to ask."""
     found = store.champion(PROBLEM, BOARD, "cold", **asked)
-    assert found is not None
     tile = int(found.record.config["BM"])
     if not asked:
         query = Subject("gemm", "float32", "cuda", "cold")

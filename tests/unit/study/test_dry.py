@@ -1,7 +1,5 @@
 """``--dry-run``: what would be done, without a device and without a trace."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

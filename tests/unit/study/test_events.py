@@ -1,7 +1,5 @@
 """Events of a run: lines of JSON in a file, lines for people."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Finals and crown: who is struck off, and the library with as many threads as the finalists and with all."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +48,6 @@ def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champi
     champion = crowned(tmp_path, 1, {"1": one_s * BEST_S, "2": 1e-9, "8": eight_s * BEST_S})
     assert dict(champion.record.config) == {"CHUNK": 256, "THREADS": 1}
     assert champion.speedup == pytest.approx(min(one_s, eight_s), rel=0.01)
-    assert champion.baseline is not None
     assert champion.baseline.versions["blas_threads"] == ("1" if one_s < eight_s else "8")
     verdicts = {True: "faster", False: "slower"}
     assert libraries(champion) == {
@@ -64,7 +61,6 @@ def test_the_speedup_is_over_the_better_of_all_threads_and_as_many_as_the_champi
 
 def stored_library(folder: Path, like: Champion, time_s: float, core_type: str = "") -> None:
     """Stores a run of the library from before, under a core type."""
-    assert like.baseline is not None
     core = {"blas_core_type": core_type} if core_type else {}
     earlier = replace(
         like.baseline, id=new_id(), session="before", versions={**like.baseline.versions, **core},
@@ -81,7 +77,6 @@ def test_a_champion_that_uses_all_threads_meets_the_library_once_and_a_quiet_stu
     assert champion.speedup == pytest.approx(2.0, rel=0.01)
     assert list(libraries(champion)) == ["NumPy, 8 threads"]
     assert champion.doubts == ()
-    assert champion.hardest is not None
     assert champion.hardest.comparison.ratio == pytest.approx(2.0, rel=0.01)
     circumstances = champion.record.measurement.circumstances
     assert circumstances["baseline_apart_from_search"] == pytest.approx(1.0, rel=0.01)
@@ -97,7 +92,6 @@ def test_a_library_that_was_faster_before_makes_champions_provisional_and_comes_
         (found,) = store.champions(operation="toy")
     assert found.doubts == champion.doubts
     hardest = champion.hardest
-    assert hardest is not None
     assert hardest.other == "NumPy, SkylakeX, 8 threads, not in the finals"
     assert hardest.comparison.ratio == pytest.approx(0.785, rel=0.01)
     rows = dict(answer_rows(Answer(champion).to_json()))
@@ -109,7 +103,6 @@ def test_a_champion_is_no_faster_than_in_the_state_of_a_program_that_suits_it_le
     states = {"back_to_back": 1.9, "in_turn": 0.8, "after_idling": 1.5}
     device = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S, states=states)
     champion = study(tmp_path, device).champion
-    assert champion is not None
     assert champion.record.measurement.states == states
     assert champion.speedup == 0.8
     answer = Answer(champion).to_json()
@@ -128,7 +121,6 @@ def test_with_little_time_for_the_finals_fewer_are_checked_and_play(
     rules = [{"where": {}, "latency_s": BEST_S}]
     device = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S)
     result = study(tmp_path, device, trials=6, finals_s=finals_s)
-    assert result.champion is not None
     assert len([pair for pair in result.champion.own_pairs if pair.other != "CuPy"]) == others
 
 
@@ -137,7 +129,6 @@ def test_finals_compile_nothing_again(tmp_path: Path) -> None:
     rules = [{"where": {}, "latency_s": BEST_S}]
     device = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S, compiled=str(compiled))
     champion = study(tmp_path, device, trials=6, finals_s=5.0).champion
-    assert champion is not None
     assert len(champion.own_pairs) > 2
     hashes = compiled.read_text().split()
     assert len(set(hashes)) == len(hashes) == 6

@@ -1,7 +1,5 @@
 """A problem at its first use, on the fake device: few configs, a champion, faults that cost only themselves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +53,6 @@ def test_the_best_prediction_is_crowned_beside_the_library_and_found_by_lookups(
     spec = write_device(tmp_path / "device.json", baseline_s=2 * BEST_S)
     monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(SLOW, BEST, OTHER))
     champion, records = first_use(tmp_path, spec)
-    assert champion is not None
     assert dict(champion.record.config) == BEST
     assert champion.speedup == pytest.approx(2.0, rel=0.2)
     trials = [each for each in records if each.role is Role.TRIAL]
@@ -90,7 +87,6 @@ def test_rounds_go_on_beside_the_fastest_while_they_find_faster_ones(
     monkeypatch.setattr(module, "Predictions", lambda *_: said)
     monkeypatch.setattr(module, "CONFIGS", 1)
     champion, records = first_use(tmp_path, spec, seconds=2.0)
-    assert champion is not None
     assert dict(champion.record.config) == BEST
     tried = [dict(each.config) for each in records if each.role is Role.TRIAL]
     assert tried == [SLOW, OTHER, BEST, further]
@@ -118,7 +114,6 @@ def test_a_fault_costs_its_config_alone(tmp_path: Path, monkeypatch: pytest.Monk
     spec = write_device(tmp_path / "device.json", rules=[bad, rule(BEST, latency_s=BEST_S)])
     monkeypatch.setattr(module, "Predictions", lambda *_: Predicting(OTHER, BEST))
     champion, records = first_use(tmp_path, spec)
-    assert champion is not None
     assert dict(champion.record.config) == BEST
     outcomes = [each.measurement.outcome for each in records if dict(each.config) == OTHER]
     assert outcomes == [Outcome(FAULTS[fault][0])]

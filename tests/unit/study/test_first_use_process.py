@@ -1,7 +1,5 @@
 """What the process that measures answers: measured, known, busy or failed; on the fake device."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

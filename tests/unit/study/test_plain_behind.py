@@ -1,7 +1,5 @@
 """Which plain kernel stands behind one that does not take every input."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress of a study, in a line: what is done, and what is left."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures.fake_device import TOY
 

@@ -1,7 +1,5 @@
 """What a study needs before its first trial, and what it tries first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A study from the first trial to the champion, on fake devices with real worker processes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ def test_a_study_finds_the_fastest_and_stores_all_that_it_measured(tmp_path: Pat
     reports: list[str] = []
     with Store.open(database(tmp_path)) as store:
         result = run_study(request(device), store, lambda progress: reports.append(progress.stage))
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.record.measurement.time_s == pytest.approx(fake_device.BEST_S, rel=0.01)
     assert result.champion.speedup == pytest.approx(2.0, rel=0.01)
@@ -70,14 +67,12 @@ def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_pa
     trials = stored(tmp_path)
     assert len(trials) == LEGAL
     assert len(set(configs(trials))) == LEGAL
-    assert rest.champion is not None
     assert dict(rest.champion.record.config) == BEST
     assert rest.champion.trials["total"] == LEGAL
     assert len({record.session for record in trials}) == 2
     # A champion that stays the same keeps its crown.
     again = study(tmp_path, device)
     assert len(stored(tmp_path)) == LEGAL
-    assert again.champion is not None
     assert again.champion.verdict in ("same", "slower")
     assert again.champion.own_pairs[-1].other == "CuPy"
     assert again.champion.own_pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
@@ -153,7 +148,6 @@ def test_every_fault_is_one_outcome_and_the_champion_is_the_same(
             assert reason in found.reason
             assert found.samples_s == ()
     assert {found.outcome for found in trials.values()} <= {Outcome.MEASURED, Outcome.PRUNED}
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.progress.totals["failed"] == len(fake_device.FAULTS)
     assert set(result.progress.reasons) == {outcome for outcome, _ in fake_device.FAULTS.values()}

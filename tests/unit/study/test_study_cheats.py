@@ -1,7 +1,5 @@
 """Kernels that only seem to compute: found, told, and no harm to those that do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +64,6 @@ def test_kernels_that_only_seem_to_compute_are_wrong_and_the_others_are_not(
     # anew, one that looks whether they are computes unless they are the same again.
     assert {"glances"} - ({"glances"} if regime == "cold" else set()) <= set(reasons) <= {"glances", "tenth"}
     assert {found[each].outcome for each in HONEST} == {Outcome.MEASURED}
-    assert result.champion is not None
     assert result.champion.record.config["CHEAT"] in HONEST | ({"glances"} if regime == "cold" else set())
 
 
@@ -94,7 +91,6 @@ def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
 ) -> None:
     device = bogus_device(tmp_path / "device.json", **how)
     result = study(tmp_path, device)
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.verdict == "first"
     trials = {tuple(each.config.values()): each.measurement for each in stored(tmp_path)}
@@ -106,7 +102,6 @@ def test_the_next_best_is_crowned_where_the_best_turns_out_wrong(
 
 def test_a_champion_that_reigns_meets_the_next_best_where_the_best_turns_out_wrong(tmp_path: Path) -> None:
     first = study(tmp_path, write_device(tmp_path / "device.json", rules=[]), trials=1)
-    assert first.champion is not None
     slow = dict(first.champion.record.config)
     assert slow not in (BOGUS, BEST)
     rules = [
@@ -114,7 +109,6 @@ def test_a_champion_that_reigns_meets_the_next_best_where_the_best_turns_out_wro
         rule(slow, latency_s=4 * BEST_S),
     ]  # fmt: skip
     again = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
-    assert again.champion is not None
     assert dict(again.champion.record.config) == BEST
     assert again.champion.verdict == "faster"
 
@@ -124,7 +118,6 @@ def test_where_the_time_for_the_finals_is_up_the_next_run_goes_on(tmp_path: Path
     result = study(tmp_path, device, finals_s=0.0)
     assert result.champion is None
     again = study(tmp_path, device)
-    assert again.champion is not None
     assert dict(again.champion.record.config) == BEST
     assert again.progress.outcomes["WRONG_RESULT"] == 1
 
@@ -135,11 +128,9 @@ def test_what_older_rules_judged_is_judged_again(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as older:
         older.setattr(session, "VERIFICATION", VERIFICATION - 1)
         bogus = study(tmp_path, write_device(tmp_path / "device.json", rules=rules))
-    assert bogus.champion is not None
     assert dict(bogus.champion.record.config) == BOGUS
     device = bogus_device(tmp_path / "device.json", fault="writes_input")
     result = study(tmp_path, device)
-    assert result.champion is not None
     assert dict(result.champion.record.config) == BEST
     assert result.champion.verdict == "first"
     assert result.progress.outcomes["WRONG_RESULT"] == 1

@@ -1,7 +1,5 @@
 """Studies on this CPU, in real worker processes: real faults, and the library with the best core type."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +47,6 @@ def test_each_real_fault_is_one_outcome_and_the_sound_config_is_crowned(
     assert len(trials) == len(found)
     for fault, (outcome, reason) in ENDS.items():
         assert (found[fault].outcome.value, reason in found[fault].reason) == (outcome, True), found[fault]
-    assert result.champion is not None
     assert dict(result.champion.record.config) == {"FAULT": "none"}
 
 
@@ -73,5 +70,4 @@ def test_a_blas_that_takes_the_cpu_for_an_older_one_is_measured_as_what_it_is_to
     assert {each.versions["blas_threads"] for each in (first, own, last)} == {
         str(int(each.measurement.circumstances["threads"])) for each in (first, own, last)
     }
-    assert result.champion is not None
     assert result.champion.baseline == last

@@ -1,7 +1,5 @@
 """What the compiler's report rules out."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures.fake_device import BOARD
 

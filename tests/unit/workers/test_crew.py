@@ -1,7 +1,5 @@
 """Worker processes that go on from one problem to the next."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

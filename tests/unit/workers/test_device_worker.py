@@ -1,7 +1,5 @@
 """The device worker of a study: replaced when it fails, given up when the device is unwell."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Finalists at small awkward shapes, and at inputs of several kinds beside the library. NumPy is the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

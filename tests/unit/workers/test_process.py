@@ -1,7 +1,5 @@
 """Worker processes: asked, given a time limit, killed; and the messages between them, whole or refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """When samples are enough, and who is stopped early: on a device that plays back a script."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from types import SimpleNamespace

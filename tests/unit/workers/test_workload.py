@@ -1,7 +1,5 @@
 """Arrays of a problem, drawn inputs, and the check of outputs against the float64 reference."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
