@@ -14,8 +14,8 @@ from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.devices.detect import kind_of
 from tuner.errors import TunerError
-from tuner.results.measurement import complaints
-from tuner.results.objectives import told
+from tuner.results.measurement import VARIES, complaints
+from tuner.results.objectives import KEEP, LIBRARY_BITS, told
 from tuner.results.record import Champion, ProblemKey, Record
 
 #: How near the record of an answer is to the question.
@@ -173,6 +173,14 @@ class Answer:
         if self.champion is None or self.champion.baseline is None or self.match != EXACT:
             return "kernel"
         return self.champion.baseline.kernel if 0 < self.champion.speedup < 1 else "kernel"
+
+    def keeps(self, bits: str) -> bool:
+        """Whether it is the problem's own champion with bits as `tuner.results.objectives.read_bits` reads."""
+        if self.match != EXACT or self.champion is None:
+            return False
+        own, library = self.champion.record.measurement.bits, self.champion.baseline
+        asked = (library.measurement.bits if library else "") if bits == LIBRARY_BITS else bits
+        return bits in ("", KEEP) or own == asked not in ("", VARIES)
 
     @property
     def doubts(self) -> tuple[str, ...]:

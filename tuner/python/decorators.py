@@ -20,7 +20,6 @@ from tuner.declare.problem import Problem
 from tuner.devices.detect import DetectedDevice, find, kind_of
 from tuner.errors import LockedByAnother, NothingFound
 from tuner.lookup import Answer, answer
-from tuner.lookup.answers import EXACT
 from tuner.lookup.asking import opened
 from tuner.lookup.legality import default_among
 from tuner.python import misses
@@ -32,6 +31,7 @@ from tuner.python.own_kernel import NUMBERS, KernelCode
 from tuner.python.running import ConfigRunner, Runs, device_of, view_of, views_of
 from tuner.python.tuned import Tuned
 from tuner.python.tuning import OwnOptions, refuse_unknown, run_shown
+from tuner.results.objectives import KEEP
 from tuner.results.record import ProblemKey
 from tuner.study.requests import StudyOptions, asked
 
@@ -48,8 +48,9 @@ class KernelOptions(OwnOptions, total=False):
         on_miss: What a call at shapes without a champion does: ``library`` runs the first config, ``predict``
             the config that a lookup names, ``measure`` tunes. By default as `tuner.on_miss` says.
         seconds: Seconds of tuning, for ``measure``; by default those of `tuner.on_miss`, else 10.
-        bits: Class of bits that ``measure`` keeps to: ``keep``, ``library`` or its name; by default as
-            `tuner.on_miss` says.
+        bits: Class of bits that calls keep to: ``keep``, ``library`` or its name. A champion of another class
+            is a miss; what cannot be measured then raises NothingFound. By default ``measure`` keeps to that
+            of `tuner.on_miss`.
         regime: How times are taken; ``cold`` by default.
         device: A device; by default the one that the arrays are on.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.
@@ -262,14 +263,17 @@ class TunedFunction:
         """The champion's config, or what the policy says.
 
         Raises:
-            NothingFound: No config is legal.
+            NothingFound: No config is legal, or none is known to have the bits that are asked for.
         """
-        known = self._answer(placed)
-        if known.match == EXACT and not known.stale:
+        known, bits = self._answer(placed), self._options.get("bits") or ""
+        if known.keeps(bits) and not known.stale:
             return known.config
         how = self._options.get("on_miss") or chosen().how
         if how == MEASURE and (measured := self._measured(placed)) is not None:
             return measured
+        if bits not in ("", KEEP):
+            why = f"no config of {self._code.name} is known to have bits {bits!r} for {placed.problem}"
+            raise NothingFound(f"{why}; give on_miss='measure', more seconds, or another class")
         default = default_among([placed.kernel], placed.problem, placed.device.info)
         if default is not None and (how == LIBRARY or known.stale):
             return default[1]
@@ -293,5 +297,5 @@ class TunedFunction:
                     return None
             time.sleep(AGAIN_S)
             known = self._answer(placed)  # another process may have measured it meanwhile
-            if known.match == EXACT and not known.stale:
+            if known.keeps(bits) and not known.stale:
                 return known.config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from fixtures.own_kernels import PARAMS, VECTOR_ADD, add_arguments, double, plai
 
 import tuner
 from tuner.devices.detect import find
-from tuner.errors import InputError, UnknownName
+from tuner.errors import InputError, NothingFound, UnknownName
+from tuner.lookup.asking import default_database
 from tuner.python import decorators
 from tuner.python.running import ConfigRunner
 from tuner.python.tuning import resolved
+from tuner.store import Store
 from tuner.study.locks import occupied
 
 
@@ -39,8 +42,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def adder(here: Path, **options: Any) -> tuner.TunedFunction:
-    device = plain_device(here / "device.json")
+def adder(here: Path, rules: Sequence[Any] = (), **options: Any) -> tuner.TunedFunction:
+    device = plain_device(here / "device.json", rules=[*rules])
     return tuner.cuda_kernel(
         VECTOR_ADD, "vector_add", PARAMS, problem_size="n", reference=numpy.add, device=device, **options
     )
@@ -72,6 +75,21 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     again(*add_arguments(700))
     assert len(studies) == 1
     assert ran.pop() == ran.pop()
+
+
+def test_a_champion_of_other_bits_is_a_miss(here: Path, ran: list[dict[str, Any]]) -> None:
+    fast = {"where": {"block_size_x": 256}, "latency_s": 1e-5, "error_rel": 3e-7}
+    others = {"where": {}, "latency_s": 1e-3, "error_rel": 1e-7}
+    add, arguments = adder(here, rules=[fast, others]), add_arguments(500)
+    assert add.tune(*arguments, trials=20, progress=False).config["block_size_x"] == 256
+    with Store.open(default_database()) as store:
+        trials = [trial.measurement.bits for trial in store.records() if trial.config != {"block_size_x": 256}]
+    other = next(filter(None, trials))
+    with pytest.raises(NothingFound, match="no config of vector_add is known to have bits"):
+        adder(here, rules=[fast, others], bits=other, on_miss="library")(*arguments)
+    for bits, kept in (("keep", True), (other, False)):
+        adder(here, rules=[fast, others], bits=bits, on_miss="measure", seconds=60)(*arguments)
+        assert (ran.pop()["block_size_x"] == 256) is kept
 
 
 def test_a_device_that_others_use_is_waited_for_and_then_the_first_config_runs(
