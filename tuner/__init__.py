@@ -40,19 +40,20 @@ if TYPE_CHECKING:
     from tuner.declare.space import choice as choice
     from tuner.declare.space import powers_of_two as powers_of_two
     from tuner.lookup import best as best
-    from tuner.python import Packed as Packed
-    from tuner.python import clear_caches as clear_caches
-    from tuner.python import explain as explain
-    from tuner.python import fallbacks as fallbacks
-    from tuner.python import gemv as gemv
-    from tuner.python import matmul as matmul
-    from tuner.python import on_miss as on_miss
-    from tuner.python import pack as pack
-    from tuner.python import precision as precision
-    from tuner.python import transpose as transpose
     from tuner.python.decorators import TunedFunction as TunedFunction
     from tuner.python.decorators import cuda_kernel as cuda_kernel
     from tuner.python.decorators import kernel as kernel
+    from tuner.python.explaining import explain as explain
+    from tuner.python.functions import Packed as Packed
+    from tuner.python.functions import clear_caches as clear_caches
+    from tuner.python.functions import fallbacks as fallbacks
+    from tuner.python.functions import gemv as gemv
+    from tuner.python.functions import grouped as grouped
+    from tuner.python.functions import matmul as matmul
+    from tuner.python.functions import pack as pack
+    from tuner.python.functions import transpose as transpose
+    from tuner.python.misses import on_miss as on_miss
+    from tuner.python.requests import precision as precision
     from tuner.python.tuned import Tuned as Tuned
     from tuner.python.tuned import records as records
     from tuner.python.tuning import tune as tune

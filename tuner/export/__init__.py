@@ -42,12 +42,9 @@ class Exported:
     def stem(self) -> str:
         """Name of the files, an identifier so that Python can import them."""
         sizes = "x".join(str(size) for _, size in self.problem.shape)
-        where = (
-            self.champion.record.device.architecture
-            if source_language(self.kernel.target).has_launch
-            else self.kernel.target
-        )
-        problem = self.problem
+        problem, where = self.problem, self.kernel.target
+        if source_language(where).has_launch:
+            where = self.champion.record.device.architecture
         how = problem.dtype, problem.layout, problem.epilogue
         parts = (problem.operation.name, self.kernel.name, sizes, *how, where)
         return re.sub(r"\W", "_", "_".join(part for part in parts if part))

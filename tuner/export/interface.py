@@ -106,12 +106,9 @@ class Interface:
     def steps(self) -> tuple[Step, ...]:
         """The launches of a run, in order; of a CPU kernel one without geometry."""
         launch = self.launch or Launch((), ())
-        tensors, scalars = (
-            (argument.tensor.name for argument in self.arguments),
-            (scalar.name for scalar in self.scalars),
-        )
-        names = (*tensors, *scalars, *(["workspace"] if launch.workspace else []))
-        single = Step(self.entry, launch.grid, launch.block, launch.shared_bytes, names)
+        names = [argument.tensor.name for argument in self.arguments]
+        names += [*(scalar.name for scalar in self.scalars), *(["workspace"] if launch.workspace else [])]
+        single = Step(self.entry, launch.grid, launch.block, launch.shared_bytes, tuple(names))
         return launch.steps or (single,)
 
     def texts(

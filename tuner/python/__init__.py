@@ -4,23 +4,7 @@ They run the champion of the records, or the library where that was measured to 
 of the package itself: ``tuner.matmul``.
 """
 
-from tuner.python.decisions import CallableWarning
-from tuner.python.explaining import Explanation, explain
-from tuner.python.functions import Packed, clear_caches, fallbacks, gemv, matmul, pack, transpose
-from tuner.python.misses import on_miss
-from tuner.python.requests import precision
-
-__all__ = [
-    "CallableWarning",
-    "Explanation",
-    "Packed",
-    "clear_caches",
-    "explain",
-    "fallbacks",
-    "gemv",
-    "matmul",
-    "on_miss",
-    "pack",
-    "precision",
-    "transpose",
-]
+from tuner.python.decisions import CallableWarning as CallableWarning
+from tuner.python.explaining import Explanation as Explanation
+from tuner.python.functions import matmul as matmul
+from tuner.python.misses import on_miss as on_miss

@@ -276,10 +276,8 @@ class KernelModel:
         known, requested = self._observations.known, self._observations.requested
         self._centre = self._fastest()
         self.candidates = self._nearby()
-        self._posterior, self._followed = (
-            Posterior(self._observations.space, self._hyper, self.candidates, 0.0),
-            len(requested),
-        )
+        self._posterior = Posterior(self._observations.space, self._hyper, self.candidates, 0.0)
+        self._followed = len(requested)
         kept = set(self._representative(list(known), MOST_CONDITIONED))
         others = [row for row in requested if row not in known]
         rows = np.array([row for row in requested if row in kept] + others[-MOST_FITTED:], np.intp)
@@ -347,9 +345,8 @@ class Failures:
         fresh = [row for row in finished if row not in self._followed]
         self._posterior.add(np.array(fresh, np.intp), self._labels(fresh))
         self._followed.update(fresh)
-        log_chances: Floats = log_ndtr(
-            self._posterior.mean / np.sqrt(self._posterior.variance + THRESHOLD_VARIANCE)
-        )
+        posterior = self._posterior
+        log_chances: Floats = log_ndtr(posterior.mean / np.sqrt(posterior.variance + THRESHOLD_VARIANCE))
         return log_chances
 
     def _labels(self, rows: list[int]) -> Floats:

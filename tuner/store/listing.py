@@ -73,8 +73,7 @@ class Selection:
 
 def count(store: Reader) -> int:
     """Counts records."""
-    with store.reading() as connection:
-        return int(connection.execute(sa.select(sa.func.count()).select_from(tables.records)).scalar_one())
+    return int(store.read(sa.select(sa.func.count()).select_from(tables.records))[0])
 
 
 def stream(

@@ -105,9 +105,8 @@ def _runners_up(champion: Record, records: Iterable[Record]) -> list[Record]:
     neighbour.
     """
     kernels = [record for record in records if record.role is not Role.BASELINE]
-    sources = {
-        record.kernel: record.source_hash for record in kernels
-    }  # in order of measurement: the last counts
+    # In the order of measurement: the last counts.
+    sources = {record.kernel: record.source_hash for record in kernels}
     sources[champion.kernel] = champion.source_hash
     best: dict[tuple[Any, ...], Record] = {}
     failed = {_config(champion)}

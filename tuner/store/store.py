@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -185,13 +186,7 @@ class Store(Reader):
 
         A dialect is imported where it is used: PostgreSQL's takes a quarter of a second.
         """
-        if self._engine.dialect.name == "postgresql":
-            from sqlalchemy.dialects import postgresql
-
-            return postgresql.insert(table)
-        from sqlalchemy.dialects import sqlite
-
-        return sqlite.insert(table)
+        return import_module(f"sqlalchemy.dialects.{self._engine.dialect.name}").insert(table)
 
     def _add_new(self, connection: sa.Connection, items: Sequence[Kept]) -> list[Kept]:
         """Stores those items that are not stored yet, and returns them."""

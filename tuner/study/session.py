@@ -194,10 +194,8 @@ class Session:
             measurement: Its measurement.
             versions: Those of the process that measured it, if that was another one.
         """
-        name, more = (
-            self.problem.operation.baselines[self.device.kind].named(self.problem),
-            dict(versions or {}),
-        )
+        name = self.problem.operation.baselines[self.device.kind].named(self.problem)
+        more = dict(versions or {})
         if "threads" in measurement.circumstances:
             more["blas_threads"] = str(int(measurement.circumstances["threads"]))
         return self._record(self.device, Role.BASELINE, name, {}, "", measurement, more)
