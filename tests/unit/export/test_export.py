@@ -1,6 +1,8 @@
 """Exports of any format: what is written, what it tells, and what is refused."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,12 @@ from tuner.lookup import Answer
 def test_each_format_says_where_it_comes_from(format: str, tmp_path: Path) -> None:
     crowned, kernel, problem = gemm("naive", "cuda")
     paths = export(Answer(crowned), kernel, problem, format, tmp_path / "new" / "folder")
+    measurement = replace(crowned.record.measurement, bits="0123456789ab")
+    crowned = replace(crowned, record=replace(crowned.record, measurement=measurement))
     told = "".join(path.read_text() for path in paths if path.suffix != ".cubin")
     told = told.replace('\\"', '"')
-    for part in ("NVIDIA H200", "580.1", crowned.record.id, crowned.record.measured_at, "0.1.0", "NVRTC 13.0"):
+    versions = "580.1", "0.1.0", "NVRTC 13.0"
+    for part in ("NVIDIA H200", "0123456789ab", crowned.record.id, crowned.record.measured_at, *versions):
         assert part in told
     assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(
         p.name for p in paths

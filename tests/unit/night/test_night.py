@@ -160,7 +160,7 @@ def test_stale_champions_come_first_and_others_are_no_reason_to_tune_again(told:
     assert told_of == [f"toy {n} float32 plain" for n in (200, 100)]
 
 
-def test_a_limit_of_the_error_is_held_and_told(told: Told, here: Path) -> None:
+def test_a_limit_of_the_error_and_a_class_of_bits_are_held_and_told(told: Told, here: Path) -> None:
     exact = BEST | {"ORDER": "blocked"}
     rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7), rule(exact, latency_s=1.2 * BEST_S, error_rel=1e-7)]
     rules.append(rule({}, latency_s=4 * BEST_S))
@@ -168,9 +168,14 @@ def test_a_limit_of_the_error_is_held_and_told(told: Told, here: Path) -> None:
     free = PLAN.replace("[100, 200]", "[100, 1000]")
     limited = free.replace("[defaults]", "[defaults]\nerror_limit = 1.5")
     assert states(told(free, "--json")) == ["tuned", "tuned"]
-    answer = told(limited, "--json")
-    # Another limit is other work.
-    assert states(answer) == ["tuned", "tuned"]
+    held = told(limited.replace("error_limit = 1.5", 'bits = "keep"'), "--report", "held", "--json")
+    answer = told(limited, "--report", "limited", "--json")
+    for folder, night, changed in (("held", held, [False, False]), ("limited", answer, [False, True])):
+        # Another limit, or class, is other work.
+        assert states(night) == ["tuned", "tuned"]
+        assert [one["bits_changed"] for one in json.loads(night[1])["problems"]] == changed
+        [markdown] = (here / folder).glob("*.md")
+        assert ("champions change the bits of 1 problem(s): toy 1000" in markdown.read_text()) is any(changed)
     few, many = json.loads(answer[1])["problems"]
     assert "less output than 256 elements" in few["error_limit"]["says_nothing"]
     assert (few["after"]["config"], many["after"]["config"]) == (BEST, exact)

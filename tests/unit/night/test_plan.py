@@ -75,15 +75,15 @@ def test_without_any_budget_a_problem_gets_the_default(read: Read) -> None:
 
 
 def test_objectives_limits_and_epilogues_make_problems_of_their_own(read: Read) -> None:
-    defaults = "objective = 'energy,time'\nerror_limit = 1.5\nepilogue = 'relu'\n"
+    defaults = "objective = 'energy,time'\nerror_limit = 1.5\nepilogue = 'relu'\nbits = 'keep'\n"
     plan = read(
         f"[defaults]\n{defaults}{GEMM}squares = [8]\n"
-        f"{GEMM}squares = [8]\nobjective = ['error', 'time']\nerror_limit = inf\n"
+        f"{GEMM}squares = [8]\nobjective = ['error', 'time']\nerror_limit = inf\nbits = 'library'\n"
         f"{GEMM}squares = [8]\nepilogues = ['none', 'gelu+bias-col']\n"
     )
-    assert [(item.objectives, item.error_limit, item.problem.epilogue) for item in plan.items] == [
-        (("time", "energy"), 1.5, "relu"), (("time", "error"), None, "relu"),
-        (("time", "energy"), 1.5, ""), (("time", "energy"), 1.5, "bias-col+gelu"),
+    assert [(item.objectives, item.error_limit, item.bits, item.problem.epilogue) for item in plan.items] == [
+        (("time", "energy"), 1.5, "keep", "relu"), (("time", "error"), None, "library", "relu"),
+        (("time", "energy"), 1.5, "keep", ""), (("time", "energy"), 1.5, "keep", "bias-col+gelu"),
     ]  # fmt: skip
     assert len({item.key for item in plan.items}) == 4
 
