@@ -1,7 +1,6 @@
 """Exports of any format: what is written, what it tells, and what is refused."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from tuner.lookup import Answer
 @pytest.mark.parametrize("format", list(FORMATS))
 def test_each_format_says_where_it_comes_from(format: str, tmp_path: Path) -> None:
     crowned, kernel, problem = gemm("naive", "cuda")
-    paths = export(Answer(crowned), kernel, problem, format, tmp_path / "new" / "folder")
     measurement = replace(crowned.record.measurement, bits="0123456789ab")
     crowned = replace(crowned, record=replace(crowned.record, measurement=measurement))
+    paths = export(Answer(crowned), kernel, problem, format, tmp_path / "new" / "folder")
     told = "".join(path.read_text() for path in paths if path.suffix != ".cubin")
     told = told.replace('\\"', '"')
     versions = "580.1", "0.1.0", "NVRTC 13.0"
