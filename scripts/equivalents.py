@@ -137,11 +137,11 @@ def drawn_cases(count: int) -> Iterator[tuple[str, list[Any]]]:
         dtypes = operation.emulated if precision else operation.dtypes
         for at in range(count):
             sizes = shapes[at % len(shapes)]
-            layout = operation.layouts[at % len(operation.layouts)]
             dtype = dtypes[(at // 4) % len(dtypes)]
+            layout = (layouts := operation.layouts_of.get(dtype, operation.layouts))[at % len(layouts)]
             dims = dict(zip(operation.dims, sizes, strict=True))
             problem = operation.problem(dims, dtype, layout, *precision)
-            space = Space.build(kernel.parameters, kernel.constraints, problem, devices[kernel.target])
+            space = Space.build(kernel.parameters, kernel.constraints, problem, devices[kernel.kind])
             if len(space):
                 yield key, [problem.dims, dtype, layout, dict(space[int(rng.integers(len(space)))]), *precision]
 

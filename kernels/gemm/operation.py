@@ -219,9 +219,11 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
         stored |= _of_eights(p, target)
     if target == "cublaslt":
         return stored | {"DTYPE": DATA_TYPES[p.dtype]}
-    if target == "cuda" and p.dtype in HALVES:
-        return stored | {"BFLOAT": p.dtype == "bfloat16"}
-    return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
+    if target == "cuda" and _result(p) in HALVES:
+        return stored | {"BFLOAT": _result(p) == "bfloat16"}
+    if target != "cuda" or p.dtype in EIGHTS:
+        return stored
+    return stored | {"SCALAR": "float" if p.dtype == "float32" else "double"}
 
 
 def _of_eights(p: Problem, target: str) -> dict[str, Any]:
@@ -229,8 +231,7 @@ def _of_eights(p: Problem, target: str) -> dict[str, Any]:
     scales = ("", *SCALES).index(Epilogue.read(p.epilogue).scale)
     if target == "cublaslt":
         return {"SCALES": scales, "RESULT": DATA_TYPES[_result(p)]}
-    result = {"BFLOAT": _result(p) == "bfloat16", "FLOAT_RESULT": _result(p) == "float32"}
-    return {"EIGHT": 1, "SCALES": scales, **result} if target == "cuda" else {}
+    return {"EIGHT": 1, "SCALES": scales, "FLOAT_RESULT": _result(p) == "float32"} if target == "cuda" else {}
 
 
 C_REFERENCE = """

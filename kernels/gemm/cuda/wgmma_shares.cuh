@@ -1,6 +1,6 @@
 // Shares of k of a tile of C: what warpgroups leave in a workspace as wgmma left it in their registers, and its total.
 //
-// Comes after epilogue.cuh and wgmma_16.cuh. ROWS times 64 rows and WIDTH columns are a warpgroup's; SPLIT_K of them share K. Sums
+// Comes after epilogue.cuh and wgmma_shared.cuh. ROWS times 64 rows and WIDTH columns are a warpgroup's; SPLIT_K of them share K. Sums
 // are added in the order of the shares, so that every run gives the same. With SWAP the product is C's transpose.
 
 // Two results as 16 bits each, the left one below.

@@ -1,11 +1,11 @@
-// gemm of float16 or bfloat16: tensor cores (wgmma) fed by tensor maps (TMA), sums in FP32, result rounded once.
+// gemm of float16 or bfloat16, or of 8 bits: tensor cores (wgmma) fed by tensor maps (TMA), sums in FP32, result rounded once.
 //
 // Floor    2 m n k operations at about 800 TFLOPS (H100, H200; random numbers, bound by power), or the bytes of A, B and C.
 // Idea     One warp fetches boxes of A and B as they lie; 1 to 3 warpgroups multiply them from shared memory. wgmma reads either
 //          dimension of a 16-bit operand as the contiguous one, so that all four layouts are one kernel without transposing.
 // Tile     A consumer has 64 ROWS rows by WIDTH columns. Consumers of a team that works together share B's tile; those that work
 //          apart take whole tiles in turn, so that one stores while the other one multiplies.
-// Memory   STAGES places of 64 terms of both tiles, swizzled by 128 bytes. CLUSTER_M blocks below each other fetch a share of B's
+// Memory   STAGES places of 64 terms (of 8 bits, 128) of both tiles, swizzled by 128 bytes. CLUSTER_M blocks below each other fetch a share of B's
 //          tile each, for all of them; CLUSTER_N blocks beside each other a share of A's.
 //          A tile of columns that lie contiguous is fetched in boxes of 64, or of 32 where it has no more; of the last one WIDTH
 //          may leave some unused. SWAP: the transpose of C is computed, from those of B and A, so that WIDTH is of C's rows.
@@ -30,9 +30,18 @@
 //          LEAD                  places by which consumers of a team follow each other, so that one stores while the next multiplies
 //          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
 //          BLOCKS BLOCKS_PER_SM  multiprocessors on which blocks stay, 0: none; how many on each
+//          PROMOTE               of 8 bits: places after which sums leave the tensor cores (scales.cuh), 0: all of them
 //          BORDER                operands as they lie (whole), or copied to longer rows where tensor maps do not take them (pad)
 
-constexpr int TERMS = 64, ROW_BYTES = 128, BOX_BYTES = TERMS * ROW_BYTES;
+#ifndef EIGHT
+#define EIGHT 0
+#endif
+#if FLOAT_RESULT
+using Result = float;
+#else
+using Result = unsigned short;
+#endif
+constexpr int TERMS = EIGHT ? 128 : 64, ROW_BYTES = 128, BOX_BYTES = 64 * ROW_BYTES;
 constexpr int B_COLUMNS = WIDTH < 64 ? WIDTH : 64;  // that lie together in boxes, where columns are contiguous
 constexpr int B_LINES = B_ALONG_N ? (WIDTH + B_COLUMNS - 1) / B_COLUMNS * B_COLUMNS : WIDTH;  // columns of B that are fetched
 constexpr bool IS_APART = TEAM == TEAM_apart;
@@ -46,7 +55,7 @@ constexpr int SHEET = 16 * SHEET_COLUMNS * 2;                         // bytes t
 constexpr int POOL = 65536 / BLOCKS_PER_SM / THREADS / 8 * 8 * (CONSUMERS + 1);
 constexpr int KEPT = POOL - CONSUMERS * GIVEN;                        // the producer's share of registers
 
-// A tile of C, or a share of one, and the chunks of 64 terms that it sums: from `begin` on to the last, then from the first on.
+// A tile of C, or a share of one, and the chunks of TERMS terms that it sums: from `begin` on to the last, then from the first on.
 struct Item {
     unsigned tile, share, first, last, begin;
     int row, column;
@@ -183,29 +192,78 @@ __device__ __forceinline__ void release(const Shared& shared, unsigned slot)
     else arrive(shared.empty + slot * 8);
 }
 
+// Starts the products of a place, a group of them; those of the first chunk replace the sums.
+__device__ __forceinline__ void multiply_place(float (&sum)[ROWS][SUMS], const Shared& shared, const Place& place, int group,
+                                               unsigned chunk, unsigned first)
+{
+    constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * B_COLUMNS * 2 / 16 : 2;
+    const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
+    const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
+    const unsigned long long a = A_ALONG_M ? across_terms<64>(at_a, TERMS) : along_terms(at_a);
+    const unsigned long long b = B_ALONG_N ? across_terms<B_COLUMNS>(at_b, TERMS) : along_terms(at_b);
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < ROW_BYTES / 32; ++step)
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            multiply_async(sum[r], a + step * NEXT_A + r * (BOX_BYTES / 16), b + step * NEXT_B, step || chunk > first);
+    close_products();
+}
+
+#if EIGHT && PROMOTE
+// Sums of a consumer's rows over the chunks of an item: those of PROMOTE places, which are added up outside of the tensor cores. The
+// other warpgroups of the block multiply in the meantime.
+template <class F>
+__device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
+                                        Turn& turn, const Scales& scales, F meanwhile)
+{
+    const int row = item.row + (IS_APART ? 0 : group * ROWS * 64);
+    const unsigned count = item.last - item.first;
+    unsigned before = 0, chunk = item.begin;
+    turn.take();
+    for (unsigned done = 0; done < count;) {
+        float part[ROWS][SUMS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) part[r][i] = 0.0f;
+        const unsigned until = min(done + PROMOTE, count), first = done;
+        for (; done < until; ++done) {
+            await_phase(shared.full + place.at * 8, place.phase);
+            turn.pass_after(done + 1, count);
+            multiply_place(part, shared, place, group, done, first);
+            if (done > first) {
+                await_products<1>();
+                release(shared, before);
+            }
+            before = place.at;
+            place.step();
+        }
+        await_products<0>();
+        release(shared, before);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            keep_in_place(part[r]);
+            scales.add(sum[r], part[r], row + r * 64, item.column, chunk);
+        }
+        if (++chunk == item.last) chunk = item.first;  // of blocks with scales, whose parts are single places
+    }
+    if (IS_APART ? count == 0 : LEAD > 0) turn.pass();
+    meanwhile();
+}
+#else
 // Sums of a consumer's rows over the chunks of an item. A place goes back while the next one's products are under way.
 // `meanwhile` is called while the last products are under way.
 template <class F>
 __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
                                         Turn& turn, F meanwhile)
 {
-    constexpr int NEXT_A = A_ALONG_M ? 16 * ROW_BYTES / 16 : 2, NEXT_B = B_ALONG_N ? 16 * B_COLUMNS * 2 / 16 : 2;
     unsigned before = 0;
     turn.take();
     for (unsigned chunk = item.first; chunk < item.last; ++chunk) {
         await_phase(shared.full + place.at * 8, place.phase);
         turn.pass_after(chunk + 1 - item.first, item.last - item.first);
-        const unsigned at_b = shared.slots + place.at * SLOT + A_BYTES;
-        const unsigned at_a = shared.slots + place.at * SLOT + (IS_APART ? 0 : group * ROWS * BOX_BYTES);
-        const unsigned long long a = A_ALONG_M ? across_terms<64>(at_a, TERMS) : along_terms(at_a);
-        const unsigned long long b = B_ALONG_N ? across_terms<B_COLUMNS>(at_b, TERMS) : along_terms(at_b);
-        begin_products();
-#pragma unroll
-        for (int step = 0; step < TERMS / 16; ++step)
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                multiply_async(sum[r], a + step * NEXT_A + r * (BOX_BYTES / 16), b + step * NEXT_B, step || chunk > item.first);
-        close_products();
+        multiply_place(sum, shared, place, group, chunk, item.first);
         if (chunk > item.first) {
             await_products<1>();
             release(shared, before);
@@ -220,8 +278,36 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) keep_in_place(sum[r]);
 }
+#endif
 
-#if SWAP
+#if EPILOGUE && SWAP
+// Finishes a warpgroup's 64 rows, columns of C.
+__device__ __forceinline__ void finish(float (&s)[SUMS], const Epilogue& epilogue, int row, int column, int m, int n)
+{
+    const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) {
+        const int y = column + i / 4 * 8 + i % 2, x = row + i / 2 % 2 * 8;
+        if (y < m && x < n) s[i] = epilogue(s[i], y, x, n);
+    }
+}
+#endif
+
+#if FLOAT_RESULT
+// Each thread stores its own, as they are.
+__device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, Result* c, int, int row, int column, int m, int n,
+                                      unsigned, unsigned&)
+{
+    const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) {
+        const int right = column + i / 4 * 8 + i % 2, down = row + i / 2 % 2 * 8, y = SWAP ? right : down, x = SWAP ? down : right;
+        if (y < m && x < n) c[(size_t)y * n + x] = s[i];
+    }
+}
+#elif SWAP
 #if STORE == STORE_tma
 // A warpgroup stores SHEET_COLUMNS rows of C, 64 columns of each, from a sheet that its warps fill together.
 __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap& map_c, unsigned short*, int group, int row, int column,
@@ -257,20 +343,6 @@ __device__ __forceinline__ void store(const float (&s)[SUMS], const TensorMap&, 
     for (int i = 0; i < SUMS; ++i) {
         const int y = column + i / 4 * 8 + i % 2, x = row + i / 2 % 2 * 8;
         if (y < m && x < n) c[(size_t)y * n + x] = (unsigned short)pair(s[i], 0.0f);
-    }
-}
-#endif
-
-#if EPILOGUE
-// Finishes a warpgroup's 64 rows, columns of C.
-__device__ __forceinline__ void finish(float (&s)[SUMS], const Epilogue& epilogue, int row, int column, int m, int n)
-{
-    const int lane = threadIdx.x % 32;
-    row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) {
-        const int y = column + i / 4 * 8 + i % 2, x = row + i / 2 % 2 * 8;
-        if (y < m && x < n) s[i] = epilogue(s[i], y, x, n);
     }
 }
 #endif
@@ -375,7 +447,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 __cluster_dims__(CLUSTER_M * CLUSTER_N, 1, 1)
 #endif
 gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_c,
-     unsigned short* __restrict__ c, EPILOGUE_OPERANDS int m, int n, int k, unsigned* counters, float* parts EPILOGUE_FACTORS)
+     Result* __restrict__ c, SCALES_TAKEN EPILOGUE_OPERANDS int m, int n, int k, unsigned* counters,
+     float* parts EPILOGUE_FACTORS)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(8) unsigned long long full[STAGES], empty[STAGES], turns[CONSUMERS];
@@ -422,6 +495,9 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
         const bool waits = IS_APART || (LEAD > 0 && group > 0), is_followed = IS_APART || (LEAD > 0 && group < CONSUMERS - 1);
         Turn turn = {shared.turns + 8 * group, shared.turns + 8 * ((group + 1) % CONSUMERS), group == 0 ? 1u : 0u, waits, is_followed};
         [[maybe_unused]] unsigned sheet = 0;
+#if EIGHT
+        const Scales scales = {SCALES_GIVEN, m, n, (k - 1) / SCALED + 1};
+#endif
         unsigned count = 0, at = blockIdx.x / CLUSTER;
         Item item = item_at(at, rank, grid), next = item;
         for (; at < grid.items; at += step, ++count, item = next) {
@@ -439,7 +515,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 #if EPILOGUE && !SWAP
             BiasAhead<SUMS> ahead[EPILOGUE_BIAS == 1 ? ROWS : 1];
 #endif
-            consume(sum, item, shared, group, place, turn, [&] {
+            consume(sum, item, shared, group, place, turn SCALES_PASSED, [&] {
                 next = item_at(after, rank, grid);
 #if EPILOGUE && !SWAP
 #pragma unroll
@@ -456,6 +532,9 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const int row = row_of(item, group) + r * 64;
+#if EIGHT
+                scales.multiply(sum[r], row, item.column);
+#endif
 #if EPILOGUE && SWAP
                 finish(sum[r], EPILOGUE_GIVEN, row, item.column, m, n);
 #elif EPILOGUE

@@ -1,9 +1,11 @@
-"""gemm on CUDA in 16-bit numbers: tensor cores of sm_90 fed by tensor maps (docs/log/kernels)."""
+"""gemm on CUDA in numbers of 16 and of 8 bits: tensor cores of sm_90 fed by tensor maps (docs/log/kernels)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tuner import (
+    DTYPE_BYTES,
     Constraint,
     Epilogue,
     Kernel,
@@ -19,6 +21,8 @@ from tuner import (
     ceil_div,
     choice,
 )
+from tuner.declare.epilogue import BY_BLOCK
+from tuner.declare.problem import EIGHTS
 from tuner.declare.rules import for_speed, select, shared_fits, smaller
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.
@@ -28,12 +32,23 @@ GIVEN = {2: 232, 3: 160}
 OTHER_REGISTERS = 40
 #: Registers that an instruction takes beside its sums (ptxas).
 OF_INSTRUCTION = 26
-#: Terms of a place, as many as 128 bytes hold; bytes of a warp's sheet of 16 x 64 elements.
-TERMS, SHEET_BYTES = 64, 16 * 128
+#: Bytes of a place's terms in a row or column; bytes of a warp's sheet of 16 x 64 elements.
+ROW_BYTES, SHEET_BYTES = 128, 16 * 128
 #: Columns (rows) of a box, where they are contiguous; a tile that has fewer is a box.
 BOX_COLUMNS = 64
-#: Elements in 16 bytes: rows that a tensor map describes have a multiple of it.
-UNIT = 8
+#: Bytes of which rows that a tensor map describes have a multiple; rows of a pattern of the swizzle, and
+#: elements of C in as many bytes.
+UNIT_BYTES, UNIT = 16, 8
+
+
+def _terms(p: Problem) -> int:
+    """Terms of a place."""
+    return ROW_BYTES // DTYPE_BYTES[p.dtype]
+
+
+def _unit(p: Problem) -> int:
+    """Elements of which stored rows of A and B have a multiple."""
+    return UNIT_BYTES // DTYPE_BYTES[p.dtype]
 
 
 def _height(p: Problem, c: Any) -> Any:
@@ -77,7 +92,7 @@ def _blocks(p: Problem, c: Any) -> Any:
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    """STAGES places of 64 terms of both tiles, and the consumers' sheets; they begin at a multiple of 1024."""
+    """STAGES places of both tiles, and the consumers' sheets; they begin at a multiple of 1024."""
     return _with_sheets(p, c, c.SHEETS)
 
 
@@ -87,33 +102,33 @@ def _with_sheets(p: Problem, c: Any, sheets: Any) -> Any:
 
 
 def _places_bytes(p: Problem, c: Any) -> Any:
-    """STAGES places of 64 terms of both tiles. Contiguous columns of B are fetched in boxes of 64, or of 32."""
+    """STAGES places of both tiles. Contiguous columns of B are fetched in boxes of 64, or of 32."""
     boxes = ceil_div(c.WIDTH, BOX_COLUMNS) * BOX_COLUMNS
     columns = select(_columns_contiguous(p, c) & (c.WIDTH > BOX_COLUMNS), boxes, c.WIDTH)
-    return c.STAGES * (_rows(c) + columns) * 2 * TERMS
+    return c.STAGES * (_rows(c) + columns) * ROW_BYTES
 
 
-def _box(lines: int, sharers: int, along_lines: bool, of_c: Any) -> tuple[Any, Any]:
+def _box(terms: int, lines: int, sharers: int, along_lines: bool, of_c: Any) -> tuple[Any, Any]:
     """What one copy brings of a tile of so many rows (columns), as its tensor is stored.
 
     A block that fetches all of a tile leaves away what lies beyond the rows (columns) that C has, but for
     multiples of eight: to fill boxes with zeros takes time.
     """
     if along_lines:
-        return TERMS // sharers, min(lines, BOX_COLUMNS)
-    return (lines // sharers if sharers > 1 else smaller(lines, ceil_div(of_c, UNIT) * UNIT)), TERMS
+        return terms // sharers, min(lines, BOX_COLUMNS)
+    return (lines // sharers if sharers > 1 else smaller(lines, ceil_div(of_c, UNIT) * UNIT)), terms
 
 
 def _maps(p: Problem, c: Any) -> tuple[TensorMap, ...]:
-    rows, columns = _rows_contiguous(p, c), _columns_contiguous(p, c)
-    a = _box(_rows(c), c.CLUSTER_N, rows, _height(p, c))
-    b = _box(c.WIDTH, c.CLUSTER_M, columns, _width(p, c))
+    rows, columns, terms = _rows_contiguous(p, c), _columns_contiguous(p, c), _terms(p)
+    a = _box(terms, _rows(c), c.CLUSTER_N, rows, _height(p, c))
+    b = _box(terms, c.WIDTH, c.CLUSTER_M, columns, _width(p, c))
     left, right = ("b", "a") if c.SWAP else ("a", "b")
     sheet = next(each for each in (64, 32, 16) if c.WIDTH % each == 0)
     result = TensorMap("map_c", "c", *(((sheet, 64), 128) if c.SWAP else ((16, sheet), 2 * sheet)))
     operands = (
         TensorMap("map_a", left, a, 128, _promotion(rows)),
-        TensorMap("map_b", right, b, 2 * b[1], _promotion(columns)),
+        TensorMap("map_b", right, b, DTYPE_BYTES[p.dtype] * b[1], _promotion(columns)),
     )
     return (*operands, result) if c.STORE == "tma" else operands
 
@@ -154,8 +169,8 @@ def _padded(p: Problem, c: Any) -> tuple[Padded, ...]:
     """The operands whose rows are no multiple of 16 bytes, with longer rows."""
     if c.BORDER == "whole":
         return ()
-    short = [each for each, length in zip(p.inputs[:2], _stored_rows(p), strict=True) if length % UNIT]
-    return Padded.rows_of(short, UNIT)
+    short = [each for each, length in zip(p.inputs[:2], _stored_rows(p), strict=True) if length % _unit(p)]
+    return Padded.rows_of(short, _unit(p))
 
 
 def _stored_rows(p: Problem) -> tuple[Any, Any]:
@@ -166,7 +181,7 @@ def _stored_rows(p: Problem) -> tuple[Any, Any]:
 def _whole(p: Problem) -> int:
     """1 if tensor maps take both operands as they lie, else 0."""
     a, b = _stored_rows(p)
-    return int(a % UNIT == 0 and b % UNIT == 0)
+    return int(a % _unit(p) == 0 and b % _unit(p) == 0)
 
 
 def _shared_registers(c: Any) -> Any:
@@ -218,7 +233,8 @@ KERNEL = Kernel(
                 "hopper.cuh",
                 "tensor_maps.cuh",
                 "operand_layout.cuh",
-                "wgmma_16.cuh",
+                "wgmma_shared.cuh",
+                "scales.cuh",
                 "tile_order.cuh",
                 "epilogue.cuh",
                 "wgmma_shares.cuh",
@@ -254,7 +270,7 @@ KERNEL = Kernel(
             lambda p, d, c: d.compute_capability == 90,
         ),
         Constraint(
-            "stored rows of A and B have a multiple of 8 elements, or are padded: tensor maps take 16 bytes",
+            "stored rows of A and B have a multiple of 16 bytes, or are padded: tensor maps take no others",
             lambda p, d, c: (c.BORDER == "pad") | (_whole(p) == 1),
         ),
         for_speed(
@@ -317,7 +333,8 @@ KERNEL = Kernel(
             lambda p, d, c: (c.LEAD == 0) | ((c.TEAM == "together") & (c.CONSUMERS > 1)),
         ),
         Constraint(
-            "every one of SPLIT_K blocks has 64 terms of k", lambda p, d, c: ceil_div(p.k, TERMS) >= c.SPLIT_K
+            "every one of SPLIT_K blocks has the terms of a place",
+            lambda p, d, c: ceil_div(p.k, _terms(p)) >= c.SPLIT_K,
         ),
         for_speed(
             "k is split where tiles are fewer than multiprocessors",
@@ -354,7 +371,7 @@ KERNEL = Kernel(
             "places take half of what a block's shared memory holds, or all of k",
             lambda p, d, c: (
                 (2 * c.BLOCKS_PER_SM * _with_sheets(p, c, 0) >= d.shared_bytes_per_block)
-                | (p.k <= c.STAGES * TERMS * c.SPLIT_K)
+                | (p.k <= c.STAGES * _terms(p) * c.SPLIT_K)
             ),
         ),
         shared_fits("the places of both tiles and the sheets", _shared_bytes),
@@ -392,5 +409,61 @@ KERNEL = Kernel(
         THIN | NARROW | {"CLUSTER_N": 2, "SWAP": 1},
         *(each | ANY_RESULT for each in (LARGE, MIDDLE, SMALL, THIN)),
         *(each | more for each in (LARGE, MIDDLE, SMALL, THIN) for more in (PADDED, PADDED | ANY_RESULT)),
+    ),
+)
+
+#: Sums in tensor cores alone, and such as leave them: DeepGEMM's tile of 128 x 128, two consumers.
+FAST: dict[str, Value] = LARGE | {"PROMOTE": 0}
+PROMOTED: dict[str, Value] = MIDDLE | {"PROMOTE": 1, "CLUSTER_M": 1}
+#: Few rows of A are columns of the product, so that no tile of 64 rows is for fewer.
+FEW_ROWS: dict[str, Value] = PROMOTED | {"SWAP": 1, "WIDTH": 64, "STAGES": 8, "BLOCKS": 0}
+
+EIGHTS_KERNEL = replace(
+    KERNEL,
+    name="wgmma_fp8",
+    idea="8-bit products on tensor cores, whose sums leave them before they have lost too much",
+    scope=Scope(dtypes=EIGHTS, epilogues=True, architecture="sm_90a"),
+    parameters=(*KERNEL.parameters, choice("PROMOTE", 0, 1, 2, 4, 8)),
+    constraints=(
+        *KERNEL.constraints,
+        Constraint(
+            "a thread's registers hold its sums twice where they leave the tensor cores",
+            lambda p, d, c: (c.PROMOTE == 0) | (_registers(c) >= c.ROWS * c.WIDTH + OTHER_REGISTERS),
+        ),
+        Constraint(
+            "blocks of 128 terms that have scales leave the tensor cores one by one",
+            lambda p, d, c: (Epilogue.read(p.epilogue).scale != BY_BLOCK) | (c.PROMOTE == 1),
+        ),
+        Constraint("shares of k are added up by the block that arrives last", lambda p, d, c: c.ADD == "last"),
+        Constraint(
+            "results of 32 bits go from registers, and take no operand beside scales",
+            lambda p, d, c: (
+                (p.outputs[0].dtype != "float32")
+                | ((c.STORE == "registers") & (Epilogue.read(p.epilogue).unscaled.operands == ()))
+            ),
+        ),
+    ),
+    starts=tuple(
+        start | more
+        for start in (
+            PROMOTED,
+            PROMOTED | {"CLUSTER_M": 2},
+            PROMOTED | {"WIDTH": 160, "STAGES": 5},
+            PROMOTED | {"ORDER": "hilbert"},
+            PROMOTED | {"BLOCKS": 0},
+            PROMOTED | {"BLOCKS": 0, "SPLIT_K": 4},
+            PROMOTED | {"WIDTH": 64, "STAGES": 8},
+            FEW_ROWS,
+            FEW_ROWS | {"CONSUMERS": 1, "GIVEN": 0, "STAGES": 12},
+            FEW_ROWS | {"CONSUMERS": 1, "GIVEN": 0, "STAGES": 12, "SPLIT_K": 4},
+            FEW_ROWS | {"WIDTH": 128, "STAGES": 6},
+            PROMOTED | {"PROMOTE": 2},
+            PROMOTED | {"PROMOTE": 4},
+            FAST,
+            FAST | {"ORDER": "hilbert"},
+            FAST | {"CLUSTER_M": 1},
+            FAST | {"WIDTH": 128, "STAGES": 6},
+        )
+        for more in ({}, ANY_RESULT, PADDED | ANY_RESULT)
     ),
 )

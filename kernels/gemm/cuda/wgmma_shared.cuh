@@ -1,13 +1,19 @@
-// wgmma for 16-bit operands that both lie in shared memory: 64 rows by WIDTH columns by 16 terms, FP32 sums in registers. sm_90a.
+// wgmma for operands that both lie in shared memory: 64 rows by WIDTH columns by the terms in 32 bytes, FP32 sums in registers. sm_90a.
+// Operands of 8 bits (EIGHT) are e4m3, and their terms are contiguous; of 16 bits either dimension is.
 //
 // PTX names each register of the sums, so that every WIDTH is a statement of its own.
 
 constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x WIDTH sums
 
-#if BFLOAT
-#define WGMMA_TYPES "bf16.bf16"
+#if EIGHT
+#define WGMMA_TYPES "k32.f32.e4m3.e4m3"
+#define WGMMA_ALONG(a, b)
+#elif BFLOAT
+#define WGMMA_TYPES "k16.f32.bf16.bf16"
+#define WGMMA_ALONG(a, b) ", %" #a ", %" #b
 #else
-#define WGMMA_TYPES "f16.f16"
+#define WGMMA_TYPES "k16.f32.f16.f16"
+#define WGMMA_ALONG(a, b) ", %" #a ", %" #b
 #endif
 
 #define NAMED_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
@@ -25,57 +31,57 @@ constexpr int SUMS = WIDTH / 2;  // registers that hold a thread's share of 64 x
 __device__ __forceinline__ void multiply_async(float (&t)[SUMS], unsigned long long a, unsigned long long b, int add)
 {
 #if WIDTH == 32
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32" WGMMA_TYPES " {"
                  NAMED_0
-                 "}, %16, %17, p, 1, 1, %19, %20; }"
+                 "}, %16, %17, p, 1, 1" WGMMA_ALONG(19, 20) "; }"
                  : HELD(t, 0)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 64
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1
-                 "}, %32, %33, p, 1, 1, %35, %36; }"
+                 "}, %32, %33, p, 1, 1" WGMMA_ALONG(35, 36) "; }"
                  : HELD(t, 0), HELD(t, 16)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 96
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2
-                 "}, %48, %49, p, 1, 1, %51, %52; }"
+                 "}, %48, %49, p, 1, 1" WGMMA_ALONG(51, 52) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 128
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3
-                 "}, %64, %65, p, 1, 1, %67, %68; }"
+                 "}, %64, %65, p, 1, 1" WGMMA_ALONG(67, 68) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 144
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %74, 0; wgmma.mma_async.sync.aligned.m64n144" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 ",%64,%65,%66,%67,%68,%69,%70,%71"
-                 "}, %72, %73, p, 1, 1, %75, %76; }"
+                 "}, %72, %73, p, 1, 1" WGMMA_ALONG(75, 76) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD_8(t, 64)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 160
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4
-                 "}, %80, %81, p, 1, 1, %83, %84; }"
+                 "}, %80, %81, p, 1, 1" WGMMA_ALONG(83, 84) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 192
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %98, 0; wgmma.mma_async.sync.aligned.m64n192" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5
-                 "}, %96, %97, p, 1, 1, %99, %100; }"
+                 "}, %96, %97, p, 1, 1" WGMMA_ALONG(99, 100) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 224
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %114, 0; wgmma.mma_async.sync.aligned.m64n224k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %114, 0; wgmma.mma_async.sync.aligned.m64n224" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5 "," NAMED_6
-                 "}, %112, %113, p, 1, 1, %115, %116; }"
+                 "}, %112, %113, p, 1, 1" WGMMA_ALONG(115, 116) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80), HELD(t, 96)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #elif WIDTH == 256
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32." WGMMA_TYPES " {"
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256" WGMMA_TYPES " {"
                  NAMED_0 "," NAMED_1 "," NAMED_2 "," NAMED_3 "," NAMED_4 "," NAMED_5 "," NAMED_6 "," NAMED_7
-                 "}, %128, %129, p, 1, 1, %131, %132; }"
+                 "}, %128, %129, p, 1, 1" WGMMA_ALONG(131, 132) "; }"
                  : HELD(t, 0), HELD(t, 16), HELD(t, 32), HELD(t, 48), HELD(t, 64), HELD(t, 80), HELD(t, 96), HELD(t, 112)
                  : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_M), "n"(B_ALONG_N));
 #else

@@ -1,0 +1,92 @@
+// Scales of operands of 8 bits, and the sums of their products outside of the tensor cores.
+//
+// Comes after wgmma_shared.cuh. SCALES: 1, one for each operand; 2, one for each row of A and column of B; 3, one for 1 x 128 elements of A,
+// stored by blocks of k, and for 128 x 128 of B. With SWAP the product is C's transpose: its left operand is B.
+//
+// Tensor cores add up products of 8 bits in fewer bits than a float has. So after PROMOTE places the sums of these alone are added to
+// others in registers, multiplied by the scales of their blocks where there are such; PROMOTE=0: not before the end.
+
+#if SCALES
+#define SCALES_TAKEN const float *__restrict__ scale_a, const float *__restrict__ scale_b,
+#define SCALES_GIVEN scale_a, scale_b
+#else
+#define SCALES_TAKEN
+#define SCALES_GIVEN nullptr, nullptr
+#endif
+
+#if EIGHT && PROMOTE
+#define SCALES_PASSED , scales
+#else
+#define SCALES_PASSED
+#endif
+
+enum { SCALED = 128 };  // terms, rows or columns of a block
+
+// What a thread's sums are multiplied by: its sum i lies in its row i / 2 % 2 and in its column i % 2 of the eight columns i / 4.
+struct Scales {
+    const float *a, *b;
+    int m, n, blocks;  // of k
+
+    // Of A's row and of B's column, or of A's block of a row and of B's block of a column.
+    __device__ __forceinline__ float of_row(int row, int block) const { return __ldg(a + (size_t)block * m + min(row, m - 1)); }
+    __device__ __forceinline__ float of_column(int column, int block) const
+    {
+        return __ldg(b + (size_t)(min(column, n - 1) / SCALED) * blocks + block);
+    }
+
+    // Adds the products of a block of k.
+    __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&part)[SUMS], int row, int column, int block) const
+    {
+        const int lane = threadIdx.x % 32;
+        (void)lane, (void)row, (void)column, (void)block;
+#if SCALES != 3
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[i] += part[i];
+#elif SWAP
+        const float left = of_column(row, block);  // 64 rows are in one block
+        column += lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i)
+            if (i % 4 < 2) {
+                const float both = left * of_row(column + i / 4 * 8 + i % 2, block);
+                sum[i] += part[i] * both, sum[i + 2] += part[i + 2] * both;
+            }
+#else
+        // WIDTH columns from a multiple of it on are in two blocks at the most.
+        const int edge = SCALED - column % SCALED;
+        row += threadIdx.x / 32 % 4 * 16 + lane / 4;
+        const float first = of_column(column, block), second = of_column(column + edge, block);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float own = of_row(row + h * 8, block), one = own * first, other = own * second;
+#pragma unroll
+            for (int j = 0; j < SUMS / 4; ++j) {
+                const float both = j * 8 < edge ? one : other;
+                sum[4 * j + 2 * h] += part[4 * j + 2 * h] * both, sum[4 * j + 2 * h + 1] += part[4 * j + 2 * h + 1] * both;
+            }
+        }
+#endif
+    }
+
+    // Multiplies the total of a warpgroup's 64 rows from `row` on and columns from `column` on.
+    __device__ __forceinline__ void multiply(float (&sum)[SUMS], int row, int column) const
+    {
+        (void)row, (void)column;
+#if SCALES == 1
+        const float both = __ldg(a) * __ldg(b);
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sum[i] *= both;
+#elif SCALES == 2
+        const float *left = SWAP ? b : a, *right = SWAP ? a : b;
+        const int lane = threadIdx.x % 32, height = SWAP ? n : m, width = SWAP ? m : n;
+        row += threadIdx.x / 32 % 4 * 16 + lane / 4, column += lane % 4 * 2;
+        const float own[2] = {__ldg(left + min(row, height - 1)), __ldg(left + min(row + 8, height - 1))};
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i)
+            if (i % 4 < 2) {
+                const float other = __ldg(right + min(column + i / 4 * 8 + i % 2, width - 1));
+                sum[i] *= own[0] * other, sum[i + 2] *= own[1] * other;
+            }
+#endif
+    }
+};

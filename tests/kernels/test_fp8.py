@@ -1,0 +1,115 @@
+"""Products of 8-bit numbers, without a GPU: their kernel compiles, scales meet the sums they belong to."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_models import H200
+from probing import run_on_cpu
+from products import gemm, kernel_of
+
+from tuner.declare.epilogue import SCALES
+from tuner.declare.kernel import render
+from tuner.declare.launch import Launch
+from tuner.declare.space import Config
+
+KERNEL = kernel_of("wgmma_fp8")
+FOLDER = Path(__file__).resolve().parents[2] / "kernels" / "gemm" / "cuda"
+EIGHT = "float8_e4m3fn"
+
+#: Products of each block of k, as wgmma leaves them in the registers of a warpgroup: where the PTX manual says.
+SCALED = """
+extern "C" __global__ void
+scaled(const float* given, const float* a, const float* b, float* c, int m, int n, int k)
+{
+    const Scales scales = {a, b, m, n, (k - 1) / SCALED + 1};
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int row = 0; row < (SWAP ? n : m); row += 64)
+        for (int column = 0; column < (SWAP ? m : n); column += 2 * SUMS) {
+            float sum[SUMS] = {};
+            for (int kept = 0; kept < 2; ++kept) {
+                for (int block = 0; block < scales.blocks; ++block) {
+                    float part[SUMS];
+                    for (int i = 0; i < SUMS; ++i) {
+                        const int down = row + warp * 16 + i / 2 % 2 * 8 + lane / 4;
+                        const int right = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                        const int y = SWAP ? right : down, x = SWAP ? down : right;
+                        const bool inside = y < m && x < n;
+                        part[i] = inside ? given[(block * m + y) * n + x] : 7.0f;
+                        if (kept && inside) c[y * n + x] = sum[i];
+                    }
+                    if (!kept) scales.add(sum, part, row, column, block);
+                }
+                if (!kept) scales.multiply(sum, row, column);
+            }
+        }
+}
+"""
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize("width", [64, 160])
+@pytest.mark.parametrize("scale", SCALES)
+def test_scales_meet_the_sums_they_belong_to(scale: str, width: int, swap: int, folder: Path) -> None:
+    m, n, k = 70, 330, 300
+    names = (f"SCALES {SCALES.index(scale) + 1}", f"SUMS {width // 2}", f"SWAP {swap}")
+    text = "\n".join([*(f"#define {name}" for name in names), (FOLDER / "scales.cuh").read_text(), SCALED])
+    of, rng = gemm(m, n, k, "nt", EIGHT, epilogue=scale), np.random.default_rng(5)
+    a, b = (rng.uniform(0.5, 2, tensor.shape).astype("float32") for tensor in of.inputs[2:])
+    given = rng.integers(-64, 64, (3, m, n)).astype("float32")
+    outputs = [("c", (m, n), "float32")]
+    arrays = {"given": given, "a": a, "b": b}
+    c = run_on_cpu(text, "scaled", arrays, outputs, folder, Launch((1,), (128,)), m=m, n=n, k=k)["c"]
+    of_a, of_b = a[:, None], b
+    if scale == "scale-block":
+        of_a, of_b = a[:, :, None], b.repeat(128, 0)[:n].T[:, None, :]
+    np.testing.assert_allclose(c, (given * of_a * of_b).sum(axis=0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("epilogue", "changes"), [
+    ("scale-block", {"WIDTH": 160, "STAGES": 5}),
+    ("scale-block", {"SWAP": 1, "WIDTH": 64, "STAGES": 8, "SPLIT_K": 4}),
+    ("scale-line+to-float32", {"STORE": "registers", "CLUSTER_M": 2}),
+    ("scale-tensor+bias-col+gelu-tanh+to-float16", {"WIDTH": 256, "STAGES": 4, "PROMOTE": 0}),
+    ("", {"TEAM": "apart", "ROWS": 2, "WIDTH": 64, "STAGES": 8, "PROMOTE": 4}),
+])  # fmt: skip
+def test_sums_stay_in_registers_until_they_are_promoted(epilogue: str, changes: dict[str, Any]) -> None:
+    nvrtc = pytest.importorskip("tuner.devices.cuda.nvrtc")
+    of, config = gemm(4096, 4096, 4096, "nt", EIGHT, epilogue=epilogue), KERNEL.default_config()
+    config = Config({**(config or {}), **changes})
+    assert KERNEL.allows(of, H200, config)
+    job = render(KERNEL, of, config)
+    cubin, log = nvrtc.compile_cubin(job.text, "sm_90a", job.options)
+    assert "C75" not in log, "registers not set aside, or products one by one"
+    assert nvrtc.read_report(log, cubin).spill_bytes == 0
+
+
+@pytest.mark.parametrize("epilogue", ["", *SCALES, "scale-line+to-float32"])
+@pytest.mark.parametrize("dims", [(64, 7168, 16384), (4096, 2112, 7168), (1, 8, 16), (1000, 776, 333)])
+def test_every_shape_has_a_start(dims: tuple[int, int, int], epilogue: str) -> None:
+    of = gemm(*dims, "nt", EIGHT, epilogue=epilogue)
+    found = [config for config in KERNEL.first_configs() if KERNEL.allows(of, H200, config)]
+    assert found
+    assert all(config.PROMOTE == 1 for config in found) or "scale-block" not in epilogue
+
+
+def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:
+    """Sums of bits that are cut off toward zero, 32 terms at a time as tensor cores take them."""
+    of, rng = gemm(64, 64, 8192, "nt", EIGHT, epilogue="to-float32"), np.random.default_rng(3)
+    a, b = (rng.standard_normal((64, of.k), "float32").astype(EIGHT).astype(float) for _ in "ab")
+    right = a @ b.T
+
+    def worst(promoted: int) -> float:
+        total, kept = np.zeros_like(right), np.zeros_like(right)
+        for first in range(0, of.k, 32):
+            terms = [kept, *(np.outer(a[:, i], b[:, i]) for i in range(first, first + 32))]
+            unit = 2.0 ** (np.floor(np.log2(np.abs(terms).max(axis=0))) - 13)
+            kept = sum(np.trunc(term / unit) for term in terms) * unit
+            if (first + 32) % promoted == 0:
+                total, kept = total + kept, np.zeros_like(kept)
+        away = abs(total - right) / (np.sqrt((right**2).mean()) + abs(right))
+        return float(away.max()) / of.tolerance
+
+    assert worst(128) < 0.5
+    assert worst(of.k) > 1
