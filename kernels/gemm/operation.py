@@ -17,8 +17,7 @@ from typing import Any
 import numpy
 
 from tuner import Baseline, Epilogue, Operation, Problem, Scalar, Tensor, Work, ceil_div, dims_as_scalars
-from tuner.declare.epilogue import RESULTS, SCALED, SCALES
-from tuner.declare.problem import EIGHTS
+from tuner.declare.epilogue import EIGHTS, SCALED, SCALES
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")
@@ -59,7 +58,7 @@ def _tensors(p: Problem) -> tuple[Tensor, ...]:
 
 def _result(p: Problem) -> str:
     """The result's dtype."""
-    return RESULTS.get(Epilogue.read(p.epilogue).result, "bfloat16") if p.dtype in EIGHTS else p.dtype
+    return Epilogue.read(p.epilogue).dtype(p.dtype)
 
 
 def _scales(p: Problem, scale: str) -> dict[str, tuple[Any, ...]]:

@@ -26,15 +26,17 @@ ACTIVATIONS: Mapping[str, float] = {"relu": 1.42, "gelu": 2.26, "gelu-tanh": 2.2
 #: Biases: an element for each row of the result, or for each column.
 ROW, COLUMN = BIASES = ("bias-row", "bias-col")
 ALPHA, BETA, RESIDUAL = "alpha", "beta", "residual"
+#: Dtypes of 8 bits, by NumPy's and PyTorch's name: e4m3 has no infinity, and 448 is its largest number.
+EIGHTS = ("float8_e4m3fn",)
 #: Scales of operands of 8 bits, in float32: one for each operand; one for each row of A and column of B; one
 #: for 1 x 128 elements of A and 128 x 128 of B.
 SCALES = BY_TENSOR, BY_LINE, BY_BLOCK = ("scale-tensor", "scale-line", "scale-block")
 #: Elements along the sides of a block.
 SCALED = 128
-#: Dtypes that a result of such operands may have; bfloat16 where nothing is said.
-RESULTS: Mapping[str, str] = {"to-float16": "float16", "to-float32": "float32"}
+#: Dtypes that a result of such operands may have; the first where nothing is said.
+RESULTS: Mapping[str, str] = {"": "bfloat16", "to-float16": "float16", "to-float32": "float32"}
 #: All words, in the order in which they are applied and written.
-WORDS = (*SCALES, ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL, *RESULTS)
+WORDS = (*SCALES, ALPHA, BETA, *BIASES, *ACTIVATIONS, RESIDUAL, *filter(None, RESULTS))
 #: Name of the matrix that beta multiplies.
 C_IN = "c_in"
 #: Roundings of an element beside those of its sum: a factor, sums of four, a function of two or three ulp.
@@ -89,6 +91,10 @@ class Epilogue:
     def unscaled(self) -> Epilogue:
         """What is done to sums that are scaled already, before they are rounded."""
         return replace(self, scale="", result="")
+
+    def dtype(self, operands: str) -> str:
+        """The result's dtype, for operands of a dtype."""
+        return RESULTS[self.result] if operands in EIGHTS else operands
 
     @property
     def operands(self) -> tuple[str, ...]:

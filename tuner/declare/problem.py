@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tuner.declare.epilogue import ROUNDINGS, Epilogue
+from tuner.declare.epilogue import EIGHTS, ROUNDINGS, Epilogue
 from tuner.errors import DeclarationError, InputError, UnknownName
+
+T = TypeVar("T")
 
 #: Dtypes that a tensor or a scalar may have, with the bytes of an element.
 DTYPE_BYTES: Mapping[str, int] = {
@@ -21,8 +23,6 @@ DTYPE_BYTES: Mapping[str, int] = {
 SIGNIFICANDS: Mapping[str, int] = {
     "float8_e4m3fn": 4, "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53,
 }  # fmt: skip
-#: Dtypes of 8 bits, by NumPy's and PyTorch's name: e4m3 has no infinity, and 448 is its largest number.
-EIGHTS = ("float8_e4m3fn",)
 #: What tensor cores of Hopper keep of a product beside a larger one, in bits, and the terms that are added up
 #: before float32 sums take them over. DeepSeek-V3's report (2024, 3.3.2) has both: 14 bits, every 128 terms.
 KEPT_BITS, PROMOTED = 14, 128
@@ -250,6 +250,17 @@ class Operation:
         sizes = tuple((name, shape[name]) for name in self.dims)
         text = self.check_epilogue(epilogue, dtype) if epilogue else ""
         return Problem(self, sizes, dtype, layout, precision, text)
+
+    def named(self, sizes: Sequence[T]) -> dict[str, T]:
+        """Sizes in the order of the dims, by their names.
+
+        Raises:
+            InputError: There are more or fewer than dims.
+        """
+        if len(sizes) != len(self.dims):
+            count = f"{' '.join(self.dims).upper()}: {len(self.dims)} dims"
+            raise InputError(f"{self.name} takes {count}, got {len(sizes)}; give a size for each")
+        return dict(zip(self.dims, sizes, strict=True))
 
     def check_precision(self, precision: str, dtype: str) -> str:
         """The precision, if the operation may be computed so.

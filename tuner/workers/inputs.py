@@ -17,7 +17,8 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from tuner.declare.problem import DTYPE_BYTES, EIGHTS, SIGNIFICANDS, Problem, Tensor
+from tuner.declare.epilogue import EIGHTS
+from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
 from tuner.devices.comparing import checksums, mixed
 from tuner.errors import DeclarationError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner import DTYPE_BYTES, Constraint, Epilogue, Kernel, Problem, Scope, Source, Value, ceil_div, choice
-from tuner.declare.problem import EIGHTS
+from tuner.declare.epilogue import EIGHTS
 from tuner.declare.rules import for_speed, select
 
 #: Of each architecture and dtype the algorithms that cuBLASLt proposes, with what its check accepts of each:

@@ -21,8 +21,7 @@ from tuner import (
     ceil_div,
     choice,
 )
-from tuner.declare.epilogue import BY_BLOCK
-from tuner.declare.problem import EIGHTS
+from tuner.declare.epilogue import BY_BLOCK, EIGHTS
 from tuner.declare.rules import for_speed, select, shared_fits, smaller
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.

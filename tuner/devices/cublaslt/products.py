@@ -12,11 +12,11 @@ import cupy
 import numpy
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.epilogue import Epilogue
+from tuner.declare.epilogue import EIGHTS, Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
-from tuner.declare.problem import EIGHTS, Problem
+from tuner.declare.problem import Problem
 from tuner.devices.cublaslt.language import element_wise_source
 from tuner.devices.cuda import cublas
 from tuner.devices.cuda.calling import KEPT_BYTES, KEPT_PART, Loaded
