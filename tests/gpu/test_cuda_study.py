@@ -27,7 +27,8 @@ from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 
 FAULTY = TOY.with_name("faulty.py")
-#: Config -> how it ends on any GPU, and what its reason says.
+#: Config -> how it ends on any GPU, and what its reason says. Garbage in every tenth run may miss those that are
+#: compared, until the finals.
 ENDS = {
     "none": ("MEASURED", ""),
     "illegal": ("LAUNCH_FAILED", "illegal"),
@@ -48,6 +49,8 @@ ENDS = {
     "fmax": ("WRONG_RESULT", "in a timed run: "),
     "is_there": ("WRONG_RESULT", "in a timed run: "),
     "beyond": ("WRONG_RESULT", "wrote outside of y"),
+    "zeroes": ("WRONG_RESULT", "wrote into the input x"),
+    "tenth": ("MEASURED or PRUNED or WRONG_RESULT", ""),
     "shared": ("LAUNCH_FAILED", "cannot be"),
     "threads": ("LAUNCH_FAILED", "cannot be"),
     "syntax": ("COMPILE_FAILED", "error"),
@@ -76,9 +79,8 @@ def test_every_real_fault_is_one_outcome_and_the_right_config_is_crowned(
     for fault, (outcome, reason) in ENDS.items():
         with subtests.test(fault):
             measurement = found[fault]
-            assert (measurement.outcome.value, reason in measurement.reason) == (outcome, True), (
-                measurement.reason
-            )
+            is_known = measurement.outcome.value in outcome.split(" or ")
+            assert (is_known, reason in measurement.reason) == (True, True), measurement.reason
 
 
 def test_the_worker_is_replaced_after_each_error_and_the_next_config_is_measured() -> None:
