@@ -27,8 +27,8 @@ from tuner.workers.bench import CompiledConfig
 from tuner.workers.device_worker import DeviceWorker
 
 FAULTY = TOY.with_name("faulty.py")
-#: Config -> how it ends on any GPU, and what its reason says. Garbage in every tenth run may miss those that are
-#: compared, until the finals.
+#: Config -> how it ends on any GPU, and what its reason says. Garbage in every tenth run may miss those
+#: that are compared, until the finals.
 ENDS = {
     "none": ("MEASURED", ""),
     "illegal": ("LAUNCH_FAILED", "illegal"),
