@@ -1,8 +1,7 @@
 """Every CUDA kernel, run on the CPU on edge shapes against its float64 reference, on poisoned output."""
 
-from __future__ import annotations
-
 import itertools
+import math
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +14,18 @@ from sampling import covering, edge_problems, every_kind, is_first_kind, is_righ
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.problem import SIGNIFICANDS, Problem, Tensor
 from tuner.declare.space import Config
+from tuner.workers.inputs import own_draw
 
 ORDERS = ("forward", "backward", "random")
 #: Blocks that such a device runs at once.
 SMALL_DEVICE = 6
 
 
-def drawn(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
-    """Normal numbers, or whole ones that seldom repeat."""
+def drawn(rng: np.random.Generator, problem: Problem, tensor: Tensor) -> np.ndarray:
+    """Normal numbers, or whole ones that seldom repeat; or as the operation draws them."""
+    own = own_draw(np, problem, tensor, math.prod(tensor.shape), 7)
+    if own is not None:
+        return own.reshape(-1, *tensor.shape)[0]
     if tensor.dtype in SIGNIFICANDS:
         return rng.standard_normal(tensor.shape).astype(tensor.dtype)
     return rng.integers(0, 100 if tensor.dtype == "uint8" else 1_000_000, tensor.shape).astype(tensor.dtype)
@@ -33,7 +36,7 @@ def assert_right(
 ) -> None:
     """Its result is the reference's, on poisoned output; `before` stands before its source."""
     rng = np.random.default_rng(7)
-    arrays = {each.name: drawn(rng, each) for each in problem.inputs}
+    arrays = {each.name: drawn(rng, problem, each) for each in problem.inputs}
     rendered = render(kernel, problem, config)
     rendered = replace(rendered, text=before + rendered.text)
     outputs = compile_for_cpu(rendered, folder).run(problem, rendered.launch, arrays, order)
@@ -50,7 +53,7 @@ def assert_right(
 def assert_same_in_every_order(kernel: Kernel, problem: Problem, config: Config, folder: Path) -> None:
     """Whichever block or thread comes first, the sums are the same to the last bit."""
     rng = np.random.default_rng(5)
-    arrays = {each.name: drawn(rng, each) for each in problem.inputs}
+    arrays = {each.name: drawn(rng, problem, each) for each in problem.inputs}
     rendered = render(kernel, problem, config)
     program = compile_for_cpu(rendered, folder)
     first, *others = (program.run(problem, rendered.launch, arrays, order)["c"] for order in ORDERS)

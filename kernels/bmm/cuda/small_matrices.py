@@ -42,8 +42,9 @@ KERNEL = Kernel(
     target="cuda",
     source=Source(
         Path("small_matrices.cu"),
-        includes=tuple(
-            Path("../..") / name for name in ("access.cuh", "gemm/cuda/half.cuh", "gemm/cuda/stored.cuh")
+        includes=(
+            Path("../../access.cuh"), Path("../../gemm/cuda/half.cuh"), Path("../../gemm/cuda/stored.cuh"),
+            Path("products.cuh"),
         ),
     ),
     idea="several small products a block, tiles of all in shared memory, TM x TN sums in a thread's registers",

@@ -121,6 +121,47 @@ inline void multiply_16x8x16(double& d0, double& d1, double& d2, double& d3, dou
     d0 = c0, d1 = c1, d2 = c2, d3 = c3;
 }
 
+// Four 8 x 8 matrices of 16 bits: lane 8 i + r gives where row r of matrix i lies, lane l gets two neighbours of its row l / 4, or
+// of its column l / 4.
+inline void load_matrices(unsigned& d0, unsigned& d1, unsigned& d2, unsigned& d3, unsigned from, bool turned = false) {
+    unsigned* const to[4] = {&d0, &d1, &d2, &d3};
+    for (int i = 0; i < 4; ++i) {
+        unsigned short pair[2];
+        for (int e = 0; e < 2; ++e) {
+            const int row = turned ? lane() % 4 * 2 + e : lane() / 4, column = turned ? lane() / 4 : lane() % 4 * 2 + e;
+            pair[e] = ((const unsigned short*)(shared_origin + (int)shuffle(~0u, from, 8 * i + row, 32)))[column];
+        }
+        *to[i] = pair[0] | (unsigned)pair[1] << 16;
+    }
+}
+inline void load_matrices_turned(unsigned& d0, unsigned& d1, unsigned& d2, unsigned& d3, unsigned from) {
+    load_matrices(d0, d1, d2, d3, from, true);
+}
+
+inline float half_of(unsigned pair, int upper, bool is_bfloat) {
+    unsigned short half = (unsigned short)(pair >> 16 * upper);
+    const unsigned bits = (unsigned)half << 16;
+    float x;
+    if (is_bfloat) __builtin_memcpy(&x, &bits, sizeof x);
+    else from_half(x, half);
+    return x;
+}
+
+// A warp's product of 16 x 16 by 16 x 8, FP32 sums: lane l has rows l / 4 and l / 4 + 8 in turn and terms l % 4 * 2 on, then 8 terms on.
+template <bool BFLOAT_PAIRS>
+inline void multiply_pairs(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                           unsigned b0, unsigned b1, float, float, float, float) {
+    float* const sums[4] = {&d0, &d1, &d2, &d3};
+    for (int i = 0; i < 4; ++i)
+        for (int term = 0; term < 16; ++term) {
+            const int left = lane() / 4 * 4 + term % 8 / 2, right = (lane() % 4 * 2 + i % 2) * 4 + term % 8 / 2;
+            const unsigned a = term < 8 ? (i < 2 ? a0 : a1) : (i < 2 ? a2 : a3), b = term < 8 ? b0 : b1;
+            const float x = half_of(shuffle(~0u, a, left, 32), term % 2, BFLOAT_PAIRS);
+            *sums[i] += x * half_of(shuffle(~0u, b, right, 32), term % 2, BFLOAT_PAIRS);
+        }
+}
+inline constexpr auto multiply_halves = multiply_pairs<false>, multiply_bfloats = multiply_pairs<true>;
+
 template <class T, class F>
 T atomically(T* at, F change) {
     begin_atomic(at);

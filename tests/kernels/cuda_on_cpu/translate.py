@@ -1,7 +1,5 @@
 """What of a CUDA source is no C++ for the host, rewritten: dynamic shared memory and inline PTX."""
 
-from __future__ import annotations
-
 import re
 
 DYNAMIC_SHARED = re.compile(
@@ -20,6 +18,10 @@ PTX = {
     "min.NaN.f32": "cuda_on_cpu::least_or_nan",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_8x8x4",
     "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64": "cuda_on_cpu::multiply_16x8x16",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "cuda_on_cpu::multiply_halves",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": "cuda_on_cpu::multiply_bfloats",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16": "cuda_on_cpu::load_matrices",
+    "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16": "cuda_on_cpu::load_matrices_turned",
     "griddepcontrol.launch_dependents": "cuda_on_cpu::no_dependents",
     "griddepcontrol.wait": "cuda_on_cpu::no_dependents",
 }  # fmt: skip

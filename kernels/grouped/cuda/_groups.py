@@ -1,0 +1,47 @@
+"""What kernels of groups share: a block has BM rows of one group, and BN columns."""
+
+from pathlib import Path
+from typing import Any
+
+from tuner import Constraint, Problem, ceil_div, choice
+
+#: Folder of the texts that are gemm's, too.
+GEMM = Path("../../gemm/cuda")
+
+
+def numbers(p: Problem, c: Any) -> Any:
+    """Numbers of tiles of rows, of which at most one a group has none (groups.cuh)."""
+    return p.rows // c.BM + p.groups
+
+
+def blocks(p: Problem, c: Any) -> Any:
+    """Blocks of a launch."""
+    return numbers(p, c) * ceil_div(p.n, c.BN)
+
+
+def countable() -> Constraint:
+    """A grid has one dimension."""
+    return Constraint("blocks can be counted in 31 bits", lambda p, d, c: blocks(p, c) < 2**31)
+
+
+def tiles(p: Problem, c: Any) -> dict[str, Any]:
+    """What of each dim a block takes; of rows its share, as groups leave tiles unfilled."""
+    return {"rows": p.rows / numbers(p, c), "n": c.BN}
+
+
+def stored_row(p: Problem) -> Any:
+    """Elements of a stored row of B."""
+    return p.inputs[1].shape[2]
+
+
+def order() -> tuple[Any, ...]:
+    """How blocks walk the tiles (tile_order.cuh)."""
+    return choice("GROUP", 4, 8, 16), choice("ORDER", "rows", "snake", "hilbert")
+
+
+def whole_accesses() -> Constraint:
+    """Accesses of VECTOR elements are aligned in every row."""
+    return Constraint(
+        "rows of A and of all B are divisible by VECTOR",
+        lambda p, d, c: (p.k % c.VECTOR == 0) & (stored_row(p) % c.VECTOR == 0),
+    )

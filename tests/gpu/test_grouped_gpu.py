@@ -1,0 +1,70 @@
+"""Products of rows in groups on a real GPU: every kernel and the library, in all layouts and dtypes.
+
+Alone: ``pytest tests/gpu/test_grouped_gpu.py``; about three minutes.
+"""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+from fixtures.callable_records import empty_database, own_records
+from fixtures.gpu_starts import starts, wrong_starts
+
+import tuner
+from tuner.declare.catalogue import builtin, computed_dtypes
+from tuner.declare.kernel import Kernel
+from tuner.declare.problem import Problem
+from tuner.declare.space import Space
+from tuner.devices.protocol import Device
+from tuner.workers.workload import Workload
+
+__all__ = ["empty_database", "own_records"]
+cupy = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records")
+GROUPED = builtin().operation("grouped")
+KERNELS = builtin().of("grouped", "cuda")
+#: Rows, n, k, groups: experts of a large layer, odd, fewer rows than groups, one group, many.
+SIZES = [(4096, 1024, 512, 8), (777, 131, 57, 9), (40, 256, 2048, 64), (300, 96, 64, 1), (3000, 64, 136, 400)]
+
+
+def problem_of(sizes: tuple[int, ...], dtype: str, layout: str) -> Problem:
+    return GROUPED.problem(dict(zip(GROUPED.dims, sizes, strict=True)), dtype, layout)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("layout", GROUPED.layouts)
+def test_starts_and_configs_at_random_are_right(
+    kernel: Kernel, sizes: tuple[int, ...], layout: str, device: Device
+) -> None:
+    dtypes = computed_dtypes(kernel, GROUPED)
+    problem = problem_of(sizes, dtypes[sum(map(ord, layout)) % len(dtypes)], layout)
+    space = Space.build(kernel.parameters, kernel.constraints, problem, device.info)
+    drawn = random.Random(str((sizes, layout))).sample(range(len(space)), min(12, len(space)))
+    found = [*starts(kernel, problem, device), *((kernel, space[at]) for at in drawn)]
+    assert wrong_starts(problem, found, device) == []
+
+
+@pytest.mark.parametrize("dtype", GROUPED.dtypes)
+@pytest.mark.parametrize("layout", GROUPED.layouts)
+def test_the_library_is_right(dtype: str, layout: str, device: Device) -> None:
+    workload = Workload(device, problem_of((333, 40, 136, 12), dtype, layout), 3)
+    run = device.library(workload)
+    assert run is not None
+    workload.begin(workload.first)
+    run()
+    device.synchronize()
+    assert workload.check()[1] == ""
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_calls_take_offsets_that_lie_on_the_device(library: str) -> None:
+    module = pytest.importorskip(library)
+    to_device = module.asarray if library == "cupy" else functools.partial(module.asarray, device="cuda")
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((50, 24), "float32"), rng.standard_normal((4, 24, 16), "float32")
+    ends = np.array([7, 7, 31, 50], np.int32)
+    got = tuner.grouped(*map(to_device, (a, b, ends)))
+    expected = np.concatenate([a[:7] @ b[0], a[7:31] @ b[2], a[31:] @ b[3]])
+    np.testing.assert_allclose(cupy.asnumpy(cupy.asarray(got)), expected, rtol=1e-4, atol=1e-4)
