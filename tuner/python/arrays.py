@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.epilogue import Epilogue
+from tuner.declare.epilogue import COLUMN, Epilogue
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,10 @@ class Family:
         """Whether work on an array is being captured into a graph, so that nothing may be loaded."""
         return False
 
+    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """The library's product of two arrays with what is behind it; see `finish`."""
+        return self.finish(self.matmul(a, b, None), epilogue, given)
+
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """A product's result, by the library's element-wise functions; 16-bit numbers are finished in float32.
 
@@ -291,16 +295,18 @@ class TorchFamily(GpuFamily):
         super().__init__(torch)
         # What `current_stream` asks, without an object around it.
         self._raw_stream = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+        self._parameter, self._asks_for_gradients = torch.nn.Parameter, torch.is_grad_enabled
+        KEY_OF[self._parameter] = self.key
 
     def key(self, array: Any) -> Hashable:
-        """Whether gradients or a pending negation belong to it, beside what CuPy's key has.
+        """Whether gradients (where they are asked for) or a negation belong to it, beside what CuPy's key has.
 
         It costs most of what a call does beside the launch: strides are asked for where they tell something.
         """
         return (
             array.shape, array.is_contiguous() or array.stride(), array.dtype,
-            array.get_device() if array.is_cuda else array.device,
-            array.data_ptr() % ALIGNMENT_BYTES, array.requires_grad, array.is_neg(),
+            array.get_device() if array.is_cuda else array.device, array.data_ptr() % ALIGNMENT_BYTES,
+            array.requires_grad and self._asks_for_gradients(), array.is_neg(),
         )  # fmt: skip
 
     def operand(self, array: Any) -> Operand:
@@ -309,8 +315,8 @@ class TorchFamily(GpuFamily):
         device, shape, strided = str(array.device), tuple(array.shape), getattr(self.xp, "strided", None)
         plain = (
             device.partition(":")[0] == "cuda"
-            and type(array) is self.xp.Tensor
-            and not (array.requires_grad or array.is_neg())
+            and type(array) in (self.xp.Tensor, self._parameter)
+            and not (array.is_neg() or (array.requires_grad and self._asks_for_gradients()))
             and getattr(array, "layout", strided) == strided
         )
         if not plain:
@@ -350,6 +356,14 @@ class TorchFamily(GpuFamily):
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""
         return array.is_cuda and bool(self.xp.cuda.is_current_stream_capturing())
+
+    def finished(self, a: Any, b: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
+        """See `Family`; PyTorch's own linear layer where a bias is added first."""
+        if epilogue.bias != COLUMN or epilogue.alpha or epilogue.beta or b.ndim != 2:
+            return super().finished(a, b, epilogue, given)
+        product = self.xp.nn.functional.linear(a, b.t(), given["bias"])
+        rest = epilogue.activation or epilogue.residual
+        return self.finish(product, replace(epilogue, bias=""), given) if rest else product
 
     def finish(self, product: Any, epilogue: Epilogue, given: Mapping[str, Any]) -> Any:
         """See `Family`; gradients pass."""

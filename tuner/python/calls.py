@@ -87,7 +87,7 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
     """
     family = request.family
     if request.epilogue:
-        return partial(_finished, request)
+        return _finished(request)
     if decision is not None and family.name == "CuPy" and not request.copied:
         baseline = decision.problem.operation.baselines.get(decision.device.kind)
         run = baseline.bind(decision.problem) if baseline is not None else None
@@ -103,30 +103,33 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
 def _apart(request: CallRequest, call: Prepared) -> Prepared:
     """The library's product, copied where `out` overlaps an input: a GPU writes it while they are read."""
     address, assign = request.family.address, request.family.assign
-    *spans, (first, end) = [operand.span for operand in request.operands.values()]
+    (a_first, a_end), (b_first, b_end), (first, end) = (operand.span for operand in request.operands.values())
 
-    def called(*given: Any) -> Any:
-        *arrays, out = given
-        to = address(out)
-        for array, (low, high) in zip(arrays, spans, strict=True):
-            at = address(array)
-            if to + first < at + high and at + low < to + end:
-                assign(out, call(*arrays, None))
-                return out
-        return call(*given)
+    def called(a: Any, b: Any, out: Any) -> Any:
+        at_a, at_b, to = address(a), address(b), address(out)
+        beside_a = to + end <= at_a + a_first or at_a + a_end <= to + first
+        if beside_a and (to + end <= at_b + b_first or at_b + b_end <= to + first):
+            return call(a, b, out)
+        assign(out, call(a, b, None))
+        return out
 
     return called
 
 
-def _finished(request: CallRequest, a: Any, b: Any, *more: Any) -> Any:
+def _finished(request: CallRequest) -> Prepared:
     """The library's product, then its element-wise functions."""
-    *arrays, out = more
-    given = dict(zip(request.epilogue.operands, arrays, strict=True)) | dict(request.factors)
-    result = request.family.finish(request.family.matmul(a, b, None), request.epilogue, given)
-    if out is None:
-        return result
-    request.family.assign(out, result)
-    return out
+    family, epilogue, factors = request.family, request.epilogue, request.factors
+    names = epilogue.operands
+
+    def called(a: Any, b: Any, *more: Any) -> Any:
+        *arrays, out = more
+        result = family.finished(a, b, epilogue, {**dict(zip(names, arrays, strict=True)), **factors})
+        if out is None:
+            return result
+        family.assign(out, result)
+        return out
+
+    return called
 
 
 def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepared:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Hashable, Mapping
 from typing import Any, TypedDict, Unpack
 
-from tuner.declare.epilogue import ACTIVATIONS, Epilogue
+from tuner.declare.epilogue import ACTIVATIONS, COLUMN, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError
 from tuner.python import arrays as families
@@ -83,8 +83,7 @@ def matmul(
         NothingFound: `invariant` is given, and no configs are known, or not for as many rows.
     """
     if finish or bits or invariant:
-        held = {"bits": misses.checked(bits, "class of bits", misses.BITS), "invariant": invariant}
-        return _product(a, b, out, precision, held, **finish)
+        return _product(a, b, out, precision, (bits, invariant), **finish)
     try:
         prepared = _matmul[precision or PRECISION.get()]
         if out is None:
@@ -164,9 +163,9 @@ decisions.REREADING.forget = clear_caches
 
 def _first(
     function: str, arrays: Mapping[str, Any], out: Any, kept: dict[Hashable, Prepared], precision: str = "",
-    **how: Any,
+    marks: tuple[Hashable, ...] = (), **how: Any,
 ) -> Any:  # fmt: skip
-    """A call with arrays of a kind that was not met before, that is not remembered, or that has an epilogue.
+    """A call with arrays of a kind that was not met before, or that is not remembered.
 
     Args:
         function: Its name.
@@ -174,20 +173,21 @@ def _first(
         out: As the caller gave it.
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
+        marks: What its prepared call is kept by, beside its arrays.
         how: ``epilogue``, ``factors``, ``bits`` and ``invariant``, or ``packed``, of `CallRequest`.
     """
     misses.chosen()  # or say that there is no such policy, before anything is prepared
     family = families.common_family(function, arrays, out)
     if family is None:
         views = {name: families.view(array) for name, array in arrays.items()}
-        result = _first(function, views, None if out is None else families.view(out), kept, precision, **how)
+        into = None if out is None else families.view(out)
+        result = _first(function, views, into, kept, precision, marks, **how)
         return families.given_back(result, arrays["a"]) if out is None else out
     given = dict(arrays) if out is None else {**arrays, "out": out}
     keys = key_of(given.values())
     key: Hashable = keys[0] if keys is not None and len(keys) == 1 else keys
-    if "epilogue" in how and keys is not None:
-        finish = how["epilogue"], *how["factors"].values(), how["bits"], how["invariant"]
-        key = *finish, family.name, requests.precision_of(precision), keys
+    if marks and keys is not None:
+        key = marks, keys
     call = kept.get(key) if key is not None else None
     if call is None:
         operands = {name: family.operand(array) for name, array in given.items()}
@@ -197,7 +197,7 @@ def _first(
 
 
 def _product(
-    a: Any, b: Any, out: Any, precision: str, held: Mapping[str, str], *, bias: Any = None,
+    a: Any, b: Any, out: Any, precision: str, held: tuple[str, str], *, bias: Any = None,
     activation: str = "", alpha: float = 1.0, beta: float | None = None, c: Any = None, residual: Any = None,
 ) -> Any:  # fmt: skip
     """A product with an epilogue, or whose bits are held.
@@ -205,6 +205,16 @@ def _product(
     The call is that of a kernel that applies the epilogue before it stores, where one is known to be faster;
     else the library's product, and its element-wise functions behind it.
     """
+    alpha, beta = float(alpha), None if beta is None else float(beta)
+    c = None if beta == 0.0 else c
+    # A vector is taken for columns; whether it has as many elements is asked at the first call.
+    vector, kind = (bias, COLUMN) if bias is not None and len(bias.shape) == 1 else _bias(bias, a, b)
+    arrays = [array for array in (a, b, c, vector, residual) if array is not None]
+    marks = precision or PRECISION.get(), held, kind, activation, alpha, beta, c is None, residual is None
+    call = _finished.get((marks, key_of(arrays if out is None else [*arrays, out])))
+    if call is not None:
+        return call(*arrays, out)
+    bits, invariant = misses.checked(held[0], "class of bits", misses.BITS), held[1]
     if isinstance(b, Packed):
         raise InputError("matmul: an epilogue is for arrays, got a packed operand; leave one of them out")
     if activation:
@@ -212,17 +222,18 @@ def _product(
     if c is None and beta:
         raise ValueError(f"matmul: beta multiplies c, got beta={beta} without c; give c=, or leave beta out")
     a, b = as_array(a), as_array(b)
-    factors = {"alpha": float(alpha), "beta": float((c is not None) if beta is None else beta)}
-    bias, kind = _bias(bias, a, b)
+    factors = {"alpha": alpha, "beta": float((c is not None) if beta is None else beta)}
+    vector, kind = _bias(bias, a, b)
     epilogue = Epilogue(alpha != 1.0, factors["beta"] != 0.0, kind, activation or "", residual is not None)
-    if held["invariant"] and (epilogue or held["bits"]):
+    if invariant and (epilogue or bits):
         raise InputError("matmul: invariant is for plain products of arrays; leave epilogue and bits out")
-    if not (epilogue or any(held.values())):
+    if not (epilogue or bits or invariant):
         return matmul(a, b, out, precision=precision)
-    more = {"c": c if epilogue.beta else None, "bias": bias, "residual": residual}
-    arrays = {"a": a, "b": b} | {name: array for name, array in more.items() if array is not None}
-    named = {name: factors[name] for name in epilogue.factors}
-    return _first("matmul", arrays, out, _finished, precision, epilogue=epilogue, factors=named, **held)
+    named = {"a": a, "b": b, "c": c, "bias": vector, "residual": residual}
+    given = {name: array for name, array in named.items() if array is not None}
+    values = {name: factors[name] for name in epilogue.factors}
+    how = {"epilogue": epilogue, "factors": values, "bits": bits, "invariant": invariant}
+    return _first("matmul", given, out, _finished, precision, marks, **how)
 
 
 def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:

@@ -86,6 +86,10 @@ def test_gradients_and_what_lies_on_the_host_or_has_no_strides_stay_with_pytorch
         close(tuner.matmul(a, a), host @ host)
     assert gpu.library == ["torch.matmul"] * 3
     assert len(gpu.runs) == 1
+    gpu.no_grad = True  # weights of a model that answers
+    vars(sys.modules["torch"]).update(Tensor=TorchTensor)
+    close(tuner.matmul(TorchTensor(host, requires_grad=True), TorchTensor(host)), host @ host)
+    assert len(gpu.runs) == 2
 
 
 def test_an_unknown_library_shares_its_memory_and_gets_its_own_kind_back(gpu: Log) -> None:
