@@ -9,10 +9,6 @@
 // Source   own work.
 // Letters  as in register_tiled; MATRICES products of a block
 
-using OperandA = PrefetchedOperand<BM, !A_TRANSPOSED>;
-using OperandB = PrefetchedOperand<BN, B_TRANSPOSED>;
-constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
-
 extern "C" __global__ void __launch_bounds__(THREADS * MATRICES, BLOCKS_PER_SM)
 bmm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restrict__ c, int batch, int m, int n, int k)
 {
@@ -24,11 +20,8 @@ bmm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restri
     unsigned first_row, first_column;
     place_tile(blockIdx.x % tiles, m, n, first_row, first_column);
 
-    const int warp = threadIdx.x / 32;
-    int lane_m, lane_n;
-    split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
-    const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
-    const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
+    int thread_row, thread_column;
+    place_thread(thread_row, thread_column);
 
     OperandA from_a;
     OperandB from_b;

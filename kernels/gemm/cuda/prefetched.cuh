@@ -85,3 +85,17 @@ struct PrefetchedOperand {
         }
     }
 };
+
+using OperandA = PrefetchedOperand<BM, !A_TRANSPOSED>;
+using OperandB = PrefetchedOperand<BN, B_TRANSPOSED>;
+constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
+
+// Where in a tile a thread's first element lies.
+__device__ __forceinline__ void place_thread(int& row, int& column)
+{
+    const int warp = threadIdx.x / 32;
+    int lane_m, lane_n;
+    split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
+    row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
+    column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
+}

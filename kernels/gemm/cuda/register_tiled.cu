@@ -18,10 +18,6 @@
 //          SWATH          block rows that are walked together, column by column, so that blocks share L2
 //          BLOCKS_PER_SM  blocks that must fit into a multiprocessor: bounds the registers
 
-using OperandA = PrefetchedOperand<BM, !A_TRANSPOSED>;
-using OperandB = PrefetchedOperand<BN, B_TRANSPOSED>;
-constexpr int STAGE = OperandA::SIZE + OperandB::SIZE;
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERANDS SCALAR* __restrict__ c, int m,
      int n, int k EPILOGUE_FACTORS)
@@ -31,11 +27,8 @@ gemm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, EPILOGUE_OPERAN
     unsigned first_row, first_column;
     place_tile(blockIdx.x, m, n, first_row, first_column);
 
-    const int warp = threadIdx.x / 32;
-    int lane_m, lane_n;
-    split_lane<LANES_M>(threadIdx.x % 32, lane_m, lane_n);
-    const int thread_row = warp / WARPS_N * (LANES_M * TM) + lane_m * GROUPED;
-    const int thread_column = warp % WARPS_N * (LANES_N * TN) + lane_n * GROUPED;
+    int thread_row, thread_column;
+    place_thread(thread_row, thread_column);
 
     OperandA from_a;
     OperandB from_b;
