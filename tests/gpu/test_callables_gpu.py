@@ -29,7 +29,11 @@ PROBLEMS = {
         ((300, 32, 32, 32), "nn"), ((33, 129, 67, 45), "nt"), ((5, 128, 64, 512), "tn"), ((64, 8, 16, 8), "tt"),
     ],
 }  # fmt: skip
-KERNELS = [kernel for kernel in CATALOGUE.kernels if kernel.target == "cuda" and kernel.serves("ieee")]
+KERNELS = [
+    kernel
+    for kernel in CATALOGUE.kernels
+    if kernel.target == "cuda" and kernel.operation in PROBLEMS and kernel.serves("ieee")
+]
 #: Configs whose run is more than a launch, beside the kernels' first ones.
 MORE: dict[str, dict[str, Any]] = {
     "gemm naive": {"PITCH": 32}, "gemm tiled": {"BORDER": "pad"}, "gemm row_shared": {"PITCH": 32},
