@@ -192,6 +192,19 @@ class Family:
         result = epilogue.of(self.xp, product.astype(numpy.float32) if narrow else product, given)
         return result.astype(product.dtype) if narrow else result
 
+    def grouped(self, a: Any, b: Any, offsets: Any, out: Any) -> Any:
+        """The library's products, one for each group; the host waits for the offsets."""
+        apart = out is None or self.overlap(out, a) or self.overlap(out, b)
+        to, first = self.empty((a.shape[0], b.shape[2]), a) if apart else out, 0
+        for matrix, end in zip(b, offsets.tolist(), strict=True):
+            if end > first:
+                self.xp.matmul(a[first:end], matrix, out=to[first:end])
+            first = end
+        if out is None or not apart:
+            return to
+        self.assign(out[:first], to[:first])
+        return out
+
     def transpose(self, a: Any, out: Any) -> Any:
         """The library's own transpose, as a new row-major array or into `out`."""
         if out is None:
@@ -352,6 +365,18 @@ class TorchFamily(GpuFamily):
         """On PyTorch's current stream."""
         stream, run_at = self.stream, loaded.run_at
         return lambda like, *addresses: run_at(stream(like), *addresses)
+
+    def grouped(self, a: Any, b: Any, offsets: Any, out: Any) -> Any:
+        """PyTorch's own where it has one, which needs no trip to the host; gradients pass."""
+        own = getattr(self.xp.nn.functional, "grouped_mm", None)
+        if own is not None and a.dtype == self.xp.bfloat16 and a.is_cuda and not (a.shape[1] | b.shape[2]) % 8:
+            result = own(a, b, offs=offsets)
+        elif out is None and (a.requires_grad or b.requires_grad):
+            ends = offsets.tolist()
+            result = self.xp.cat([a[i:j] @ one for i, j, one in zip([0, *ends], ends, b, strict=False)])
+        else:
+            return super().grouped(a, b, offsets, out)
+        return result if out is None else out.copy_(result)
 
     def capturing(self, array: Any) -> bool:
         """Whether PyTorch's current stream is."""

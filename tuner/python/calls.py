@@ -93,8 +93,8 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         run = baseline.bind(decision.problem) if baseline is not None else None
         if run is not None:
             return _bound(request, run)
-    if request.function == "transpose":
-        return family.transpose
+    if request.function in ("transpose", "grouped"):
+        return getattr(family, request.function)  # type: ignore[no-any-return]
     operands = request.operands.values()
     guarded = family is not NUMPY and request.out is not None and all(operand.plain for operand in operands)
     return _apart(request, family.matmul) if guarded else family.matmul

@@ -24,7 +24,7 @@ from tuner.results.record import ProblemKey
 from tuner.results.units import config_text
 
 #: Operation -> the function that computes it.
-FUNCTIONS = {"gemm": "matmul", "bmm": "matmul", "gemv": "gemv", "transpose": "transpose"}
+FUNCTIONS = {"gemm": "matmul", "bmm": "matmul"} | {name: name for name in ("gemv", "transpose", "grouped")}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def explain(
     epilogue: str = "",
     **dims: int,
 ) -> Explanation:
-    """What `matmul`, `gemv` or `transpose` would run, and why. Nothing is computed or compiled.
+    """What `matmul`, `gemv`, `transpose` or `grouped` would run, and why. Nothing is computed or compiled.
 
     Args:
         call: The arrays of a call; before them, where they leave it open, the function or its name:
@@ -144,7 +144,8 @@ def explain(
     if read and function != "matmul":
         raise InputError(f"explain: an epilogue is of products of matrices, got {function}; leave it out")
     given = dict(zip(names, operands, strict=True)) | ({} if out is None else {"out": operand_of(out)})
-    request = request_for(function, given, precision, epilogue=read)
+    spread = layout.partition("-")[2] if function == "grouped" else ""
+    request = request_for(function, given, precision, epilogue=read, distribution=spread)
     if here:
         find(device)  # or say that there is none
         return _explained(request, decision_for(request))
@@ -170,7 +171,7 @@ def _of_dims(function: str, dims: Mapping[str, int], dtype: str, layout: str, de
     operation = max(known, key=lambda own: len(dims.keys() & set(own.dims))).name
     problem = problem_of(ProblemKey(operation, tuple(dims.items()), dtype, layout))
     stored = [_row_major(tensor.shape, tensor.dtype, device) for tensor in problem.inputs]
-    letters = problem.layout.ljust(len(stored), "n")
+    letters = problem.layout.partition("-")[0].ljust(len(stored), "n")
     return [array.turned if letter == "t" else array for array, letter in zip(stored, letters, strict=True)]
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 from tuner.declare.epilogue import ACTIVATIONS, COLUMN, Epilogue
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError
+from tuner.lookup.stale import builtin_now
 from tuner.python import arrays as families
 from tuner.python import decisions, misses, requests
 from tuner.python.arrays import KEY_OF, Family, as_array, family_of
@@ -26,6 +27,8 @@ from tuner.python.running import key_of
 _matmul: dict[str, dict[Hashable, Prepared]] = {IEEE: {}, EMULATED: {}}
 _gemv: dict[Hashable, Prepared] = {}
 _transpose: dict[Hashable, Prepared] = {}
+#: How rows are spread over groups -> prepared products.
+_grouped: dict[str, dict[Hashable, Prepared]] = {}
 #: Products with an epilogue, by its parts and factors, too.
 _finished: dict[Hashable, Prepared] = {}
 
@@ -148,10 +151,42 @@ def transpose(a: Any, out: Any = None) -> Any:
     return call(a, out)
 
 
+def grouped(a: Any, b: Any, offsets: Any, out: Any = None, *, distribution: str = "") -> Any:
+    """The products of rows in groups, each with a matrix of its own: a layer of a mixture of experts.
+
+    Kernels read the offsets where they lie: no number of rows is brought to the host.
+
+    Args:
+        a: Shape (rows, K), of NumPy, CuPy or PyTorch; the rows of a group follow each other.
+        b: Shape (groups, K, N), of the same dtype; transposes of (groups, N, K) are taken as they lie.
+        offsets: Shape (groups,), int32, on the same device: where each group ends. They never descend, and are
+            no more than `rows`. A group may have no rows.
+        out: Shape (rows, N); a new array unless given. Rows from the last offset on are not written.
+        distribution: How rows are spread, by which a kernel is chosen; each is right for all. ``uniform``,
+            ``zipf``, ``hot`` (half of the rows in one group) or ``decode`` (1 to 8 rows each). Empty for
+            ``decode`` where there are no more than 8 rows a group, else ``uniform``.
+
+    Returns:
+        The result, or `out`.
+
+    Raises:
+        ValueError: As for `matmul`.
+        TypeError: As for `matmul`.
+        UnknownName: No such distribution.
+    """
+    kept = _grouped.get(distribution)
+    if kept is None:
+        layouts = builtin_now().operation("grouped").layouts
+        known = dict.fromkeys(layout.partition("-")[2] for layout in layouts)
+        kept = _grouped.setdefault(misses.checked(distribution, "distribution", ("", *known)), {})
+    arrays = {"a": as_array(a), "b": as_array(b), "offsets": as_array(offsets)}
+    return _first("grouped", arrays, out, kept, distribution=distribution)
+
+
 def clear_caches() -> None:
     """Forgets what was looked up and prepared, so that the next calls see new records."""
     with LOCK:
-        for prepared in (*_matmul.values(), _gemv, _transpose, _finished):
+        for prepared in (*_matmul.values(), _gemv, _transpose, _finished, *_grouped.values()):
             prepared.clear()
         decisions.forget()
         misses.expire()

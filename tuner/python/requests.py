@@ -28,7 +28,9 @@ PRECISION: ContextVar[str] = ContextVar("precision", default=os.environ.get(PREC
 #: Dtypes of products that the emulated precision is for.
 EMULATED_DTYPES = ("float32",)
 #: Function -> names of its arrays.
-ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",)}
+ARGUMENTS = {"matmul": ("a", "b"), "gemv": ("a", "x"), "transpose": ("a",), "grouped": ("a", "b", "offsets")}
+#: Rows of a group, at the most and in the mean, that are taken to decode where a call does not say.
+DECODED_ROWS = 8
 
 
 @contextmanager
@@ -140,13 +142,14 @@ class CallRequest:
     """What a call asks for.
 
     Attributes:
-        function: ``matmul``, ``gemv`` or ``transpose``.
+        function: One of `ARGUMENTS`.
         operands: The caller's arrays in words, by argument; those of an epilogue follow, ``out`` is the last.
         precision: Of a product in float32.
         invariant: Dim of the product whose size must not change the bits of a row; empty for none.
         bits: ``library`` for kernels alone that give the library's; empty for any.
         epilogue: What is done to the product.
         factors: Values of alpha and beta, where they are parts of the epilogue.
+        distribution: How rows are spread over groups; empty where the call does not say.
         family: Library of the arrays; None for a call that is only explained.
         packed: The right operand as it was packed before; not used where the kernel packs otherwise.
         shape: Shape of the result.
@@ -162,6 +165,7 @@ class CallRequest:
     bits: str = ""
     epilogue: Epilogue = Epilogue()  # noqa: RUF009 - it does not change
     factors: Mapping[str, float] = field(default_factory=dict)
+    distribution: str = ""
     family: Family = field(default=None, repr=False)  # type: ignore[assignment]
     packed: PackedForm | None = None
     shape: tuple[int, ...] = ()
@@ -219,7 +223,8 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
             f"with .astype('float32'), or use precision {IEEE!r}"
         )
     try:
-        key, request.tensors = _transposed(request) if function == "transpose" else _product(request)
+        asked = {"transpose": _transposed, "grouped": _grouped}.get(function, _product)
+        key, request.tensors = asked(request)
         _check_kernels(request, key)
     except (_ForTheLibraryError, TunerError) as error:
         request.why = str(error)
@@ -261,9 +266,18 @@ def _check(request: CallRequest) -> None:
         )
 
 
-def _result_shape(function: str, a: Operand, b: Operand | None = None) -> tuple[int, ...]:
+def _result_shape(
+    function: str, a: Operand, b: Operand | None = None, offsets: Operand | None = None
+) -> tuple[int, ...]:
     if b is None:
         return a.shape[::-1]
+    if offsets is not None:
+        if (a.ndim, b.ndim) != (2, 3) or a.shape[1] != b.shape[1] or offsets.shape != b.shape[:1]:
+            raise ValueError(
+                f"{function}: the arrays have shapes (rows, k), (groups, k, n) and (groups,), where sizes of "
+                f"one name are equal, got {a.shape}, {b.shape} and {offsets.shape}"
+            )
+        return a.shape[0], b.shape[2]
     inner = b.shape[-2:][:1]
     if not inner or a.shape[-1:] != inner or (function == "gemv" and (a.ndim, b.ndim) != (2, 1)):
         wanted = "(m, n) and (n,)" if function == "gemv" else "(..., m, k) or (k,) and (..., k, n) or (k,)"
@@ -317,6 +331,19 @@ def _transposed(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     return _key(request, "transpose", "", m=a.shape[0], n=a.shape[1]), (source, _output(request, 1))
 
 
+def _grouped(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
+    """Rows of A by groups, each times its matrix of B; offsets say on the device where groups end."""
+    a, b, offsets = (request.operands[name] for name in ARGUMENTS["grouped"])
+    if offsets.dtype != "int32":
+        raise _ForTheLibraryError(f"kernels take offsets of int32, got {offsets.dtype}")
+    (rows, k), (groups, _, n) = a.shape, b.shape
+    placements = placed("a", a, turns=False), placed("b", b, 2), placed("offsets", offsets)
+    spread = request.distribution or ("decode" if rows <= DECODED_ROWS * groups else "uniform")
+    layout = f"n{placements[1].letter()}-{spread}"
+    key = _key(request, "grouped", layout, rows=rows, n=n, k=k, groups=groups)
+    return key, (*placements, _output(request, 1))
+
+
 def _output(request: CallRequest, kept: int) -> Placed:
     """Where the result goes, of which the last axes stay what they are."""
     if request.out is None:
@@ -346,7 +373,7 @@ def problem_of(key: ProblemKey) -> Problem:
 
 def _check_kernels(request: CallRequest, key: ProblemKey) -> None:
     """Leaves to the library what is beyond kernels in arrays, dtypes and sizes."""
-    dtypes = sorted({operand.dtype for operand in request.operands.values()})
+    dtypes = sorted({operand.dtype for name, operand in request.operands.items() if name != "offsets"})
     own = next((operand.family for operand in request.operands.values() if not operand.plain), "")
     if own:
         raise _ForTheLibraryError(

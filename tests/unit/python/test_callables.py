@@ -11,6 +11,7 @@ from fixtures.callable_records import crowned
 from fixtures.operands import Array, close, normal, stored
 
 import tuner
+from tuner.errors import UnknownName
 
 pytestmark = pytest.mark.usefixtures("own_records")
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -79,6 +80,27 @@ def test_two_stacks_are_one_product_by_numpys_rules(speedup: float, ran: list[st
     named = tuner.explain("bmm", batch=6, m=5, n=7, k=4, layout="nt", device="cpu")
     assert (named.problem, named.use) == (tuner.explain(a, b).problem, tuner.explain(a, b).use)
     assert set(ran) == ({"stacked"} if speedup > 1 else set())
+
+
+@KERNEL_OR_LIBRARY
+def test_rows_of_groups_are_multiplied_each_by_its_matrix(speedup: float, ran: list[str]) -> None:
+    dims = {"rows": 40, "n": 7, "k": 4, "groups": 4}
+    crowned("grouped", dims, layout="nt-hot", config={"THREADS": 1}, speedup=speedup)
+    a, b, ends = normal(40, 4), normal(4, 7, 4).swapaxes(1, 2), np.array([3, 3, 31, 40], np.int32)
+    expected = np.concatenate([a[:3] @ b[0], a[3:31] @ b[2], a[31:] @ b[3]])
+    out = np.empty((40, 7), np.float32)
+    for given in ((a, b, ends), (a, b, ends, out), (a, b, ends.astype(np.int64)), (a, b.copy(), ends)):
+        close(tuner.grouped(*given, distribution="hot"), expected)
+    assert tuner.grouped(a, b, ends, out=out, distribution="hot") is out
+    close(tuner.grouped(a, b, ends), expected)  # of another class nothing is known
+    named = tuner.explain("grouped", layout="nt-hot", device="cpu", **dims)
+    assert named.use == ("kernel" if speedup > 1 else "NumPy in a loop")
+    assert tuner.explain(tuner.grouped, a, b, ends).problem == "grouped 40 x 7 x 4 x 4 float32 nt-uniform"
+    assert set(ran) == ({"stacked"} if speedup > 1 else set())
+    with pytest.raises(ValueError, match=r"\(groups, k, n\) and \(groups,\)"):
+        tuner.grouped(a, b, ends[:3])
+    with pytest.raises(UnknownName, match="distribution 'even'"):
+        tuner.grouped(a, b, ends, distribution="even")
 
 
 VIEWS: dict[str, Callable[[Array], Array]] = {
