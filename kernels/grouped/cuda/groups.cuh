@@ -2,7 +2,8 @@
 //
 // Tiles of HEIGHT rows have numbers: those of group g begin at offsets[g - 1] / HEIGHT + g. A group never has more tiles than there
 // are numbers up to the next group's, so the offsets need not be summed up: a search among them finds the last group that begins at
-// a number or before, 32 at a time. At most one number of each group has no rows.
+// a number or before, 32 at a time. At most one number of each group has no rows. Offsets that descend give wrong results, but no
+// row outside of A.
 
 struct Rows {
     int group, first, end;  // none where end <= first
@@ -25,5 +26,5 @@ __device__ __forceinline__ Rows rows_of_tile(const int* __restrict__ offsets, in
         group += before, count = min(step, count - before);
     }
     const int begin = begin_of(offsets, group, rows), end = begin_of(offsets, group + 1, rows);
-    return {group, begin + (number - begin / HEIGHT - group) * HEIGHT, end};
+    return {group, begin + max(number - begin / HEIGHT - group, 0) * HEIGHT, end};
 }

@@ -275,6 +275,16 @@ def test_own_numbers_are_drawn_anew_and_never_flipped() -> None:
     assert changed(own) == []
 
 
+def test_whole_draws_are_never_cut() -> None:
+    own = inputs(lambda p, tensor, generator, count: [generator.permutation(p.n) for _ in range(5)])
+    found = []
+    for place in (lambda: None, own.shuffle, own.flip, lambda: own.place_fixed("wide")):
+        place()
+        found.append(own.arrays["x"].tolist())
+    assert all(sorted(numbers) == list(range(100)) for numbers in found)
+    assert len({tuple(numbers) for numbers in found}) == 3
+
+
 def test_fixed_inputs_stay_as_they_are_and_writes_into_them_are_found() -> None:
     own = inputs(lambda p, tensor, generator, count: numpy.resize(numpy.arange(p.n), count), fixed=True)
     own.shuffle()
