@@ -95,7 +95,7 @@ def _importance(study: StudyView) -> go.Figure | None:
     shares = study_view.importance(study)
     if not shares:
         return None
-    axis = "share of the variance of log time that its values explain alone"
+    axis = "variance of log time explained alone"
     texts = [f"{share:.1%}" for share in shares.values()]
     figure = bars(shares, texts, axis, f"What matters in {study.kernel}")
     return figure.update_xaxes(tickformat=".0%", range=[0, max(0.1, 1.15 * max(shares.values()))])
@@ -231,7 +231,7 @@ def _over(rows: Rows, x: str, y: str, axes: Sequence[str], title: str) -> go.Fig
             # What is in doubt is hollow, and neither green nor red; nor is what has no library beside it.
             "color": [1.0 if row["doubtful"] else row["speedup"] or 1.0 for row in own],
             "symbol": [f"{symbol}-open" if row["doubtful"] else symbol for row in own],
-            "size": 10, "coloraxis": "coloraxis", "line": {"width": 1},
+            "size": 10, "coloraxis": "coloraxis", "line": {"width": 1, "color": LIMIT},
         }  # fmt: skip
         places = [(row[x], row[y], row["words"]) for row in own]
         points(figure, places, "%{x:.4g}, %{y:.4g}", name=operation, marker=marker)

@@ -10,7 +10,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
@@ -42,6 +42,8 @@ END_WITHIN_S = 5
 SWITCH_S = 0.0005
 #: Connections and requests at once; more are told to come back.
 MOST_AT_ONCE = 2000
+#: Connections without a request.
+MOST_SILENT = 500
 #: Methods that are counted by their names.
 METHODS = (*SAFE, "POST", "PUT", "PATCH", "DELETE")
 #: Headers of every response.
@@ -169,9 +171,12 @@ def _timely(scope: Scope, receive: Receive) -> Receive:
 
 
 class Protocol(H11Protocol):
-    """HTTP over a connection, which is closed if no whole head of a request comes for a while."""
+    """HTTP over a connection, which is closed if no whole head of a request comes for a while.
 
-    _deadline: asyncio.TimerHandle | None = None
+    Of too many that wait for one, the one that waits longest is closed: others find a place.
+    """
+
+    _silent: ClassVar[dict[Protocol, asyncio.TimerHandle]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a request."""
@@ -183,13 +188,29 @@ class Protocol(H11Protocol):
         super().data_received(data)
         self._wait()
 
+    def on_response_complete(self) -> None:
+        """Begins to wait for the next request."""
+        super().on_response_complete()
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits no more."""
+        super().connection_lost(exc)
+        self._heard()
+
     def _wait(self) -> None:
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if self._deadline is None and is_idle:
-            self._deadline = self.loop.call_later(HEAD_WITHIN_S, self.transport.close)
-        elif self._deadline is not None and not is_idle:
-            self._deadline.cancel()
-            self._deadline = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._heard()
+        elif self not in self._silent:
+            self._silent[self] = self.loop.call_later(HEAD_WITHIN_S, self.transport.close)
+            if len(self._silent) > MOST_SILENT:
+                oldest = next(iter(self._silent))
+                oldest._heard()
+                oldest.transport.close()
+
+    def _heard(self) -> None:
+        if deadline := self._silent.pop(self, None):
+            deadline.cancel()
 
 
 # --- the server ----------------------------------------

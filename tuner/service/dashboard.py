@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 router = APIRouter(include_in_schema=False)
+#: What would need more than GET: to make, rename and delete studies, and to write notes.
+DEAD = 'a[href$="/note"], [aria-label$=" study"], button:has([data-testid=AddBoxIcon], [data-testid=EditIcon])'
 #: Path that the dashboard is served under; by itself it knows none, so its own paths are put below this one.
 HOME = "/optuna"
 #: Headers of the dashboard that are passed on.
@@ -173,9 +175,10 @@ def dashboard(page: ReadPage, path: str = "") -> Response:
 
 
 def _placed(text: str, home: str) -> str:
-    """A page or script of the dashboard, with its own paths below ours; a page has a way back."""
-    style, back = "position: fixed; bottom: 8px; left: 8px", f"{home.removesuffix(HOME)}/"
-    text = text.replace("</body>", f'<a style="{style}" href="{back}">Back to tile-tuner</a></body>')
+    """A page or script of the dashboard: its own paths are below ours, it leads back, no button is dead."""
+    style, back = "position: fixed; bottom: 8px; left: 80px; z-index: 9999", f"{home.removesuffix(HOME)}/"
+    link = f'<style>{DEAD} {{ display: none }}</style><a style="{style}" href="{back}">Back to tile-tuner</a>'
+    text = text.replace("</body>", f"{link}</body>")
     for own in ('src="/static/', "`/csv/"):
         text = text.replace(own, own.replace("/", f"{home}/", 1))
     text = text.replace("${this.baseURL}/api", f"{home}/api")

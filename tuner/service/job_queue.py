@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -226,9 +227,10 @@ def job_of(store: Store, job_id: str, caller: Caller | None = None) -> JobRow:
 
 
 def jobs_page(store: Store, state: str, before: int, limit: int, submitter: str = "") -> Json:
-    """A page of jobs, of one submitter or of all, latest first, with places in the queue, and counts."""
+    """A page of jobs, of one submitter or of all: those that run, the queue in its order, the ended."""
     latest = jobs.latest(store, [state] if state else [], limit + 1, before, submitter)
     page = [job | {"report": None} for job in jobs_json(store, *latest[:limit])]
+    page.sort(key=lambda job: (job["state"] not in (jobs.RUNNING, jobs.STOPPING), job["position"] or math.inf))
     more = latest[limit - 1].number if len(latest) > limit else None
     return {"jobs": page, "counts": jobs.counts(store), "next": more}
 
@@ -272,7 +274,7 @@ def submit_one(request: Request, response: Response, service: Serves, caller: Su
     return jobs_json(service.store, stored)[0] | {"new": new}
 
 
-@router.get("/jobs", summary="Jobs: the queue in its order, then those that run and have ended")
+@router.get("/jobs", summary="The latest jobs: those that run, the queue in its order, the ended")
 def listing(
     service: Serves, caller: Follows, state: State = "", before: After = 0, limit: ManyJobs = 100
 ) -> Annotated[Json, keys(jobs="array", counts="object", next="integer or null")]:

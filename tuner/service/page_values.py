@@ -42,6 +42,7 @@ ORDERS: Mapping[str, Any] = {
     "ratio": lambda row: (row["champion"] or {}).get("speedup") or 0.0,
     "time": lambda row: (row["champion"] or {}).get("time_s") or 0.0,
     "records": lambda row: row["records"],
+    "state": lambda row: (row["champion"] or {}).get("state") or "",
 }
 
 
@@ -141,7 +142,9 @@ def _over_time(history: Sequence[Mapping[str, Any]], records: Iterable[Record]) 
         trace = traces.setdefault(name, empty)
         trace["x"].append(at)
         trace["y"].append(time_s)
-    layout = {"height": 360, "yaxis": {"title": {"text": "seconds of a run"}, "rangemode": "tozero"}}
+    axis = {"title": {"text": "seconds of a run"}, "rangemode": "tozero", "automargin": True}
+    legend = {"orientation": "h", "y": 1.02, "x": 1, "xanchor": "right", "yanchor": "bottom"}
+    layout = {"height": 360, "xaxis": {}, "yaxis": axis, "legend": legend, "margin": {"t": 40}}
     about = "Each champion when it was crowned, and each run of the library."
     figure = {"name": "over-time", "title": "Champion and library over time", "about": about}
     return [figure | {"data": [*traces.values()], "layout": layout}] if len(history) > 1 else []

@@ -86,7 +86,7 @@ def question_query(row: Mapping[str, Any]) -> str:
 
 #: Name in templates -> filter.
 FILTERS = {
-    "duration": lambda seconds: "-" if seconds is None else duration(seconds), "speed": answer_speed,
+    "duration": lambda seconds: duration(seconds) if seconds else "-", "speed": answer_speed,
     "when": when, "lasted": lasted, "problem": problem_words, "question": question_query, "quote": shlex.quote,
 }  # fmt: skip
 

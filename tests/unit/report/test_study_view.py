@@ -1,7 +1,5 @@
 """A study is found by its name or its problem, and shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +63,13 @@ def test_in_python_it_is_figures(seen: StudyView) -> None:
     assert repr(found) == f"<figures: {', '.join(FIGURES)}>"
     points = sum(len(each.x) for each in found["history"].data if each.mode == "markers")
     assert points == len(seen.timed)
+
+
+def test_no_pair_has_a_parameter_of_a_single_value() -> None:
+    configs = [{"ONE": 1, "BM": bm, "BN": bn} for bm in (8, 16) for bn in (4, 8)]
+    trials = [record(square(64), 1e-3 * (1 + at), config=config) for at, config in enumerate(configs)]
+    (menu,) = study_figures(StudyView("four", trials))["pairs"].layout.updatemenus
+    assert [button.label for button in menu.buttons] in (["BM, BN"], ["BN, BM"])
 
 
 @pytest.mark.usefixtures("seen")

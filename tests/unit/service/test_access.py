@@ -153,7 +153,8 @@ def test_bodies_that_nest_or_count_too_far_are_refused(filled: Server, body: byt
 
 def test_silent_and_slow_connections_are_closed_while_others_send(tmp_path: Path) -> None:
     """...by a server that waits a second only."""
-    code = "from tuner.service import app; app.BODY_WITHIN_S = app.HEAD_WITHIN_S = 1.0"
+    code = "from tuner.service import app; app.BODY_WITHIN_S = app.HEAD_WITHIN_S = 1.0; "
+    code += "app.MOST_AT_ONCE, app.MOST_SILENT = 20, 10"
     (tmp_path / "sitecustomize.py").write_text(code)
     db, options = f"sqlite:///{tmp_path}/studies.db", ("--no-jobs", "--local-admin")
     slow = b"POST /v1/records HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
@@ -168,6 +169,10 @@ def test_silent_and_slow_connections_are_closed_while_others_send(tmp_path: Path
                     time.sleep(0.3)
                 replies.append(raw.recv(100))
 
+        with contextlib.ExitStack() as silent:
+            for _ in range(30):
+                silent.enter_context(socket.create_connection(("127.0.0.1", hasty.port)))
+            assert hasty.get("/healthz").status_code == 200, "silent ones leave room for others"
         send()
         send(b"GET / HTTP/1.1\r\nHo")
         sender = threading.Thread(target=send, args=(slow, b"x", b"x"))

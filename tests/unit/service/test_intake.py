@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import zstandard
-from fixtures.server import Server, gemm, record
+from fixtures.fake_device import ROOT
+from fixtures.server import Server, eventually, gemm, record, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -55,12 +56,28 @@ def test_records_are_taken_once(filled: Server, packed: bool) -> None:
     assert (again["records"], again["known"]) == (0, 600)
 
 
-def test_an_intake_ends_with_its_sender_and_what_was_stored_stays(store: Store, folder: Path) -> None:
-    (folder / "sent").write_bytes(
-        written(*(record(gemm(63, 63, 1 + n), 1e-3) for n in range(exchange.BATCH + 50)))
-    )
-    over = iter([False, True])
-    assert take_file(store, folder / "sent", lambda: next(over))["lines"] == exchange.BATCH
+def test_an_intake_ends_with_its_sender_and_with_the_server_and_what_was_stored_stays(tmp_path: Path) -> None:
+    """...on a server that takes a record each 50 ms."""
+    code = """
+import time
+from tuner.service import app, records
+app.END_WITHIN_S = records.BATCH = 1
+taken = records.taken
+records.taken = lambda *lines: time.sleep(0.05) or taken(*lines)
+"""
+    (tmp_path / "sitecustomize.py").write_text(code)
+    db, options = f"sqlite:///{tmp_path}/studies.db", ("--no-jobs", "--local-admin")
+    with serving(db, tmp_path, *options, PYTHONPATH=f"{tmp_path}:{ROOT}") as slow, Store.open(db) as store:
+        for size, end in ((61, lambda: None), (62, slow.close)):
+            body = written(*(record(gemm(size, size, 1 + n), 1e-3) for n in range(2000)))
+            head = f"POST /v1/records HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+            before = listing.count(store)
+            with socket.create_connection(("127.0.0.1", slow.port)) as raw:
+                raw.sendall(head.encode() + body)
+                eventually(lambda before=before: listing.count(store) > before)
+                end()
+            eventually(lambda: '"path": "/v1/records"' in slow.log.read_text())
+            assert listing.count(store) < before + 2000
 
 
 def test_lines_that_are_no_records_are_refused_with_reasons(store: Store, folder: Path) -> None:

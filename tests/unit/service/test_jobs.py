@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,6 +172,10 @@ def test_equal_jobs_are_one_and_a_running_one_can_be_cancelled(server: Server, d
     waiting = eventually(lambda: (now := server.job(waits["id"]))["why"] and now)
     assert (waiting["state"], waiting["position"]) == ("queued", 1)
     assert f"it waits for job {first['id']}" in waiting["why"]
+    # What runs is on top with its time so far, then the queue in its order; not the latest first.
+    rows = re.findall(r"<tr.*?</tr>", server.get("/jobs").text, re.DOTALL)[1:]
+    assert re.search(r'toy 5000 .*running.*"n">\d+:\d\d</td>', rows[0], re.DOTALL)
+    assert re.search("toy 6000 .*place 1<", rows[1], re.DOTALL)
     assert server.post(f"/v1/jobs/{waits['id']}/cancel").json()["state"] == "cancelled"
     eventually(lambda: httpx.get(f"{server.base}{path}", timeout=60).status_code == 200)
     eventually(lambda: datetime.now(UTC).isoformat() > soon)

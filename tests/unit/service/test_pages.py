@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from fixtures.fake_device import TOY, write_device
-from fixtures.server import Server, eventually, fill, gemm, serving
+from fixtures.server import Server, eventually, fill, gemm, record, serving
 
 from tuner.cli.main import run
 from tuner.night import stored
@@ -93,7 +93,8 @@ def test_figures_can_be_hovered_and_read_and_ask_no_cloud(server: Server, chromi
     seen.open(f"{server.base}/problem?{QUESTION}")
     assert len(seen.page.query_selector_all(".plot .main-svg")) >= 2
     legend = seen.page.locator("#over-time .legendtext").all_text_contents()
-    assert legend == ["champion", "cuBLAS"]
+    assert legend == ["champion", "cuBLAS", "cuBLASLt"]
+    assert re.search("<dt>error</dt><dd>2e-07 rms", html(server, f"/problem?{QUESTION}"))
     point = seen.page.query_selector("#history .points path")
     point.scroll_into_view_if_needed()
     point.hover(force=True)
@@ -171,9 +172,19 @@ def test_optuna_dashboard_opens_on_the_study_one_came_from(server: Server, chrom
     seen.page.click("text=Open the study in optuna-dashboard")
     seen.page.wait_for_url("**/optuna/dashboard/studies/*")
     seen.page.wait_for_selector("text=toy", timeout=30_000)
+    seen.page.goto(f"{server.base}/optuna/dashboard")
+    seen.page.wait_for_selector("button:has-text('Reload')")
+    dead = seen.page.locator("button:has-text('Create'), [aria-label$=' study']")
+    assert dead.count() >= 3
+    assert not any(one.is_visible() for one in dead.all())
     seen.page.click("text=Back to tile-tuner")
     seen.page.wait_for_selector("h1:text-is('Overview')")
     assert seen.hosts == {urlsplit(server.base).netloc}
+    uneven = ({"BM": 8}, {"BM": [1, 2], "BN": "x"}, {})
+    with Store.open(server.db) as store:
+        store.add([record(gemm(70, 70, 70), 1e-3, config=one, study="uneven") for one in uneven])
+    number = server.get("/optuna/study", name="uneven").headers["location"].rpartition("/")[2]
+    assert len(server.get(f"/optuna/api/studies/{number}", after=0).json()["trials"]) == len(uneven)
     for method in ("DELETE", "POST", "PUT"):
         assert httpx.request(method, f"{server.base}/optuna/api/studies/1").status_code == 405
     seen.context.close()
@@ -225,7 +236,10 @@ def test_a_fresh_clone_shows_what_is_published(tmp_path: Path) -> None:
         # Share of the limit, registers, spilled bytes, shared bytes, occupancy.
         facts = r'(<td class="n">\d+( %)?</td>){5}'
         assert re.search(facts, texts["/device?name=NVIDIA+H200"])
+        hover = r"gemm 64 x 64 x 64 float32 nn\\u003cbr\\u003e\w+, [\d.]+ us, [\d.]+ x library"
+        assert re.search(hover, texts["/device?name=NVIDIA+H200"])
         assert "Nothing was measured" not in texts[asked]
+        assert 'id="over-time"' not in texts[asked], "one champion is no development"
         record = re.search(r'href="/tuner(/records/[^"]+)">its record', texts[asked])
         assert record is not None
         assert "gemm 4096 x 4096 x 4096" in html(own, record[1])
@@ -233,18 +247,34 @@ def test_a_fresh_clone_shows_what_is_published(tmp_path: Path) -> None:
 
 
 def test_problems_are_sorted_by_their_figures(server: Server) -> None:
-    def ratios(query: str) -> list[float]:
-        text = html(server, f"/problems?operation=gemm&{query}")
-        return [float(ratio) for ratio in re.findall(r">(\d+\.\d{3}) x<", text)]
+    words = f"champions pin gemm 256 256 256 --layout nn --why x --db {server.db} --device"
+    assert run([*words.split(), "NVIDIA H200"]) == 0
+    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+    columns: dict[str, tuple[int, str, Any]] = {
+        "time": (4, r"([\d.]+) (\w+)<", lambda value, unit: float(value) * units[unit]),
+        "ratio": (5, r"(\d+\.\d+) x", float), "crowned": (6, 'datetime="([^"]+)"', str),
+        "state": (7, r">(.*)</td>", str), "records": (8, r">(\d+)<", int),
+    }  # fmt: skip
 
-    assert ratios("sort=ratio") == sorted(ratios("sort=ratio"), reverse=True)
-    assert ratios("sort=crowned") != ratios("sort=ratio")
+    def values(sort: str) -> list[Any]:
+        at, pattern, read = columns[sort]
+        rows = re.findall("<tr><td>.*</tr>", html(server, f"/problems?operation=gemm&sort={sort}"))
+        found = [re.search(pattern, row.split("<td")[at + 1]) for row in rows]
+        return [read(*one.groups()) for one in found if one]
+
+    # A new snapshot is made within seconds.
+    eventually(lambda: len(set(values("state"))) > 1)
+    for sort in columns:
+        assert len(set(values(sort))) > 1
+        assert values(sort) == sorted(values(sort), reverse=True)
 
 
 def test_what_is_wanted_can_be_tuned_from_its_page(server: Server) -> None:
     with Store.open(server.db) as store:
         wanted = [Wanted(gemm(300, 300, 300), "cuda", "Fake board", "default", 4, 8.0)]
         watched.add_demand(store, wanted)
+    first = "gemm 300 x 300 x 300 float32 nn</a> on Fake board: asked 4 times, tuning saves 8 s"
+    assert first in html(server, "/")
     text = html(server, "/wanted")
     assert ("8 s of all calls" in text, '<td class="n">2 s</td>' in text) == (True, True)
     assert 'name="problem" value="gemm 300 300 300 float32 nn"' in text
