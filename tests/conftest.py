@@ -70,12 +70,43 @@ def postgresql() -> Iterator[str]:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A database of the present schema without records; copying it is quicker than making it."""
+    from tuner.store import Store
+
+    path = tmp_path_factory.mktemp("blank") / "studies.db"
+    Store.open(f"sqlite:///{path}").close()
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="session")
+def blank_on_server(postgresql: str) -> postgres.Databases:
+    """The same on a server, where the empty database is a template for others."""
+    from tuner.store import Store
+
+    databases = postgres.Databases(postgresql)
+    Store.open(databases.fresh()).close()
+    return databases
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database in a file, then one on a server."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'studies.db'}"
-    return postgres.Databases(request.getfixturevalue("postgresql")).fresh()
+    """A database without records in a file, then one on a server."""
+    if request.param == "postgresql":
+        databases = request.getfixturevalue("blank_on_server")
+        return databases.fresh(databases.first)
+    (tmp_path / "studies.db").write_bytes(request.getfixturevalue("blank"))
+    return f"sqlite:///{tmp_path / 'studies.db'}"
+
+
+@pytest.fixture
+def either_store(either_url: str) -> Iterator[Any]:
+    """The same, opened."""
+    from tuner.store import Store
+
+    with Store.open(either_url) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session", autouse=True)

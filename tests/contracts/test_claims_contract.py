@@ -1,7 +1,7 @@
 """What claims promise, whatever database is behind them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,34 +16,30 @@ NIGHT = "b8f0d4c2-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-def store(either_url: str) -> Iterator[Store]:
-    with Store.open(either_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def take(store: Store) -> Callable[..., int]:
+def take(either_store: Store) -> Callable[..., int]:
     def taken(study: str = "a study", worker: str = "node1") -> int:
-        return Claims(store).take(NIGHT, study, "slice", worker, "NVIDIA H200", "GPU-1")
+        return Claims(either_store).take(NIGHT, study, "slice", worker, "NVIDIA H200", "GPU-1")
 
     return taken
 
 
-def test_a_claim_says_who_works_on_what(store: Store, take: Callable[..., int]) -> None:
+def test_a_claim_says_who_works_on_what(either_store: Store, take: Callable[..., int]) -> None:
     number = take()
-    (claim,) = Claims(store).of(NIGHT)
+    (claim,) = Claims(either_store).of(NIGHT)
     assert (claim.number, claim.study, claim.what) == (number, "a study", "slice")
     assert (claim.worker, claim.device, claim.board) == ("node1", "NVIDIA H200", "GPU-1")
     assert (claim.state, claim.trials, claim.ended_at) == (RUNNING, 0, "")
-    assert Claims(store).end(number, DONE, "space covered", 17)
-    (claim,) = Claims(store).of()
+    assert Claims(either_store).end(number, DONE, "space covered", 17)
+    (claim,) = Claims(either_store).of()
     assert (claim.state, claim.trials, claim.why) == (DONE, 17, "space covered")
     assert claim.started_at <= claim.progressed_at <= claim.ended_at
-    assert Claims(store).of("another night") == []
+    assert Claims(either_store).of("another night") == []
 
 
-def test_a_study_that_is_given_away_is_taken_from_whom_had_it(store: Store, take: Callable[..., int]) -> None:
-    claims = Claims(store)
+def test_a_study_that_is_given_away_is_taken_from_whom_had_it(
+    either_store: Store, take: Callable[..., int]
+) -> None:
+    claims = Claims(either_store)
     first, second = take(worker="node1"), take(worker="node2")
     assert second > first
     assert not claims.end(first, DONE), "its end does not count"
@@ -57,7 +53,7 @@ def test_a_study_that_is_given_away_is_taken_from_whom_had_it(store: Store, take
 
 
 def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
-    either_url: str, store: Store, take: Callable[..., int]
+    either_url: str, either_store: Store, take: Callable[..., int]
 ) -> None:
     with FencedStore.open(either_url) as fenced:
         assert isinstance(fenced, FencedStore)
@@ -67,11 +63,11 @@ def test_a_worker_whose_claim_was_lost_stores_records_and_crowns_nothing(
         take(worker="node2")
         again = champion(record(square(64)))
         assert fenced.crown(again) == 0
-        assert {each.id for each in store.records()} >= {crowned.record.id, again.record.id}
-        assert store.champions() == []
+        assert {each.id for each in either_store.records()} >= {crowned.record.id, again.record.id}
+        assert either_store.champions() == []
         fenced.claim = take(worker="node3")
         assert fenced.crown(again) == 1
-        assert [each.id for each in store.champions()] == [again.id]
+        assert [each.id for each in either_store.champions()] == [again.id]
 
 
 def test_claims_of_many_threads_leave_one_running(either_url: str) -> None:

@@ -108,14 +108,11 @@ def test_spills_and_shared_memory_are_read_from_the_log() -> None:
     assert (report.spill_bytes > 100, report.shared_bytes) == (True, 4000)
 
 
-@pytest.mark.parametrize(
-    ("head", "body"),
-    [
-        ("const float LARGEST = INFINITY, NONE = NAN;", "x[0] = LARGEST + NONE + M_PI + FLT_MAX + INT_MAX;"),
-        ("#include <math.h>\n#include <cstdio>\n#include <cassert>", 'assert(n); printf("%f", sqrtf(x[0]));'),
-        ("#include <cuda_runtime.h>\n#include <cstdint>", "uint32_t i = n; x[i] = std::max(x[0], 1.0f);"),
-    ],
-)
+@pytest.mark.parametrize(("head", "body"), [
+    ("const float LARGEST = INFINITY, NONE = NAN;", "x[0] = LARGEST + NONE + M_PI + FLT_MAX + INT_MAX;"),
+    ("#include <math.h>\n#include <cstdio>\n#include <cassert>", 'assert(n); printf("%f", sqrtf(x[0]));'),
+    ("#include <cuda_runtime.h>\n#include <cstdint>", "uint32_t i = n; x[i] = std::max(x[0], 1.0f);"),
+])  # fmt: skip
 def test_cuda_text_has_what_nvcc_gives(head: str, body: str) -> None:
     needs_nvrtc()
     text = f'{head}\nextern "C" __global__ void own(float* x, int n) {{ {body} }}'

@@ -1,13 +1,10 @@
 """What every store promises, whatever database is behind it."""
 
 import math
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from fixtures.postgres import Databases
 from fixtures.records import BOARD, CPU, champion, full_record, record, square
 
 from tuner.errors import InputError
@@ -20,57 +17,19 @@ from tuner.store.listing import Selection
 ASKED = Subject("gemm", "float32", "cuda", "cold")
 
 
-@pytest.fixture(scope="session")
-def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A database of the present schema without records; copying it is quicker than making it."""
-    path = tmp_path_factory.mktemp("blank") / "studies.db"
-    Store.open(f"sqlite:///{path}").close()
-    return path.read_bytes()
-
-
-@pytest.fixture(scope="session")
-def blank_on_server(postgresql: str) -> Databases:
-    """The same on a server, where the empty database is a template for others."""
-    databases = Databases(postgresql)
-    Store.open(databases.fresh("template0")).close()
-    return databases
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgresql":
-        databases = request.getfixturevalue("blank_on_server")
-        return databases.fresh(databases.first)
-    (tmp_path / "studies.db").write_bytes(request.getfixturevalue("blank"))
-    return f"sqlite:///{tmp_path / 'studies.db'}"
-
-
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
+def store(either_store: Store) -> Store:
+    """In a file, then on a server."""
+    return either_store
 
 
-@pytest.fixture
-def reopened(url: str, store: Store) -> Iterator[Callable[[], Store]]:
-    opened: list[Store] = []
-
-    def again() -> Store:
-        opened.append(Store.open(url, read_only=True))
-        return opened[-1]
-
-    yield again
-    for each in opened:
-        each.close()
-
-
-def test_a_record_comes_back_as_it_went_in(store: Store, reopened: Callable[[], Store]) -> None:
+def test_a_record_comes_back_as_it_went_in(store: Store, either_url: str) -> None:
     stored = full_record()
     store.add(stored)
-    for reader in (store, reopened()):
-        found = reader.record(stored.id)
-        assert found == stored
-        assert list(found.config) == ["BM", "PAD", "BORDER", "SCALE"]
+    with Store.open(either_url, read_only=True) as reopened:
+        for found in (store.record(stored.id), reopened.record(stored.id)):
+            assert found == stored
+            assert list(found.config) == ["BM", "PAD", "BORDER", "SCALE"]
 
 
 def test_a_record_is_only_ever_added(store: Store) -> None:
@@ -125,7 +84,7 @@ def test_trials_are_counted_by_outcome(store: Store) -> None:
     }  # fmt: skip
 
 
-def test_a_champion_comes_back_with_its_records(store: Store, reopened: Callable[[], Store]) -> None:
+def test_a_champion_comes_back_with_its_records(store: Store, either_url: str) -> None:
     best, library = full_record(), record(square(64), 2e-3, role=Role.BASELINE, kernel="cuBLAS", config={})
     pair = Pair("tiled BM=64", "cuBLAS", 2e-3, Comparison(1.25, 1.2, 4 / 3, "faster"))
     crowned = champion(
@@ -133,10 +92,11 @@ def test_a_champion_comes_back_with_its_records(store: Store, reopened: Callable
     )
     store.crown(crowned)
     store.crown(crowned)
-    for reader in (store, reopened()):
-        assert reader.champion(square(64), BOARD, "cold") == crowned
-        assert reader.champions(history=True) == [crowned]
-        assert reader.record(library.id) == library
+    with Store.open(either_url, read_only=True) as reopened:
+        for reader in (store, reopened):
+            assert reader.champion(square(64), BOARD, "cold") == crowned
+            assert reader.champions(history=True) == [crowned]
+            assert reader.record(library.id) == library
 
 
 def test_the_champion_crowned_last_answers(store: Store) -> None:
@@ -239,9 +199,9 @@ def test_a_failed_call_stores_nothing_and_the_next_one_works(store: Store) -> No
     assert store.records() == [stored]
 
 
-def test_two_stores_write_to_one_database(url: str, store: Store) -> None:
+def test_two_stores_write_to_one_database(either_url: str, store: Store) -> None:
     """Each caches numbers of rows, and neither may trust what the other rolls back or adds."""
-    with Store.open(url) as other:
+    with Store.open(either_url) as other:
         batches = [[record(square(size), id=new_id()) for size in range(1, 40)] for _ in range(2)]
 
         with ThreadPoolExecutor(2) as pool:
@@ -324,14 +284,14 @@ def test_the_last_champion_of_each_problem_comes_with_its_speed_up(store: Store)
 # --- snapshots ------------------------------------------------------------------------------------------------
 
 
-def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> None:
+def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, either_url: str) -> None:
     problem, other = square(64), square(128)
     crowned = champion(record(problem, 2e-3), baseline=record(problem, 3e-3, role=Role.BASELINE), speedup=1.5)
     store.crown(crowned)
     store.add([record(problem, 1e-3), record(other, 5e-3, device=CPU)])
     manifest = snapshots.take(store, "code")
     assert snapshots.take(store, "code") == manifest, "nothing has changed"
-    with snapshots.as_of(url, manifest.positions) as then:
+    with snapshots.as_of(either_url, manifest.positions) as then:
         before = _all_of(then, problem, other)
         store.crown(champion(record(problem, 1e-4), "2026-02-01T00:00:00.000000+00:00"))
         store.add([record(problem, 1e-5), record(square(256))])
@@ -340,7 +300,10 @@ def test_a_store_as_of_a_snapshot_stays_as_it_was(store: Store, url: str) -> Non
     later = snapshots.take(store, "code")
     assert later.number > manifest.number
     assert snapshots.manifest(store, manifest.number) == manifest
-    with snapshots.as_of(url, manifest.positions) as again, snapshots.as_of(url, later.positions) as now:
+    with (
+        snapshots.as_of(either_url, manifest.positions) as again,
+        snapshots.as_of(either_url, later.positions) as now,
+    ):
         assert _all_of(again, problem, other) == before
         assert _all_of(now, problem, other) == _all_of(store, problem, other) != before
     assert before[0] == crowned

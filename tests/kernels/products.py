@@ -1,12 +1,11 @@
 """Products as problems, and the kernels for them."""
 
-from __future__ import annotations
-
 from tuner.declare.catalogue import builtin
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Problem
 
-GEMM = builtin().operation("gemm")
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
 LAYOUTS = GEMM.layouts
 
 
@@ -19,5 +18,5 @@ def gemm(
 
 def kernel_of(name: str, operation: str = "gemm", target: str = "cuda") -> Kernel:
     """A built-in kernel."""
-    (kernel,) = builtin().of(operation, target, (name,))
+    (kernel,) = CATALOGUE.of(operation, target, (name,))
     return kernel

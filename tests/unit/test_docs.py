@@ -1,7 +1,5 @@
 """The documentation: its site builds, its samples run, its notebooks run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

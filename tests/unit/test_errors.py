@@ -1,7 +1,5 @@
 """Exit codes and the hints of unknown names."""
 
-from __future__ import annotations
-
 import pytest
 
 from tuner import errors
@@ -18,15 +16,12 @@ def test_every_error_has_its_exit_code_and_none_is_left_out_here() -> None:
     assert {kind: kind.exit_code for kind in kinds if kind is not errors.TunerError} == CODES
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "known", "message"),
-    [
-        ("kernel", "registertiled", ["naive", "register_tiled"],
-         "unknown kernel 'registertiled'; did you mean register_tiled? Known: naive, register_tiled"),
-        ("dtype", "bool", ["float32"], "unknown dtype 'bool'; choose one of: float32"),
-        ("device", "x", [], "unknown device 'x'; no device is known here"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "name", "known", "message"), [
+    ("kernel", "registertiled", ["naive", "register_tiled"],
+     "unknown kernel 'registertiled'; did you mean register_tiled? Known: naive, register_tiled"),
+    ("dtype", "bool", ["float32"], "unknown dtype 'bool'; choose one of: float32"),
+    ("device", "x", [], "unknown device 'x'; no device is known here"),
+])  # fmt: skip
 def test_an_unknown_name_lists_the_nearest_first_or_all(
     kind: str, name: str, known: list[str], message: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""Which module imports which: only downwards, in no circle, and heavy libraries only where they belong."""
+"""Which module imports which: only downwards, in no circle, and heavy libraries only where they belong.
+
+Tests mirror the packages: `tests/unit/<package>` tests `tuner/<package>`, and no other folder is there.
+"""
 
 import runpy
 import subprocess
@@ -86,16 +89,6 @@ def test_heavy_libraries_are_imported_only_where_they_belong() -> None:
     assert elsewhere == set()
 
 
-def test_kernels_are_loaded_by_path_and_never_imported() -> None:
-    importers = {
-        name
-        for name, module in MODULES.items()
-        for each in module.imported(MODULES)
-        if each.split(".")[0] in ("kernels", "examples")
-    }
-    assert importers == set()
-
-
 def test_what_authors_need_comes_from_the_package_itself() -> None:
     """...and so does every kernel, operation and example of ours."""
     sources = [*ROOT.glob("kernels/**/*.py"), *ROOT.glob("examples/*.py")]
@@ -134,3 +127,8 @@ def test_what_answers_questions_loads_no_heavy_library() -> None:
 
 def test_the_process_that_keeps_the_database_loads_no_device_library() -> None:
     assert loaded_by("import tuner.study.study") & {"cupy", "cupy_backends", "numba", "llvmlite"} == set()
+
+
+def test_every_package_has_a_folder_of_tests_and_every_folder_a_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "tuner").glob("*/__init__.py")}
+    assert {path.parent.name for path in (ROOT / "tests/unit").glob("*/test_*.py")} == packages

@@ -157,15 +157,12 @@ def installer_called(checkout: Path, tmp_path: Path, **environment: str) -> bool
     return bool(group)
 
 
-@pytest.mark.parametrize(
-    ("words", "group"),
-    [
-        ("best gemm 8 8 8", "run"), ("serve", "serve"), ("serve --cluster slurm", "serve+fleet"),
-        ("worker tcp://head:8786", "fleet"), ("nightly plan.toml --cluster=slurm", "fleet"),
-        ("model fit gemm", "model"), ("records export -o all.parquet", "tables"),
-        ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "group"), [
+    ("best gemm 8 8 8", "run"), ("serve", "serve"), ("serve --cluster slurm", "serve+fleet"),
+    ("worker tcp://head:8786", "fleet"), ("nightly plan.toml --cluster=slurm", "fleet"),
+    ("model fit gemm", "model"), ("records export -o all.parquet", "tables"),
+    ("best gemm 8 8 8 --db postgresql://db/records", "postgres"),
+])  # fmt: skip
 def test_a_command_gets_the_packages_that_it_needs(
     checkout: Path, tmp_path: Path, words: str, group: str
 ) -> None:
@@ -205,16 +202,13 @@ def test_scripts_find_their_checkout_through_a_link(checkout: Path, tmp_path: Pa
     assert done.stdout == "tuner got 1 arguments: best\n"
 
 
-@pytest.mark.parametrize(
-    ("says", "message"),
-    [
-        (
-            "3.11 (it is 3.9)",
-            r"Python 3\.11 or newer .* is needed, found .*python3 without 3\.11 \(it is 3\.9\)",
-        ),
-        ("module ensurepip", r"found .*python3 without module ensurepip;\ninstall one .*python3-venv"),
-    ],
-)
+@pytest.mark.parametrize(("says", "message"), [
+    (
+        "3.11 (it is 3.9)",
+        r"Python 3\.11 or newer .* is needed, found .*python3 without 3\.11 \(it is 3\.9\)",
+    ),
+    ("module ensurepip", r"found .*python3 without module ensurepip;\ninstall one .*python3-venv"),
+])  # fmt: skip
 def test_a_python_that_will_not_do_is_told(checkout: Path, tmp_path: Path, says: str, message: str) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -243,19 +237,16 @@ int cuDriverGetVersion(int *version) { *version = %d; return 0; }
 """
 
 
-@pytest.mark.parametrize(
-    ("status", "version", "asked", "group"),
-    [
-        (0, 13010, "auto", "cuda13"),
-        (0, 12040, "auto", "cuda12"),
-        (0, 14000, "auto", "cuda13"),
-        (0, 11080, "auto", ""),
-        (100, 13000, "auto", ""),  # a driver and no GPU
-        (999, 13000, "auto", "cuda13"),  # a GPU that is unwell needs its packages all the same
-        (0, 13000, "none", ""),
-        (100, 13000, "12", "cuda12"),
-    ],
-)
+@pytest.mark.parametrize(("status", "version", "asked", "group"), [
+    (0, 13010, "auto", "cuda13"),
+    (0, 12040, "auto", "cuda12"),
+    (0, 14000, "auto", "cuda13"),
+    (0, 11080, "auto", ""),
+    (100, 13000, "auto", ""),  # a driver and no GPU
+    (999, 13000, "auto", "cuda13"),  # a GPU that is unwell needs its packages all the same
+    (0, 13000, "none", ""),
+    (100, 13000, "12", "cuda12"),
+])  # fmt: skip
 def test_the_driver_decides_which_gpu_packages_are_installed(
     tmp_path: Path, status: int, version: int, asked: str, group: str
 ) -> None:

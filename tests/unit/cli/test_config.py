@@ -60,15 +60,12 @@ def test_without_files_nothing_is_set(folders: tuple[Path, Path], capsys: pytest
     assert default_database() == "sqlite:///studies.db"
 
 
-@pytest.mark.parametrize(
-    ("text", "command", "message"),
-    [
-        ("devise = 1", "config", "unknown option in {file} 'devise'; did you mean device"),
-        ("[tunes]\nseconds = 1", "config", "unknown command in {file} 'tunes'; did you mean tune"),
-        ("[best]\nseconds = 1", "best gemm 8 8 8", "unknown option of best in {file} 'seconds'"),
-        ("seconds =", "best gemm 8 8 8", "{file} holds defaults as TOML, it cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "command", "message"), [
+    ("devise = 1", "config", "unknown option in {file} 'devise'; did you mean device"),
+    ("[tunes]\nseconds = 1", "config", "unknown command in {file} 'tunes'; did you mean tune"),
+    ("[best]\nseconds = 1", "best gemm 8 8 8", "unknown option of best in {file} 'seconds'"),
+    ("seconds =", "best gemm 8 8 8", "{file} holds defaults as TOML, it cannot be read"),
+])  # fmt: skip
 def test_what_a_file_says_wrongly_is_told(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str], text: str, command: str, message: str
 ) -> None:

@@ -107,15 +107,12 @@ def filled(here: Path) -> str:
     return "sqlite:///studies.db"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["records", "export"],
-        ["distil", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
-        ["lookup-quality", "gemm", "--device", "NVIDIA H200", "-o"],
-        ["records", "publish", "-o"],
-    ],
-)
+@pytest.mark.parametrize("command", [
+    ["records", "export"],
+    ["distil", "gemm", "--device", "NVIDIA H200", "--no-measure", "-o"],
+    ["lookup-quality", "gemm", "--device", "NVIDIA H200", "-o"],
+    ["records", "publish", "-o"],
+])  # fmt: skip
 def test_an_output_that_cannot_be_written_is_told(
     told: Told, here: Path, filled: str, command: list[str]
 ) -> None:

@@ -30,19 +30,16 @@ def test_bad_problems_are_refused_by_whatever_is_asked(told: Told, command: str,
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--device", "tpu"], 2, "a device is cpu, cuda or cuda:N, got 'tpu'"),
-        (["--device", "fake:gone.json"], 3, "cannot read 'gone.json'"),
-        (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
-        (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
-        (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
-        (["--device", "cpu", "--db", "my.db"], 3, "got 'my.db'; did you mean sqlite:///my.db?"),
-        (["--device", "cpu", "--db", "sqlite:////nowhere/my.db"], 3, "cannot be opened"),
-        (["--device", "cpu", "--db", "sqlite:///text.txt"], 3, "it is no SQLite database"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code", "message"), [
+    (["--device", "tpu"], 2, "a device is cpu, cuda or cuda:N, got 'tpu'"),
+    (["--device", "fake:gone.json"], 3, "cannot read 'gone.json'"),
+    (["--device", "cpu", "--regime", "hot-graph"], 2, "a CPU is timed cold or hot, got regime 'hot-graph'"),
+    (["--device", "cpu", "--seconds", "0"], 2, "--seconds is a number above 0, got 0"),
+    (["--device", "cpu", "--trials", "0"], 2, "--trials is 1 or more, got 0"),
+    (["--device", "cpu", "--db", "my.db"], 3, "got 'my.db'; did you mean sqlite:///my.db?"),
+    (["--device", "cpu", "--db", "sqlite:////nowhere/my.db"], 3, "cannot be opened"),
+    (["--device", "cpu", "--db", "sqlite:///text.txt"], 3, "it is no SQLite database"),
+])  # fmt: skip
 def test_bad_options_of_tune_are_refused(
     told: Told, here: Path, options: list[str], code: int, message: str
 ) -> None:
@@ -78,15 +75,12 @@ def test_an_operation_without_a_kernel_for_the_device_says_which_it_has(told: To
     assert_refused(answer, 2, "toy has no kernel for cpu; it has some for cuda")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code", "message"),
-    [
-        ('Path("toy.cu")', 'Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
-        ('xp.square(arrays["x"].astype(xp.float64)) + 1', "{}", 2, "of operation 'toy' gives each output"),
-        ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
-        ("Launch(grid", "Lunch(grid", 1, "invalid: cannot be rendered: NameError: name 'Lunch' is not defined"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "code", "message"), [
+    ('Path("toy.cu")', 'Path("gone.cu")', 2, "source of kernel 'blocks' cannot be read"),
+    ('xp.square(arrays["x"].astype(xp.float64)) + 1', "{}", 2, "of operation 'toy' gives each output"),
+    ("c.BLOCK * c.ITEMS <= 8192", "c.BLOK <= 8192", 2, "a constraint must work on arrays as on scalars"),
+    ("Launch(grid", "Lunch(grid", 1, "invalid: cannot be rendered: NameError: name 'Lunch' is not defined"),
+])  # fmt: skip
 def test_a_users_file_with_a_mistake_is_told_where(
     told: Told, here: Path, device: str, old: str, new: str, code: int, message: str
 ) -> None:

@@ -80,18 +80,15 @@ MISSPELT = TOYS.replace('operation="toy", name="chunks"', 'operation="tiy", name
 TWO = f"{TOYS}\nfrom dataclasses import replace\nOTHER = replace(OPERATION, name='other')\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (MISSPELT, "unknown operation of kernel 'chunks' 'tiy'; did you mean toy"),
-        (ONLY_KERNEL.format(operation="gemmm"), "'gemmm'; did you mean gemm"),
-        (TWO, "declares 2 operations; one file declares one"),
-        ("def broken(:\n", r"mine\.py cannot be imported: SyntaxError"),
-        ("raise SystemExit(5)\n", "cannot be imported: SystemExit: 5"),
-        ("X = 1\n", "declares no Kernel; it needs a module-level one"),
-        (WITH_SIBLING, r"mine\.py cannot be imported: .*No module named .*_shared"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    (MISSPELT, "unknown operation of kernel 'chunks' 'tiy'; did you mean toy"),
+    (ONLY_KERNEL.format(operation="gemmm"), "'gemmm'; did you mean gemm"),
+    (TWO, "declares 2 operations; one file declares one"),
+    ("def broken(:\n", r"mine\.py cannot be imported: SyntaxError"),
+    ("raise SystemExit(5)\n", "cannot be imported: SystemExit: 5"),
+    ("X = 1\n", "declares no Kernel; it needs a module-level one"),
+    (WITH_SIBLING, r"mine\.py cannot be imported: .*No module named .*_shared"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         catalogue.from_file(written(tmp_path, text))

@@ -28,16 +28,13 @@ def test_words_in_any_order_are_one_text(epilogue: Epilogue, random: object) -> 
     assert bool(epilogue) == bool(words)
 
 
-@pytest.mark.parametrize(
-    ("operation", "dtype", "text", "message"),
-    [
-        *(("gemm", "", text, "each part once, at most one bias and one activation")
-          for text in ("bias-row+bias-col", "relu+gelu", "alpha+alpha")),
-        ("gemm", "", "bias-col+gellu", "unknown part of an epilogue 'gellu'; did you mean gelu"),
-        ("gemm", "float64", "relu", r"epilogue 'relu' is for gemm in .*, got gemm in float64; leave"),
-        ("gemv", "", "relu", "epilogue 'relu' is for gemm, got gemv in float32"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "dtype", "text", "message"), [
+    *(("gemm", "", text, "each part once, at most one bias and one activation")
+      for text in ("bias-row+bias-col", "relu+gelu", "alpha+alpha")),
+    ("gemm", "", "bias-col+gellu", "unknown part of an epilogue 'gellu'; did you mean gelu"),
+    ("gemm", "float64", "relu", r"epilogue 'relu' is for gemm in .*, got gemm in float64; leave"),
+    ("gemv", "", "relu", "epilogue 'relu' is for gemm, got gemv in float32"),
+])  # fmt: skip
 def test_what_cannot_be_is_told(operation: str, dtype: str, text: str, message: str) -> None:
     declared = builtin().operation(operation)
     with pytest.raises(InputError, match=message):

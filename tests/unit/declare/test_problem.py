@@ -30,18 +30,15 @@ def test_work_of_gemm_is_that_of_the_definition(m: int, n: int, k: int, layout: 
     assert problem.memory_bytes == 16 * (m * k + k * n) + 20 * m * n
 
 
-@pytest.mark.parametrize(
-    ("dims", "more", "message"),
-    [
-        *(({"n": value}, {}, "a dim is a whole number of 1 or more, got n=") for value in (0, 1.5, "7", True)),
-        ({}, {}, "toy takes N; n missing"),
-        ({"n": 3, "N": 4}, {}, "unknown dim of toy 'N'; choose one of: n"),
-        ({"n": 3}, {"dtype": "float23"}, "unknown dtype of toy 'float23'; did you mean float32"),
-        ({"n": 3}, {"layout": "plan"}, "unknown layout of toy 'plan'; did you mean plain"),
-        ({"n": 3}, {"precision": "emulated"}, "'emulated' is for gemm in float32, got toy in float32"),
-        ({"n": 3}, {"precision": "emulate"}, "unknown precision 'emulate'; did you mean emulated"),
-    ],
-)
+@pytest.mark.parametrize(("dims", "more", "message"), [
+    *(({"n": value}, {}, "a dim is a whole number of 1 or more, got n=") for value in (0, 1.5, "7", True)),
+    ({}, {}, "toy takes N; n missing"),
+    ({"n": 3, "N": 4}, {}, "unknown dim of toy 'N'; choose one of: n"),
+    ({"n": 3}, {"dtype": "float23"}, "unknown dtype of toy 'float23'; did you mean float32"),
+    ({"n": 3}, {"layout": "plan"}, "unknown layout of toy 'plan'; did you mean plain"),
+    ({"n": 3}, {"precision": "emulated"}, "'emulated' is for gemm in float32, got toy in float32"),
+    ({"n": 3}, {"precision": "emulate"}, "unknown precision 'emulate'; did you mean emulated"),
+])  # fmt: skip
 def test_a_wrong_problem_is_told(dims: Any, more: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TOYS.problem(dims, **more)
@@ -61,15 +58,12 @@ def test_tolerance_grows_with_the_root_of_what_is_summed(k: int) -> None:
     assert narrow.tolerance == pytest.approx(2.0**-8 + gemm(4, 4, k).tolerance)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "my op"}, "name is an identifier, got 'my op'"),
-        ({"verb": "a-b"}, "verb is an identifier, got 'a-b'"),
-        ({"dims": ()}, "needs distinct dims"),
-        ({"dims": ("n", "n")}, "needs distinct dims"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"name": "my op"}, "name is an identifier, got 'my op'"),
+    ({"verb": "a-b"}, "verb is an identifier, got 'a-b'"),
+    ({"dims": ()}, "needs distinct dims"),
+    ({"dims": ("n", "n")}, "needs distinct dims"),
+])  # fmt: skip
 def test_a_wrong_declaration_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         replace(TOYS, **change)

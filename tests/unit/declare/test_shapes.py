@@ -54,16 +54,13 @@ def test_extents_may_be_computed() -> None:
     assert found == ({"h": 32, "w": 10}, {"image": ("h + 2", "w + 2"), "out": ("h", "w")}, {})
 
 
-@pytest.mark.parametrize(
-    ("told", "kind", "message"),
-    [
-        ({"b": "n"}, InputError, "shapes= names arrays"),
-        ({"a": "n m"}, InputError, r"shapes= gives a 2 dims \(n m\), the array has 1"),
-        ({"a": "n + 1"}, InputError, r"a has shape \(12,\), and shapes= says n \+ 1 = 11 where it has 12"),
-        ({"a": "2 * q"}, DeclarationError, "knows n, .*, got 'q'"),
-        ({"a": 5}, DeclarationError, 'is written like "m k"'),
-    ],
-)
+@pytest.mark.parametrize(("told", "kind", "message"), [
+    ({"b": "n"}, InputError, "shapes= names arrays"),
+    ({"a": "n m"}, InputError, r"shapes= gives a 2 dims \(n m\), the array has 1"),
+    ({"a": "n + 1"}, InputError, r"a has shape \(12,\), and shapes= says n \+ 1 = 11 where it has 12"),
+    ({"a": "2 * q"}, DeclarationError, "knows n, .*, got 'q'"),
+    ({"a": 5}, DeclarationError, 'is written like "m k"'),
+])  # fmt: skip
 def test_wrong_shapes_are_told(told: dict[str, object], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         shapes_of([array("a", 12), whole("n", 10)], told)
@@ -111,14 +108,11 @@ def test_a_rule_says_of_a_space_what_python_says_of_each_config(text: str) -> No
     assert constraint(text).rule(None, None, Config({"a": 3, "b": 4})) == RULES[text](3, 4)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a <=", "is an expression of Python, got 'a <='"),
-        ("a < c", "knows a, b, ceil_div, abs, min, max, got 'c' in 'a < c'"),
-        ("__import__('os').system('true')", "got '__import__'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("a <=", "is an expression of Python, got 'a <='"),
+    ("a < c", "knows a, b, ceil_div, abs, min, max, got 'c' in 'a < c'"),
+    ("__import__('os').system('true')", "got '__import__'"),
+])  # fmt: skip
 def test_what_cannot_hold_is_told(text: str, message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         constraint(text)

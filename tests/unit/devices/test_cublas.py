@@ -256,14 +256,11 @@ def test_products_of_8_bits_have_their_scales_and_their_result(
     assert [each[6] for each in lt.ran] == [100], "the first proposal"
 
 
-@pytest.mark.parametrize(
-    ("epilogue", "dtype", "rest", "name"),
-    [
-        ("alpha+bias-col+relu", "bfloat16", "", "cuBLASLt's first choice"),
-        ("bias-col+gelu", "float16", "gelu", "cuBLASLt's first choice + element-wise"),
-        ("bias-row+silu", "float32", "bias-row+silu", "cuBLASLt's first choice + element-wise"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("epilogue", "dtype", "rest", "name"), [
+    ("alpha+bias-col+relu", "bfloat16", "", "cuBLASLt's first choice"),
+    ("bias-col+gelu", "float16", "gelu", "cuBLASLt's first choice + element-wise"),
+    ("bias-row+silu", "float32", "bias-row+silu", "cuBLASLt's first choice + element-wise"),
+])  # fmt: skip
 def test_cublaslt_does_what_it_can_and_a_kernel_the_rest(
     products: Any, lt: Any, monkeypatch: pytest.MonkeyPatch, epilogue: str, dtype: str, rest: str, name: str
 ) -> None:

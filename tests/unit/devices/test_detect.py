@@ -108,13 +108,10 @@ def test_cuda_means_every_gpu_where_they_are_of_one_kind(gpus: Callable[..., Non
         detect.find_all("cuda")
 
 
-@pytest.mark.parametrize(
-    ("visible", "chosen"),
-    [
-        ("1", ["GPU-b"]), ("1,0", ["GPU-b", "GPU-aa"]), ("GPU-b", ["GPU-b"]), ("GPU-a,7,GPU-b", ["GPU-aa"]),
-        ("0,-1,1", ["GPU-aa"]), ("", []), ("-1", []), ("nonsense", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("visible", "chosen"), [
+    ("1", ["GPU-b"]), ("1,0", ["GPU-b", "GPU-aa"]), ("GPU-b", ["GPU-b"]), ("GPU-a,7,GPU-b", ["GPU-aa"]),
+    ("0,-1,1", ["GPU-aa"]), ("", []), ("-1", []), ("nonsense", []),
+])  # fmt: skip
 def test_visible_devices_are_limited_and_ordered_as_cuda_does(
     gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, visible: str, chosen: list[str]
 ) -> None:
@@ -143,15 +140,12 @@ def test_what_is_no_device_is_bad_input(spec: str) -> None:
         detect.find(spec)
 
 
-@pytest.mark.parametrize(
-    ("vector_bytes", "chosen", "best"),
-    [
-        (64, "Haswell", "SkylakeX"),
-        (32, "Nehalem", "Haswell"),
-        (64, "Sapphirerapids", None),
-        (16, "Nehalem", None),
-    ],
-)
+@pytest.mark.parametrize(("vector_bytes", "chosen", "best"), [
+    (64, "Haswell", "SkylakeX"),
+    (32, "Nehalem", "Haswell"),
+    (64, "Sapphirerapids", None),
+    (16, "Nehalem", None),
+])  # fmt: skip
 def test_the_blas_core_type_that_suits_the_cpu(vector_bytes: int, chosen: str, best: str | None) -> None:
     info = DeviceInfo("AMD EPYC", "cpu", vector_bytes=vector_bytes)
     device = with_best_blas(DetectedDevice("cpu", info, (("OMP_NUM_THREADS", "4"),)), chosen)

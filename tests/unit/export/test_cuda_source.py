@@ -54,15 +54,11 @@ def test_the_exported_main_finds_a_right_kernel_right(layout: str, tmp_path: Pat
 
 
 @GXX
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("int p = 0; p < k;", "int p = 0; p < k - 1;"),
-        ("    c[(size_t)row", "    if (row + 1 < m) c[(size_t)row"),
-        ("sum.add(from_a[p * step_a],", "sum.add(1.0005f * from_a[p * step_a],"),
-    ],
-    ids=["a product left out", "a row left out", "products as imprecise as TF32"],
-)
+@pytest.mark.parametrize("change", [
+    ("int p = 0; p < k;", "int p = 0; p < k - 1;"),
+    ("    c[(size_t)row", "    if (row + 1 < m) c[(size_t)row"),
+    ("sum.add(from_a[p * step_a],", "sum.add(1.0005f * from_a[p * step_a],"),
+], ids=["a product left out", "a row left out", "products as imprecise as TF32"])  # fmt: skip
 def test_the_exported_main_finds_a_wrong_kernel_wrong(change: tuple[str, str], tmp_path: Path) -> None:
     (path,) = export(*gemm("naive", "cuda", "nn", (67, 45, 33)), "source", tmp_path)
     code, told = run_on_host(path, change=change)

@@ -1,11 +1,13 @@
 """Exports of any format: what is written, what it tells, and what is refused."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from fixtures.exported import GPU, champion, gemm, own
+from fixtures.exported import CATALOGUE, GPU, GXX, champion, gemm, imported, own, run_on_host
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import InputError
@@ -78,14 +80,11 @@ def test_the_binary_comes_with_how_to_launch_it(
     assert [eval(str(each["value"]), names) for each in told["arguments"][3:]] == [*dims.values()]
 
 
-@pytest.mark.parametrize(
-    ("target", "format", "folder", "message"),
-    [
-        ("cpu", "pyton", "", "unknown export format 'pyton'; did you mean python"),
-        ("cpu", "binary", "", "got the cpu kernel 'naive'; choose source, python or json"),
-        ("cpu", "python", "file", r"needs a folder that can be written, got .*file \(.*; choose another"),
-    ],
-)
+@pytest.mark.parametrize(("target", "format", "folder", "message"), [
+    ("cpu", "pyton", "", "unknown export format 'pyton'; did you mean python"),
+    ("cpu", "binary", "", "got the cpu kernel 'naive'; choose source, python or json"),
+    ("cpu", "python", "file", r"needs a folder that can be written, got .*file \(.*; choose another"),
+])  # fmt: skip
 def test_what_cannot_be_exported(target: str, format: str, folder: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=message):
@@ -110,3 +109,45 @@ def test_a_config_of_another_kernel_or_time_is_refused(tmp_path: Path) -> None:
     crowned, kernel, problem = own(tmp_path, "cuda", (100, 3, 3))
     with pytest.raises(InputError, match="copies are in pairs: the champion's config breaks this rule"):
         export(crowned, kernel, problem, "source", tmp_path)
+
+
+# --- Exports of products with an epilogue take its operands and factors
+
+ALL = "alpha+beta+bias-col+gelu+residual"
+
+
+def exported(name: str, target: str, epilogue: str, form: str, folder: Path, **config: object) -> Path:
+    (kernel,), dtype = CATALOGUE.of("gemm", target, (name,)), "bfloat16" if name == "wgmma_tma" else ""
+    problem = CATALOGUE.operation("gemm").problem({"m": 67, "n": 45, "k": 33}, dtype, epilogue=epilogue)
+    case = champion(kernel, problem, {**kernel.default_config(), **config}), kernel, problem
+    return export(*case, form, folder)[0]
+
+
+def test_a_python_module_takes_them_by_name(tmp_path: Path) -> None:
+    module = imported(exported("naive", "cpu", ALL, "python", tmp_path, THREADS=1))
+    rng = np.random.default_rng(0)
+    a, b, c, r = (rng.standard_normal(s).astype("f4") for s in ((9, 4), (4, 6), (9, 6), (9, 6)))
+    bias = rng.standard_normal(6).astype("f4")
+    x = 3.0 * (a.astype(float) @ b) - 2.0 * c + bias
+    wanted = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) + r
+    assert np.abs(module.matmul(a, b, c, bias, r, alpha=3.0, beta=-2.0) - wanted).max() < 1e-5
+
+
+@GXX
+@pytest.mark.parametrize("epilogue", [ALL, "bias-row+gelu-tanh", "silu"])
+def test_a_cuda_source_checks_itself_with_it(epilogue: str, tmp_path: Path) -> None:
+    path = exported("naive", "cuda", epilogue, "source", tmp_path)
+    # The host's maths has these by other names.
+    path.write_text(f"#include <cmath>\n{path.read_text()}")
+    code, told = run_on_host(path)
+    assert (code, told.endswith("PASSED\n")) == (0, True), told
+
+
+def test_the_signature_has_operands_before_the_result_and_factors_last(tmp_path: Path) -> None:
+    text = exported(
+        "wgmma_tma", "cuda", "beta+bias-col+gelu", "source", tmp_path, BORDER="pad", STORE="registers"
+    ).read_text()
+    taken = text[text.index("cudaError_t launch_matmul(") :].partition(")")[0]
+    assert [word.split()[-1].lstrip("*") for word in taken.partition("(")[2].split(",")] == [
+        "a", "b", "c_in", "bias", "c", "m", "n", "k", "beta", "0",
+    ]  # fmt: skip

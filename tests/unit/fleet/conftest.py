@@ -1,7 +1,5 @@
 """A fleet of four rehearsed workers for the tests of a module, each with its own board."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

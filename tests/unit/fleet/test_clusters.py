@@ -1,7 +1,5 @@
 """Clusters by name, jobs of batch systems, certificates; and that the documentation shows what is generated."""
 
-from __future__ import annotations
-
 import re
 import stat
 import subprocess
@@ -30,17 +28,14 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         clusters.check_installed()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("jobs = 0", "jobs = 0"),
-        ("job = [", "names a site's settings"),
-        ("[jobb]\nqueue = 'x'", "'jobb'"),
-        ("[job]\nqueue = 'gpu'", "You must specify how much cores and memory"),
-        ("[job]\ncores = 1\nmemory = '1GB'\ncolour = 'red'", "unexpected keyword argument 'colour'"),
-        ("[job]\ncores = 1\nmemory = '1GB'\nwalltime = 'soon'", "refuses the settings under .job."),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("jobs = 0", "jobs = 0"),
+    ("job = [", "names a site's settings"),
+    ("[jobb]\nqueue = 'x'", "'jobb'"),
+    ("[job]\nqueue = 'gpu'", "You must specify how much cores and memory"),
+    ("[job]\ncores = 1\nmemory = '1GB'\ncolour = 'red'", "unexpected keyword argument 'colour'"),
+    ("[job]\ncores = 1\nmemory = '1GB'\nwalltime = 'soon'", "refuses the settings under .job."),
+])  # fmt: skip
 def test_wrong_settings_of_a_site_are_told(here: Path, text: str, message: str) -> None:
     (here / "site.toml").write_text(text)
     with pytest.raises(InputError, match=message):
@@ -70,7 +65,6 @@ def shown() -> tuple[str, str]:
         (DOCS / "fleet.md").read_text(),
         re.DOTALL,
     )
-    assert found is not None
     return found[1], found[2]
 
 
@@ -131,7 +125,6 @@ def test_jobs_are_submitted_and_cancelled(here: Path, monkeypatch: pytest.Monkey
 
 def test_a_fleet_speaks_tls_as_the_documentation_says(here: Path) -> None:
     found = re.search(r"```sh\n(kind=.*?done)\n", (DOCS / "fleet.md").read_text(), re.DOTALL)
-    assert found is not None
     subprocess.run(["sh", "-ec", found[1]], check=True, cwd=here, capture_output=True)
     ours = [here / "ca.pem", here / "coordinator.pem", here / "coordinator.key"]
     from distributed import LocalCluster

@@ -1,7 +1,5 @@
 """A worker's device: does what it is ordered, watches what it does, and ends it. No Dask."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -19,7 +17,9 @@ from tuner.devices.detect import find
 from tuner.devices.device_lock import device_lock
 from tuner.errors import LockedByAnother
 from tuner.fleet import device_plugin
+from tuner.fleet.device_plugin import condition_of
 from tuner.fleet.orders import Database, Greeting, Order
+from tuner.fleet.worker import WorkerOptions, nanny_options
 from tuner.night.work import Assignment, kernels_of, study_of
 from tuner.store import Store
 
@@ -87,14 +87,11 @@ def bench(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("study", "a worker's kernels are the coordinator's"),
-        ("file", "a kernel file must exist"),
-        ("unwell", "the rehearsed device stays unwell"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "told"), [
+    ("study", "a worker's kernels are the coordinator's"),
+    ("file", "a kernel file must exist"),
+    ("unwell", "the rehearsed device stays unwell"),
+])  # fmt: skip
 def test_what_fails_here_is_trouble_of_the_worker_and_no_fault_of_the_problem(
     bench: Bench, fault: str, told: str
 ) -> None:
@@ -111,13 +108,10 @@ class Died(BaseException):
     """The process would have ended itself."""
 
 
-@pytest.mark.parametrize(
-    ("stall_s", "why"),
-    [
-        (2.0, "it got no further for 2 s while searching, and was killed"),
-        (60.0, "the night was stopped, and its study process took longer than 0.5 s to end"),
-    ],
-)
+@pytest.mark.parametrize(("stall_s", "why"), [
+    (2.0, "it got no further for 2 s while searching, and was killed"),
+    (60.0, "the night was stopped, and its study process took longer than 0.5 s to end"),
+])  # fmt: skip
 def test_a_study_that_hangs_or_does_not_listen_ends_its_process_and_says_why(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stall_s: float, why: str
 ) -> None:
@@ -162,3 +156,39 @@ def test_a_worker_ends_once_it_was_idle_or_its_time_is_up(
     bench.device = bench.kind(bench.device.spec, **more)
     bench.run(lambda: time.sleep(1.0))
     assert bench.worker.closed_for == why
+
+
+# --- What a worker says of its device before it gets work
+
+
+@pytest.mark.parametrize(("device", "complaints"), [
+    ({}, []),
+    (
+        {"info": {"kind": "cpu"}, "machine": {"others_cores": 3.0}},
+        [],
+    ),  # a CPU that others use may take part
+    ({"dead": True}, ["its canary fails: the device is unwell (fake)"]),
+    ({"machine": {"throttle_reasons": 0x08}}, ["its clocks are lowered: hardware slowdown"]),
+    ({"machine": {"throttle_reasons": 0x60}}, ["its clocks are lowered: heat"]),
+    ({"machine": {"others_processes": 2.0}}, ["2 other processes"]),
+])  # fmt: skip
+def test_a_device_that_is_not_fit_is_told_with_the_reason(
+    here: Path, device: dict[str, Any], complaints: list[str]
+) -> None:
+    report = condition_of(find(write_device(here / "device.json", **device)))
+    assert len(report.complaints) == len(complaints)
+    assert all(wanted in text for wanted, text in zip(complaints, report.complaints, strict=True))
+    assert report.info.uuid == "FAKE-1"
+    assert report.versions["compiler"] == "fake 1"
+
+
+# --- Workers of one machine's GPUs do not compile on each other's cores
+
+
+def test_each_worker_process_gets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
+    boards = [find(write_device(tmp_path / f"{name}.json", info={"uuid": name})) for name in "ab"]
+    made = nanny_options(boards, WorkerOptions(folder=tmp_path))
+    assert [options["plugins"][0].cores for options in made] == [set(range(16)), set(range(16, 32))]
+    caches = [options["env"]["TUNER_CACHE"] for options in made]
+    assert caches == [str(tmp_path / name / "cache") for name in "ab"]

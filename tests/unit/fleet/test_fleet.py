@@ -1,7 +1,5 @@
 """`tuner nightly --cluster local` from the command line: real studies on two fake boards."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -133,15 +131,12 @@ def test_the_view_and_the_report_show_each_worker_what_it_does_and_the_time_left
         assert text in shown
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "told"),
-    [
-        (["--cluster", "everywhere"], 2, "a cluster is local, tcp://HOST:8786"),
-        (["--cluster", "tcp://127.0.0.1:9"], 3, "no scheduler answers"),
-        (["--cluster", "tls://127.0.0.1:9", "--tls-ca", "plan.toml"], 2, "--tls-cert and --tls-key together"),
-        (["--cluster", "slurm:"], 2, "names a site's settings"),
-    ],
-)
+@pytest.mark.parametrize(("options", "code", "told"), [
+    (["--cluster", "everywhere"], 2, "a cluster is local, tcp://HOST:8786"),
+    (["--cluster", "tcp://127.0.0.1:9"], 3, "no scheduler answers"),
+    (["--cluster", "tls://127.0.0.1:9", "--tls-ca", "plan.toml"], 2, "--tls-cert and --tls-key together"),
+    (["--cluster", "slurm:"], 2, "names a site's settings"),
+])  # fmt: skip
 def test_a_cluster_that_cannot_be_used_is_one_message(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str],
     code: int, told: str,

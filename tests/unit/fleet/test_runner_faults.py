@@ -1,7 +1,5 @@
 """Nights on workers that fail: nothing measured is lost or doubled, no champion is wrong, the night goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -49,7 +47,6 @@ def check(fleet: Fleet, items: list[NightItem], url: str = "") -> None:
     configs = Counter(problem for problem, _ in {(trial.problem, trial.config["n"]) for trial in trials})
     for item in items:
         assert item.state == "tuned", item.why
-        assert item.after is not None
         count = configs[item.after.record.problem]
         assert count <= item.trials["total"] <= stored[item.after.record.problem]
         assert item.after.record.config["n"] == count - 1, "the last is the fastest"

@@ -1,7 +1,5 @@
 """What a model says of its losses, set right by problems that it was not fitted to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,7 +30,6 @@ def drawn(model: Model, losses: Sequence[float], off: Sequence[float] | None = N
     predictor, cases = Predictor(model, KERNELS), []
     for problem, loss, factor in zip(PROBLEMS, losses, off or [1.0] * len(losses), strict=False):
         best = predictor.answer(problem).best
-        assert best is not None
         answer = Answer(None, PREDICTED, default=best[:2], question=Question(ProblemKey.of(problem), BOARD))
         time_s = factor * best.time_s
         cases.append(case_of(problem, answer, (time_s, None, (1 - loss) * time_s)))
@@ -54,7 +51,6 @@ def held(model: Model, losses: Sequence[float], off: Sequence[float]) -> tuple[f
     of_loss, of_time = [], []
     for problem, loss, factor in zip(PROBLEMS, losses, off, strict=True):
         answer = Predictor(model, KERNELS).answer(problem)
-        assert answer.best is not None
         low_s, high_s = answer.time_interval_s
         of_loss.append(loss <= answer.loss_interval[1])
         of_time.append(low_s <= factor * answer.best.time_s <= high_s)

@@ -109,15 +109,12 @@ def test_drawn_problems_set_right_what_a_model_says(tmp_path: Path, capsys: pyte
     assert "16 problems drawn after the fit lost against studies" in told.loss.said
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"device": "Other"}, "are to be of NVIDIA H200, cold, got Other, cold"),
-        ({"cases": []}, "drawn problems tell of losses from 16 on, got 0"),
-        ({"cases": [3]}, "drawn problems are as"),
-        ({"seed": "x"}, "got another file"),
-    ],
-)
+@pytest.mark.parametrize(("more", "why"), [
+    ({"device": "Other"}, "are to be of NVIDIA H200, cold, got Other, cold"),
+    ({"cases": []}, "drawn problems tell of losses from 16 on, got 0"),
+    ({"cases": [3]}, "drawn problems are as"),
+    ({"seed": "x"}, "got another file"),
+])  # fmt: skip
 def test_other_files_set_nothing_right(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, object], why: str
 ) -> None:

@@ -1,6 +1,11 @@
 """Causes by what was seen beside a change, and one alert for each."""
 
+import json
 import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,24 +48,21 @@ def night(moved: str, change: float = 0.03, **more: Any) -> Night:
     return made
 
 
-@pytest.mark.parametrize(
-    ("moved", "more", "cause", "told"),
-    [
-        ("library", {}, "vendor", "although its version is the same"),
-        ("library", {"versions": LIBRARY, "change": -0.03}, "vendor", "B 1 and is B 2"),
-        ("champion", {"code": "b"}, "compiler", "machine code is new"),
-        ("champion", {"code": "b", "compiler": "NVRTC 13.1"}, "compiler", "NVRTC 13.0 and is NVRTC 13.1"),
-        ("champion", {"block": 2, "code": "b"}, "config", "another config or source"),
-        ("champion", {"versions": {"driver": "590.2"}}, "driver", "580.1 and is 590.2"),
-        ("champion", {}, "board", "the same"),
-        ("all", {"seen": {OTHERS_PROCESSES: 1.0}}, "neighbour", "others were seen"),
-        ("all", {"circumstances": THROTTLED}, "clocks", "throttled"),
-        ("all", {"clock_hz": 0.96e9}, "clocks", "-4.0%"),
-        # A clock that rose explains nothing that became slower.
-        ("all", {"clock_hz": 1.04e9}, "node", "same driver and clocks"),
-        ("all", {"versions": {"driver": "590.2"}}, "driver", "590.2"),
-    ],
-)
+@pytest.mark.parametrize(("moved", "more", "cause", "told"), [
+    ("library", {}, "vendor", "although its version is the same"),
+    ("library", {"versions": LIBRARY, "change": -0.03}, "vendor", "B 1 and is B 2"),
+    ("champion", {"code": "b"}, "compiler", "machine code is new"),
+    ("champion", {"code": "b", "compiler": "NVRTC 13.1"}, "compiler", "NVRTC 13.0 and is NVRTC 13.1"),
+    ("champion", {"block": 2, "code": "b"}, "config", "another config or source"),
+    ("champion", {"versions": {"driver": "590.2"}}, "driver", "580.1 and is 590.2"),
+    ("champion", {}, "board", "the same"),
+    ("all", {"seen": {OTHERS_PROCESSES: 1.0}}, "neighbour", "others were seen"),
+    ("all", {"circumstances": THROTTLED}, "clocks", "throttled"),
+    ("all", {"clock_hz": 0.96e9}, "clocks", "-4.0%"),
+    # A clock that rose explains nothing that became slower.
+    ("all", {"clock_hz": 1.04e9}, "node", "same driver and clocks"),
+    ("all", {"versions": {"driver": "590.2"}}, "driver", "590.2"),
+])  # fmt: skip
 def test_a_cause_and_what_led_to_it(moved: str, more: dict[str, Any], cause: str, told: str) -> None:
     made = night(moved, **more)
     named, why = judge(made)
@@ -94,3 +96,25 @@ def test_boards_have_alerts_of_their_own_and_a_compiler_has_one() -> None:
     ]
     alerts = sorted((alert["cause"], len(alert["problems"])) for alert in alerts_of(boards))
     assert alerts == [("board", 1), ("board", 1), ("compiler", 2)]
+
+
+# --- Nights on H200s in which something real was swapped: the judge, which sees no label, names what it was
+
+ROOT = Path(__file__).parents[3]
+RECORDED = ROOT / "tests/fixtures/recorded_swaps"
+
+
+def judged(folder: Path, out: Path) -> list[dict[str, Any]]:
+    script = ROOT / "scripts/bench/watch_causes"
+    subprocess.run([sys.executable, script, folder, "--json", out], check=True, stdout=subprocess.DEVNULL)
+    rows: list[dict[str, Any]] = json.loads(out.read_text())
+    return rows
+
+
+@pytest.mark.parametrize(("recording", "wrong"), [("first", {"neighbour": 1}), ("second", {})])
+def test_real_swaps_are_named(recording: str, wrong: dict[str, int], tmp_path: Path) -> None:
+    rows = judged(RECORDED / recording, tmp_path / "rows.json")
+    swaps = [row for row in rows if row["counts"] and row["label"] != "none"]
+    assert {row["label"] for row in swaps} == {"config", "compiler", "vendor", "neighbour"}
+    assert len(swaps) >= 14
+    assert Counter(row["label"] for row in swaps if not row["right"]) == wrong

@@ -164,13 +164,10 @@ def test_a_night_in_which_nothing_changed_has_no_alert_and_confirms_the_champion
         assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
 
 
-@pytest.mark.parametrize(
-    ("error_rel", "told", "use", "state"),
-    [
-        (1e-7, "was faster than the champion, and answers until it is tuned again", "fakeBLAS", "stale"),
-        (1e-4, "x less exact, and faster than the champion", "kernel", "to tune"),
-    ],
-)
+@pytest.mark.parametrize(("error_rel", "told", "use", "state"), [
+    (1e-7, "was faster than the champion, and answers until it is tuned again", "fakeBLAS", "stale"),
+    (1e-4, "x less exact, and faster than the champion", "kernel", "to tune"),
+])  # fmt: skip
 def test_a_library_that_is_faster_is_told_the_first_night(
     folder: Path, ran: Ran, error_rel: float, told: str, use: str, state: str
 ) -> None:

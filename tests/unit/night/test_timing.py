@@ -52,15 +52,12 @@ def test_champion_the_one_before_and_the_library_are_timed_in_turns(tmp_path: Pa
     assert codec.from_json(Sentinel, codec.to_json(found)) == found
 
 
-@pytest.mark.parametrize(
-    ("device", "told"),
-    [
-        ({"free_bytes": 1000}, "must fit into free memory"),
-        ({"rules": [rule(BEST, fault="wrong_result")]}, "times what rounding explains"),
-        ({"rules": [rule(BEST, fault="crash")]}, "SIGSEGV"),
-        ({"rules": [rule(BEST, fault="compile_failed")]}, "injected"),
-    ],
-)
+@pytest.mark.parametrize(("device", "told"), [
+    ({"free_bytes": 1000}, "must fit into free memory"),
+    ({"rules": [rule(BEST, fault="wrong_result")]}, "times what rounding explains"),
+    ({"rules": [rule(BEST, fault="crash")]}, "SIGSEGV"),
+    ({"rules": [rule(BEST, fault="compile_failed")]}, "injected"),
+])  # fmt: skip
 def test_a_champion_that_fails_says_how(tmp_path: Path, device: dict[str, Any], told: str) -> None:
     spec = write_device(tmp_path / "d.json", baseline_s=2e-3, **device)
     found = timed(spec, BEST)

@@ -1,7 +1,5 @@
 """Two sides are compared problem by problem."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -65,15 +63,12 @@ def test_what_changed_most_comes_first(folder: Path) -> None:
     assert all(row["low"] <= row["ratio"] <= row["high"] for row in found.problems)
 
 
-@pytest.mark.parametrize(
-    ("text", "side"),
-    [
-        ("driver:2.0", ("driver", "2.0")), ("2.0", ("driver", "2.0")), ("3.1", ("version", "3.1")),
-        ("study Old board", ("study", "study Old board")), ("NEW-1", ("uuid", "NEW-1")),
-        ("2026-11-20", ("date", "2026-11-20")), ("night:2026-11-20", ("date", "2026-11-20")),
-        ("studies.db", ("db", "sqlite:///studies.db")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "side"), [
+    ("driver:2.0", ("driver", "2.0")), ("2.0", ("driver", "2.0")), ("3.1", ("version", "3.1")),
+    ("study Old board", ("study", "study Old board")), ("NEW-1", ("uuid", "NEW-1")),
+    ("2026-11-20", ("date", "2026-11-20")), ("night:2026-11-20", ("date", "2026-11-20")),
+    ("studies.db", ("db", "sqlite:///studies.db")),
+])  # fmt: skip
 def test_sides_are_read_as_records_know_them(folder: Path, text: str, side: tuple[str, str]) -> None:
     assert read_side(text, lambda: [record(1, 1.0), record(1, 1.0, NEW)]) == side
 

@@ -1,7 +1,5 @@
 """Configs of one class of rows: found over all sizes, proven between them, answered for each range."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The ladder: its order, its figures, its limits, its plans; climbed on a fake board."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -34,14 +32,11 @@ def problem(operation: str, *sizes: int, dtype: str = "", layout: str = "") -> P
 # ---- what is climbed
 
 
-@pytest.mark.parametrize(
-    ("operation", "target", "first"),
-    [
-        ("gemm", "cuda", "naive row_shared tiled register_tiled"), ("gemm", "cpu", "naive vectorised blocked"),
-        ("gemv", "cuda", "row_per_thread coalesced constant shared shuffle streaming"),
-        ("transpose", "cuda", "naive shared_tile padded_tile unrolled swizzled"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "target", "first"), [
+    ("gemm", "cuda", "naive row_shared tiled register_tiled"), ("gemm", "cpu", "naive vectorised blocked"),
+    ("gemv", "cuda", "row_per_thread coalesced constant shared shuffle streaming"),
+    ("transpose", "cuda", "naive shared_tile padded_tile unrolled swizzled"),
+])  # fmt: skip
 def test_kernels_come_in_ladder_order(operation: str, target: str, first: str) -> None:
     of = problem(operation, *[9] * len(CATALOGUE.operation(operation).dims))
     names = [step.kernel for step in ladder_of(CATALOGUE, of, target, ()).steps]
@@ -69,7 +64,6 @@ def test_shipped_plans_are_legal_step_by_step(path: Path) -> None:
         for step in section.steps:
             device = H200 if plan.target == "cuda" else cpu
             config = declared_config(plan.kernel(step.kernel), step.config, section.problem, device)
-            assert config is not None
             assert config.items() >= step.config.items()
     # Compilers unroll published loops without a pragma.
     assert all(step.config.get("UNROLL", 4) >= 4 for step in plan.steps if step.published)
@@ -80,7 +74,7 @@ MISTAKES = [
     ("speed = 3", "speed: extra inputs are not permitted; docs/ladder.md lists"),
     ("steps = [{kernel = 'naiv'}]", "unknown kernel 'naiv'; did you mean naive"),
     ("steps = [{kernel = 'naive', config = {BLOCK_X = 5}}]", "BLOCK_X = 5; choose among"),
-    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", r"a shape is a list of 3 dims, got \(\)"),
+    ("steps = [{kernel = 'naive', published = [{ms = 3}]}]", "gemm takes M N K: 3 dims, got 0"),
     ("steps = [{kernel = 'naive', published = [{shape = [1, 2, 3], mss = 3}]}]", "'mss'; did you mean ms"),
     ("[[sweeps]]\nkernel = 'tiled'\nparameter = 'BLOCK'\nvalues = [8]\nshapes = [[1, 1, 1]]\n"
      "published_ms = [[1, 2]]", "a figure for each value"),
@@ -100,7 +94,6 @@ def test_a_config_that_is_not_legal_gives_way_to_the_nearest() -> None:
     (kernel,) = CATALOGUE.of("gemm", "cuda", ("register_tiled",))
     odd = problem("gemm", 1001, 1001, 1001)
     config = declared_config(kernel, {"BM": 64}, odd, H200)
-    assert config is not None
     wanted = {**kernel.default_config(), "BM": 64}
     changed = {name for name in wanted if wanted[name] != config[name]}
     assert "VECTOR" in changed  # 1001 is odd

@@ -48,13 +48,10 @@ def test_a_comment_makes_nothing_stale(folder: Path, name: str, comment: str) ->
     assert staleness(record, from_file(folder / "toy.py")) == (False, "")
 
 
-@pytest.mark.parametrize(
-    ("name", "was", "becomes", "why"),
-    [
-        ("toy.cu", "< n)", "<= n)", "has changed since"),
-        ("toy.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
-    ],
-)
+@pytest.mark.parametrize(("name", "was", "becomes", "why"), [
+    ("toy.cu", "< n)", "<= n)", "has changed since"),
+    ("toy.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 1)", "is launched otherwise"),
+])  # fmt: skip
 def test_a_changed_constant_makes_a_record_stale(
     folder: Path, name: str, was: str, becomes: str, why: str
 ) -> None:

@@ -72,15 +72,12 @@ def test_the_finals_are_wider_by_what_other_inputs_may_change(
     assert limit.complaint(None) == ""
 
 
-@pytest.mark.parametrize(
-    ("library", "n", "why"),
-    [
-        (None, 1000, "there is no library to compare with"),
-        (error(0.0), 1000, "the library's error is 0"),
-        (error(math.nan), 1000, "there is no library to compare with"),
-        (error(1e-7), LEAST_ELEMENTS - 1, "or less output than 256 elements"),
-    ],
-)
+@pytest.mark.parametrize(("library", "n", "why"), [
+    (None, 1000, "there is no library to compare with"),
+    (error(0.0), 1000, "the library's error is 0"),
+    (error(math.nan), 1000, "there is no library to compare with"),
+    (error(1e-7), LEAST_ELEMENTS - 1, "or less output than 256 elements"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_within_any_limit(library: Error | None, n: int, why: str) -> None:
     limit = ErrorLimit.beside(1.0, library, toy(n))
     assert why in limit.void

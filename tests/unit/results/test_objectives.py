@@ -44,14 +44,11 @@ def test_objectives_are_read_in_any_order() -> None:
     assert read_objectives(["error", "time"]) == read_objectives(" error , time") == ("time", "error")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        ("time,power", UnknownName, "unknown objective 'power'"),
-        ("energy", InputError, "the objectives are time, or time with .*, got energy; give e.g. time,energy"),
-        ("time,error,time", InputError, "each once, got time,error,time; give e.g. time,error"),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind", "message"), [
+    ("time,power", UnknownName, "unknown objective 'power'"),
+    ("energy", InputError, "the objectives are time, or time with .*, got energy; give e.g. time,energy"),
+    ("time,error,time", InputError, "each once, got time,error,time; give e.g. time,error"),
+])  # fmt: skip
 def test_wrong_objectives_are_told(text: str, kind: type[InputError], message: str) -> None:
     with pytest.raises(kind, match=message):
         read_objectives(text)

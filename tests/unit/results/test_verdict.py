@@ -1,12 +1,24 @@
 """Who plays the finals, and who wins them."""
 
 import pytest
+from fixtures.records import record, square
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.declare.space import Config
-from tuner.results.measurement import Measurement, Outcome
-from tuner.results.verdict import FINALIST_WITHIN, FINALISTS, judge, pairs_of, shortlist
+from tuner.results.measurement import CORE_TYPE, NOISE, SEARCH, TAKEN, Measurement, Outcome, doubts
+from tuner.results.record import ProblemKey, Record, Role
+from tuner.results.verdict import (
+    FINALIST_WITHIN,
+    FINALISTS,
+    Act,
+    Crown,
+    contradictions,
+    judge,
+    pairs_of,
+    rules_of,
+    shortlist,
+)
 
 ROUNDS = 10
 FAILED = Measurement(Outcome.CRASHED, "killed")
@@ -41,21 +53,18 @@ def test_the_shortlist_is_the_holder_and_the_best_that_are_near(
     assert min(leaderboard, key=lambda each: leaderboard[each]) in listed
 
 
-@pytest.mark.parametrize(
-    ("measured", "reigns", "winner", "verdict"),
-    [
-        ([took(2.0), took(1.0)], False, 1, "first"),
-        ([took(2.0), took(1.0)], True, 1, "faster"),
-        ([took(1.0), took(2.0)], True, 0, "slower"),
-        ([took(1.0), took(1.001)], True, 0, "same"),
-        ([took(1.0), took(0.999)], True, 0, "same"),
-        ([took(1.0), took(0.8, 1.1)], True, 0, "ambiguous"),
-        ([took(1.0)], True, 0, "same"),
-        ([took(1.0), FAILED], True, 0, "same"),
-        ([FAILED, took(3.0), took(2.0)], True, 2, "faster"),
-        ([FAILED, took(3.0)], False, 1, "first"),
-    ],
-)
+@pytest.mark.parametrize(("measured", "reigns", "winner", "verdict"), [
+    ([took(2.0), took(1.0)], False, 1, "first"),
+    ([took(2.0), took(1.0)], True, 1, "faster"),
+    ([took(1.0), took(2.0)], True, 0, "slower"),
+    ([took(1.0), took(1.001)], True, 0, "same"),
+    ([took(1.0), took(0.999)], True, 0, "same"),
+    ([took(1.0), took(0.8, 1.1)], True, 0, "ambiguous"),
+    ([took(1.0)], True, 0, "same"),
+    ([took(1.0), FAILED], True, 0, "same"),
+    ([FAILED, took(3.0), took(2.0)], True, 2, "faster"),
+    ([FAILED, took(3.0)], False, 1, "first"),
+])  # fmt: skip
 def test_the_crown(measured: list[Measurement], reigns: bool, winner: int, verdict: str) -> None:
     judged = judge(measured, reigns, [0.0] * len(measured))
     assert (judged.winner, judged.verdict) == (winner, verdict)
@@ -76,3 +85,88 @@ def test_every_two_that_have_times_are_compared_the_winner_first() -> None:
         ("best", "library", 0.5, "slower"),
         ("near", "library", 0.5, "slower"),
     ]
+
+
+# --- Which champion answers after pins, rollbacks and freezes
+
+PROBLEM = ProblemKey("gemm", (("m", 64), ("n", 64), ("k", 64)), "float32", "nn")
+#: Champions a to d, crowned on four days at noon.
+HISTORY = [(name, f"2026-01-0{day}T12:00:00.000000+00:00") for day, name in enumerate("abcd", 1)]
+
+
+def entry(act: Act, champion: str = "", day: float = 5) -> Crown:
+    when = f"2026-01-{int(day):02}T{int(day % 1 * 24):02}:00:00.000000+00:00"
+    return Crown(act, PROBLEM, "cuda", "NVIDIA H200", "cold", champion, "me", made_at=when)
+
+
+@pytest.mark.parametrize(("log", "answers"), [
+    ([], "d"),
+    ([entry(Act.PIN, "b")], "b"),
+    ([entry(Act.PIN, "b"), entry(Act.UNPIN, day=6)], "d"),
+    ([entry(Act.ROLLBACK, "b")], "b"),
+    # One that is crowned after the rollback answers again.
+    ([entry(Act.ROLLBACK, "b", day=3.9)], "d"),
+    ([entry(Act.ROLLBACK, "b"), entry(Act.PIN, "c", day=6)], "c"),
+    ([entry(Act.ROLLBACK, "b"), entry(Act.PIN, "c", day=6), entry(Act.UNPIN, day=7)], "c"),
+    ([entry(Act.PIN, "a"), entry(Act.ROLLBACK, "c", day=6)], "c"),
+    ([entry(Act.FREEZE, day=2.9)], "b"),
+    ([entry(Act.FREEZE, day=2.9), entry(Act.UNFREEZE, day=6)], "d"),
+    ([entry(Act.FREEZE, day=2.9), entry(Act.FREEZE, day=6)], "b"),
+    ([entry(Act.FREEZE, day=2.9), entry(Act.PIN, "d", day=6)], "d"),
+    # A pin of a champion that another database has bars nobody here.
+    ([entry(Act.PIN, "elsewhere")], "d"),
+    ([entry(Act.CONFIRM, "a"), entry(Act.DOUBT, "d")], "d"),
+])  # fmt: skip
+def test_who_answers(log: list[Crown], answers: str) -> None:
+    assert max(rules_of(log, HISTORY).allowed(HISTORY)) == answers
+
+
+def test_a_later_doubt_takes_a_confirmation_back() -> None:
+    log = [entry(Act.CONFIRM, "a"), entry(Act.CONFIRM, "b"), entry(Act.DOUBT, "a", day=6)]
+    assert rules_of(log, HISTORY).confirmed == {"b"}
+
+
+# --- When a champion is provisional, by numbers
+
+
+def library(
+    time_s: float, core_type: str = "Haswell", threads: str = "2", session: str = "now", kernel: str = "NumPy"
+) -> Record:
+    versions = {"blas_core_type": core_type, "blas_threads": threads}
+    named = {"role": Role.BASELINE, "kernel": kernel, "session": session, "versions": versions}
+    return record(square(64), time_s, **named)
+
+
+FINAL = library(50e-3)
+
+
+def test_a_library_that_is_far_from_its_best_core_type_is_no_baseline() -> None:
+    seen = contradictions(FINAL, [library(50e-3), library(0.785e-3, "SkylakeX")])
+    assert seen == {SEARCH: pytest.approx(1.0), CORE_TYPE: pytest.approx(63.7, rel=1e-3)}
+    (why,) = doubts(seen)
+    assert why == "the library's times as it runs by itself and with another core type are 63.7 x apart"
+
+
+@pytest.mark.parametrize(("time_s", "session", "doubtful"), [
+    (24e-3, "now", True), (26e-3, "now", False), (99e-3, "now", False), (101e-3, "now", True),
+    (24e-3, "before", True), (26e-3, "before", False), (1.0, "before", False),
+])  # fmt: skip
+def test_the_library_takes_as_long_before_the_search_and_no_less_in_earlier_sessions(
+    time_s: float, session: str, doubtful: bool
+) -> None:
+    others = [library(time_s, session=session), library(2.0, session="long ago")]
+    assert bool(doubts(contradictions(FINAL, others))) is doubtful
+
+
+def test_other_numbers_of_threads_and_other_libraries_are_not_compared() -> None:
+    others = [library(1e-6, threads="1"), library(1e-6, kernel="CuPy")]
+    assert contradictions(FINAL, others) == {}
+
+
+@pytest.mark.parametrize(("seen", "reasons"), [
+    ({NOISE: 0.10, TAKEN: 0.10, "load_1min": 9.0}, ()),
+    ({NOISE: 0.14}, ("its times have a noise of 14%, more than 10%",)),
+    ({TAKEN: 0.5}, ("other processes used 50% of the cores during the finals, more than 10%",)),
+])  # fmt: skip
+def test_noise_and_taken_cores_are_doubts(seen: dict[str, float], reasons: tuple[str, ...]) -> None:
+    assert doubts(seen) == reasons

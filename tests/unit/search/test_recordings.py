@@ -93,21 +93,18 @@ def test_our_own_records_are_read(tmp_path: Path) -> None:
 TRIAL = own("k", 1, Role.TRIAL)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("{", "is a Kernel Tuner cache or an export of our records"),
-        (None, r"found none at .*space\.json; check the path"),
-        (exported(TRIAL, replace(TRIAL, regime="hot")), "is of one problem and regime"),
-        (exported(TRIAL, replace(TRIAL, config={"A": 1})), "have the same parameters, got BM and A"),
-        ({"cache": {}}, "a Kernel Tuner cache lists tune_params_keys"),
-        ({"cache": {"1": {"a": 1}}, "tune_params_keys": ["a"]}, "each entry has these and a time"),
-        (
-            {"cache": {"1": {"a": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["a"]},
-            "a recording has a config with a time, got none",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    ("{", "is a Kernel Tuner cache or an export of our records"),
+    (None, r"found none at .*space\.json; check the path"),
+    (exported(TRIAL, replace(TRIAL, regime="hot")), "is of one problem and regime"),
+    (exported(TRIAL, replace(TRIAL, config={"A": 1})), "have the same parameters, got BM and A"),
+    ({"cache": {}}, "a Kernel Tuner cache lists tune_params_keys"),
+    ({"cache": {"1": {"a": 1}}, "tune_params_keys": ["a"]}, "each entry has these and a time"),
+    (
+        {"cache": {"1": {"a": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["a"]},
+        "a recording has a config with a time, got none",
+    ),
+])  # fmt: skip
 def test_what_is_no_recording_is_refused(tmp_path: Path, data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_recording(tmp_path / "space.json" if data is None else written(tmp_path, data))

@@ -59,16 +59,13 @@ def test_a_line_says_all_of_a_record(measurement: Measurement, config: dict[str,
     json.loads(line, parse_constant=pytest.fail)  # NaN and infinities are no JSON
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("[" * 100_000, "it is not JSON"),
-        ("{}", "it lacks 'tile_tuner'"),
-        ('{"record": {}}', "it lacks 'problem'"),
-        ('{"record": null}', "it is no record"),
-        ('{"tile_tuner": "records", "format": 99}', "form 99, and this version knows forms up to 4"),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), [
+    ("[" * 100_000, "it is not JSON"),
+    ("{}", "it lacks 'tile_tuner'"),
+    ('{"record": {}}', "it lacks 'problem'"),
+    ('{"record": null}', "it is no record"),
+    ('{"tile_tuner": "records", "format": 99}', "form 99, and this version knows forms up to 4"),
+])  # fmt: skip
 def test_a_line_that_is_none_is_told(line: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         lines.parsed(line)

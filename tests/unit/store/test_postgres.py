@@ -65,14 +65,11 @@ def test_a_connection_that_broke_is_made_anew(url: str, databases: Databases) ->
         assert len(store.records()) == 2
 
 
-@pytest.mark.parametrize(
-    ("part", "instead", "told"),
-    [
-        ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host, port"),
-        ("tuner:", "stranger:", "user or password is wrong"),
-        ("/tuner_", "/other_", "there is no such database or user on its server; make it"),
-    ],
-)
+@pytest.mark.parametrize(("part", "instead", "told"), [
+    ("127.0.0.1", "127.0.0.1:1/x?", "its server does not answer; start it, or check host, port"),
+    ("tuner:", "stranger:", "user or password is wrong"),
+    ("/tuner_", "/other_", "there is no such database or user on its server; make it"),
+])  # fmt: skip
 def test_trouble_is_told_with_what_to_do(url: str, part: str, instead: str, told: str) -> None:
     with pytest.raises(StoreTrouble, match=told) as caught:
         Store.open(url.replace(part, instead, 1))

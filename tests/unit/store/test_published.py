@@ -146,15 +146,12 @@ def test_a_file_is_read_again_when_it_changes(store: Store, tmp_path: Path) -> N
     assert len(entries("gemm", tmp_path)) == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{", "is what `tuner records publish` writes"),
-        ("[]", "is what `tuner records publish` writes"),
-        ('{"format": 1}', "is what `tuner records publish` writes"),
-        ('{"format": 99}', "has form 99 and this version knows forms up to 2; upgrade"),
-    ],
-)
+@pytest.mark.parametrize(("text", "told"), [
+    ("{", "is what `tuner records publish` writes"),
+    ("[]", "is what `tuner records publish` writes"),
+    ('{"format": 1}', "is what `tuner records publish` writes"),
+    ('{"format": 99}', "has form 99 and this version knows forms up to 2; upgrade"),
+])  # fmt: skip
 def test_a_file_that_is_none_is_named(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "board").mkdir()
     (tmp_path / "board" / "gemm.json").write_text(text)

@@ -150,7 +150,6 @@ def test_a_damaged_row_is_not_carried_over(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_is_refused_unharmed(either_url: str) -> None:
-    Store.open(either_url).close()
     newer = tables.schema_history.insert().values(version="0042", tuner_version="9.8.7", migrated_at="")
     with sa.create_engine(either_url, poolclass=sa.NullPool).begin() as connection:
         connection.exec_driver_sql(f"UPDATE {tables.version.name} SET version_num = '0042'")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from fixtures import records
+from fixtures.postgres import Databases
 from fixtures.records import measured, square
 
 import tuner.store
@@ -54,18 +55,20 @@ def test_reading_makes_nothing(url: str, path: Path) -> None:
     assert not path.exists()
 
 
+def test_a_reader_makes_no_tables(url: str, postgresql: str) -> None:
+    for others in (url, Databases(postgresql).fresh()):
+        engine = sa.create_engine(others, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE studies (id integer)")
+        with pytest.raises(NothingFound, match="holds no records yet"):
+            Store.open(others, read_only=True)
+        assert sa.inspect(engine).get_table_names() == ["studies"]
+
+
 def test_a_reader_cannot_write(either_url: str) -> None:
-    engine = sa.create_engine(either_url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE studies (id integer)")
-    with pytest.raises(NothingFound, match="holds no records yet"):
-        Store.open(either_url, read_only=True)
-    assert sa.inspect(engine).get_table_names() == ["studies"]
-    Store.open(either_url).close()
+    told = r"studies\.db: it is read-only|it was opened for reading; use a"
     with Store.open(either_url, read_only=True) as store:
-        with pytest.raises(
-            StoreTrouble, match=r"studies\.db: it is read-only|it was opened for reading; use a"
-        ):
+        with pytest.raises(StoreTrouble, match=told):
             store.add(record())
         assert store.records() == []
 
@@ -196,18 +199,15 @@ def test_a_full_disk_is_called_so_and_its_records_are_read(tmp_path: Path, settl
     assert "studies.db: no space is left on its disk; what was stored before is unharmed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("studies.db", r"got 'studies\.db'; did you mean sqlite:///studies\.db\?"),
-        ("", "got ''; give one such as sqlite:///studies.db"),
-        ("sqlite://", "got one in memory, which would be lost with this process; name a file"),
-        ("sqlite:///:memory:", "got one in memory"),
-        ("sqlite:////tmp", "a database is a file, /tmp is a folder; name a file, e.g. /tmp/studies.db"),
-        ("oracel://host/x", "starts with sqlite or postgresql, got 'oracel'"),
-        ("postgresql+psycopg://host/x", "driver of 'postgresql[+]psycopg' is not installed"),
-    ],
-)
+@pytest.mark.parametrize(("url", "told"), [
+    ("studies.db", r"got 'studies\.db'; did you mean sqlite:///studies\.db\?"),
+    ("", "got ''; give one such as sqlite:///studies.db"),
+    ("sqlite://", "got one in memory, which would be lost with this process; name a file"),
+    ("sqlite:///:memory:", "got one in memory"),
+    ("sqlite:////tmp", "a database is a file, /tmp is a folder; name a file, e.g. /tmp/studies.db"),
+    ("oracel://host/x", "starts with sqlite or postgresql, got 'oracel'"),
+    ("postgresql+psycopg://host/x", "driver of 'postgresql[+]psycopg' is not installed"),
+])  # fmt: skip
 def test_a_url_that_names_no_database_here(url: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreTrouble, match=told):

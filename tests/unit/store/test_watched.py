@@ -13,12 +13,11 @@ def asked(
     return Wanted(problem, "cuda", device, "predicted", calls, saves_s)
 
 
-def test_counts_of_a_problem_on_a_device_add_up(either_url: str) -> None:
-    with Store.open(either_url) as store:
-        watched.add_demand(store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
-        more = [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
-        watched.add_demand(store, more)
-        found = watched.demand(store)
+def test_counts_of_a_problem_on_a_device_add_up(either_store: Store) -> None:
+    watched.add_demand(either_store, [asked(1, 3, 0.5), asked(2, 1, 9.0)])
+    more = [asked(1, 4, 0.25), asked(1, 1, 1.0, "Other"), asked(1, 1, 2.0, precision="emulated")]
+    watched.add_demand(either_store, more)
+    found = watched.demand(either_store)
     assert [(each.problem.dims["m"], each.problem.precision, each.device) for each in found] == [
         (2, "ieee", "Board"), (1, "emulated", "Board"), (1, "ieee", "Other"), (1, "ieee", "Board"),
     ]  # fmt: skip
@@ -26,32 +25,29 @@ def test_counts_of_a_problem_on_a_device_add_up(either_url: str) -> None:
     assert all(each.first_at <= each.last_at for each in found)
 
 
-def test_it_is_read_and_forgotten_by_device_and_operation(either_url: str) -> None:
-    with Store.open(either_url) as store:
-        watched.add_demand(store, [asked(1), asked(2, device="Other")])
-        (only,) = watched.demand(store, device="Other", operation="gemm")
-        assert only.problem.dims["m"] == 2
-        assert watched.demand(store, operation="gemv") == []
-        assert watched.forget_demand(store, [only]) == 1
-        assert [each.device for each in watched.demand(store)] == ["Board"]
+def test_it_is_read_and_forgotten_by_device_and_operation(either_store: Store) -> None:
+    watched.add_demand(either_store, [asked(1), asked(2, device="Other")])
+    (only,) = watched.demand(either_store, device="Other", operation="gemm")
+    assert only.problem.dims["m"] == 2
+    assert watched.demand(either_store, operation="gemv") == []
+    assert watched.forget_demand(either_store, [only]) == 1
+    assert [each.device for each in watched.demand(either_store)] == ["Board"]
 
 
 def test_what_saves_the_least_goes_where_it_grows_too_long(
-    monkeypatch: pytest.MonkeyPatch, either_url: str
+    monkeypatch: pytest.MonkeyPatch, either_store: Store
 ) -> None:
     monkeypatch.setattr(watched, "MOST_ROWS", 5)
-    with Store.open(either_url) as store:
-        watched.add_demand(store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
-        assert [each.problem.dims["m"] for each in watched.demand(store)] == [8, 7, 6, 5, 4]
+    watched.add_demand(either_store, [asked(n, saves_s=float(n)) for n in range(1, 9)])
+    assert [each.problem.dims["m"] for each in watched.demand(either_store)] == [8, 7, 6, 5, 4]
 
 
-def test_the_latest_model_of_a_device_is_kept(either_url: str) -> None:
-    with Store.open(either_url) as store:
-        for text in (b"one", b"two"):
-            watched.add_model(store, "gemm", "Board", "cold", text)
-        watched.add_model(store, "gemm", "Other board", "cold", b"three")
-        watched.add_model(store, "gemm", "Board", "hot", b"four")
-        found = watched.models(store, "gemm", "cold")
-        texts = {device: text for device, (_, text) in found.items()}
-        assert texts == {"Board": b"two", "Other board": b"three"}
-        assert watched.models(store, "gemv", "cold") == {}
+def test_the_latest_model_of_a_device_is_kept(either_store: Store) -> None:
+    for text in (b"one", b"two"):
+        watched.add_model(either_store, "gemm", "Board", "cold", text)
+    watched.add_model(either_store, "gemm", "Other board", "cold", b"three")
+    watched.add_model(either_store, "gemm", "Board", "hot", b"four")
+    found = watched.models(either_store, "gemm", "cold")
+    texts = {device: text for device, (_, text) in found.items()}
+    assert texts == {"Board": b"two", "Other board": b"three"}
+    assert watched.models(either_store, "gemv", "cold") == {}

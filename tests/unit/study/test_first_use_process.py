@@ -87,14 +87,11 @@ def test_a_device_that_stays_in_use_is_told(tmp_path: Path, devices: dict[str, C
     assert "another test" in why
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"db": "sqlite:////nowhere/studies.db"}, "nowhere"),
-        ({"device": "fake:none.json"}, "none.json"),
-        ({"problem": {"operation": "none"}}, "none"),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    ({"db": "sqlite:////nowhere/studies.db"}, "nowhere"),
+    ({"device": "fake:none.json"}, "none.json"),
+    ({"problem": {"operation": "none"}}, "none"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_told_with_its_remedy(
     tmp_path: Path, devices: dict[str, Crew], more: dict[str, Any], said: str
 ) -> None:

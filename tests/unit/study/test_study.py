@@ -6,15 +6,27 @@ from typing import Any
 
 import pytest
 from fixtures import fake_device
-from fixtures.fake_device import BEST, LEGAL, TOY, configs, database, request, rule, stored, study, write_device
+from fixtures.fake_device import (
+    BEST,
+    BEST_S,
+    LEGAL,
+    TOY,
+    configs,
+    database,
+    request,
+    rule,
+    stored,
+    study,
+    write_device,
+)
 
 import tuner
 from tuner.declare import catalogue
 from tuner.errors import DeviceTrouble, NothingFound
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Record, Role
 from tuner.store import Store
-from tuner.study.study import run_study
+from tuner.study.study import open_study, run_study
 from tuner.workers import compile_pool, device_worker
 
 
@@ -128,6 +140,19 @@ def test_however_short_the_time_is_a_config_is_measured(tmp_path: Path) -> None:
     assert first < again.progress.trials <= first + 4
 
 
+def test_time_in_which_a_device_did_not_run_is_not_the_studys(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = device_worker.DeviceWorker.finish
+
+    def after_a_rest(worker: device_worker.DeviceWorker) -> Measurement:
+        worker.stopped_s += 600.0
+        return finish(worker)
+
+    monkeypatch.setattr(device_worker.DeviceWorker, "finish", after_a_rest)
+    assert study(tmp_path, device, seconds=0.01).stopped == "space covered"
+
+
 # --- faults ------------------------------------------------------------------------------------------------
 
 
@@ -183,3 +208,24 @@ def test_an_empty_space_says_what_each_constraint_rejects(tmp_path: Path) -> Non
     with pytest.raises(NothingFound, match=told):
         study(tmp_path, device)
     assert stored(tmp_path, role=None) == []
+
+
+# --- What was measured on another board of the model is seen as if this one had measured it
+
+
+def test_a_study_goes_on_with_what_a_slower_board_measured(here: Path) -> None:
+    slow = write_device(
+        here / "slow.json", info={"uuid": "FAKE-2"}, baseline_s=2.2 * BEST_S,
+        rules=[{"where": {}, "latency_s": 1.1 * BEST_S}],
+    )  # fmt: skip
+    fast = write_device(here / "fast.json", baseline_s=2 * BEST_S)
+    study(here, slow, trials=5)
+    assert {each.device.uuid for each in stored(here)} == {"FAKE-2"}
+    with Store.open(f"sqlite:///{here}/studies.db") as store:
+        with open_study(request(fast, trials=6), store) as opened:
+            assert opened.progress.trials == 5
+            assert opened.leaderboard.best_s == pytest.approx(BEST_S, rel=0.01)
+            opened.search()
+            opened.finals()
+        boards = {each.device.uuid for each in store.records(role=Role.FINAL)}
+        assert boards == {"FAKE-1", "FAKE-2"}

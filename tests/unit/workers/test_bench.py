@@ -10,11 +10,15 @@ from fixtures.fake_device import BEST, BEST_S, BOARD, TOY, fault_configs, rule
 from tuner.devices.fake.device import FakeCompiler, FakeDevice
 
 from tuner.declare import catalogue
-from tuner.declare.kernel import render
+from tuner.declare.hardware import DeviceInfo
+from tuner.declare.kernel import Rendered, render
+from tuner.declare.launch import Launch
 from tuner.declare.problem import Problem
 from tuner.declare.space import Config
-from tuner.results.measurement import Outcome
+from tuner.results.measurement import CompileReport, Outcome
+from tuner.workers import compile_pool
 from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.compile_pool import ruled_out
 from tuner.workers.workload import Workload
 
 CATALOGUE = catalogue.from_file(TOY)
@@ -66,17 +70,14 @@ def test_a_good_config_is_measured_with_all_that_is_known(room: Room) -> None:
 SMALL_BOARD = {"sm_count": 10}
 
 
-@pytest.mark.parametrize(
-    ("sample", "n", "reason"),
-    [
-        ("0", 300, "a run takes 5e-08 s or more, and ends, got 0 s"),
-        ("-1e-3", 300, "a run takes 5e-08 s or more, and ends, got -0.001 s"),
-        ("nan", 300, "a run takes 5e-08 s or more, and ends, got nan s"),
-        ("inf", 300, "a run takes 5e-08 s or more, and ends, got inf s"),
-        ("2.26e-8", 300, "a run takes 5e-08 s or more, and ends, got 2.26e-08 s"),
-        ("6e-8", 10**6, "4e+06 bytes in 6e-08 s are 6.67e+13 bytes/s, and Fake board does at most 8.96e+12"),
-    ],
-)
+@pytest.mark.parametrize(("sample", "n", "reason"), [
+    ("0", 300, "a run takes 5e-08 s or more, and ends, got 0 s"),
+    ("-1e-3", 300, "a run takes 5e-08 s or more, and ends, got -0.001 s"),
+    ("nan", 300, "a run takes 5e-08 s or more, and ends, got nan s"),
+    ("inf", 300, "a run takes 5e-08 s or more, and ends, got inf s"),
+    ("2.26e-8", 300, "a run takes 5e-08 s or more, and ends, got 2.26e-08 s"),
+    ("6e-8", 10**6, "4e+06 bytes in 6e-08 s are 6.67e+13 bytes/s, and Fake board does at most 8.96e+12"),
+])  # fmt: skip
 @pytest.mark.parametrize("at", [0, 5])
 def test_a_time_that_cannot_be_is_a_wrong_result(
     tmp_path: Path, sample: str, n: int, reason: str, at: int
@@ -104,24 +105,25 @@ def test_the_library_plays_with_its_default_of_threads_and_with_those_of_the_fin
     assert alone.circumstances["threads"] == 8
 
 
-def test_finals_without_time_check_two_and_say_so_of_the_others(tmp_path: Path) -> None:
+# To check all takes longer than there is; or the checks do not, and four in turns would.
+@pytest.mark.parametrize(("budget_s", "pace"), [(0.01, 0.0), (1.0, 0.1 / BEST_S)])
+def test_finals_without_time_are_between_two_and_say_so_of_the_others(
+    tmp_path: Path, budget_s: float, pace: float
+) -> None:
     configs = [BEST, SLOW, {**BEST, "ITEMS": 2}, {**BEST, "ITEMS": 8}]
-    room = Room(tmp_path, rules=[rule({}, latency_s=BEST_S, first_s=0.01)], baseline_s=BEST_S)
-    found = room.bench.finals([room.compiled_config(config) for config in configs], 0.01)
+    room = Room(tmp_path, rules=[rule({}, latency_s=BEST_S, first_s=0.01)], baseline_s=BEST_S, pace=pace)
+    found = room.bench.finals([room.compiled_config(config) for config in configs], budget_s)
     assert [each.outcome.value for each in found] == ["MEASURED", "MEASURED", "PRUNED", "PRUNED", "MEASURED"]
     assert found[2].reason == "the finals had no time to check it"
 
 
 @pytest.mark.parametrize("regime", ["cold", "hot", "cold-graph", "hot-graph"])
 @pytest.mark.parametrize("runs", [1, 5])
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("stale", "in a timed run: returned a stale result"),
-        ("unwritten", "in a timed run: (left elements unwritten|.* of 32 elements at random places are wrong)"),
-        ("writes_input", "wrote into the input x"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "reason"), [
+    ("stale", "in a timed run: returned a stale result"),
+    ("unwritten", "in a timed run: (left elements unwritten|.* of 32 elements at random places are wrong)"),
+    ("writes_input", "wrote into the input x"),
+])  # fmt: skip
 def test_a_config_that_cheats_once_it_is_timed_is_wrong(
     tmp_path: Path, regime: str, runs: int, fault: str, reason: str
 ) -> None:
@@ -163,3 +165,26 @@ def test_energy_is_power_times_time_where_it_is_asked_for(
     assert [one.circumstances.get("energy_j") for one in (found, library)] == [
         watt and pytest.approx(watt * BEST_S) for watt in joules
     ]
+
+
+# --- What the compiler's report rules out
+
+DEVICE = DeviceInfo.from_json(BOARD)
+
+
+@pytest.mark.parametrize(("block", "report", "outcome", "reason"), [
+    ((1024,), {"registers": 64}, None, ""),
+    ((1024,), {"registers": 65}, Outcome.LAUNCH_FAILED, "a block has at most 65536 registers"),
+    ((64,), {"spill_bytes": compile_pool.MAX_SPILL_BYTES}, None, ""),
+    ((64,), {"spill_bytes": 516}, Outcome.PRUNED, "spills 516 bytes a thread"),
+    (None, {"spill_bytes": 10**6, "registers": 10**6}, None, ""),
+])  # fmt: skip
+def test_the_compilers_report_rules_out_what_cannot_launch_or_win(
+    block: tuple[int, ...] | None, report: dict[str, int], outcome: Outcome | None, reason: str
+) -> None:
+    source = Rendered("", "toy", "cuda", Launch((1,), block) if block else None)
+    refused = ruled_out(CompiledConfig(source, b"", CompileReport(**report), 0.25), DEVICE)
+    assert (refused and refused.outcome) == outcome
+    if refused is not None:
+        assert reason in refused.reason
+        assert refused.stages_s == {"compile": 0.25}

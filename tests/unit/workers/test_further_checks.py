@@ -122,19 +122,16 @@ def flushed(x: Any) -> Any:
 SCALE = np.float32(2**16)
 
 
-@pytest.mark.parametrize(
-    ("product", "wrong"),
-    [
-        (np.matmul, ""),
-        (lambda a, b: a.astype("f8") @ b.astype("f8"), ""),
-        (in_halves, "inputs that are all a third: an element of c is off by"),
-        (split_globally, "outliers of 1e8"),
-        (lambda a, b: np.nan_to_num(a @ b, nan=0, posinf=np.inf, neginf=-np.inf), "c is not finite where"),
-        (lambda a, b: flushed(a) @ b, "subnormal against large: an element of c is off by"),
-        (lambda a, b: flushed(a @ b), "so small that their products are subnormal: an element of c is off by"),
-        (lambda a, b: (a * SCALE) @ (b * SCALE) / SCALE**2, "near the end of the range: c is not finite where"),
-    ],
-)
+@pytest.mark.parametrize(("product", "wrong"), [
+    (np.matmul, ""),
+    (lambda a, b: a.astype("f8") @ b.astype("f8"), ""),
+    (in_halves, "inputs that are all a third: an element of c is off by"),
+    (split_globally, "outliers of 1e8"),
+    (lambda a, b: np.nan_to_num(a @ b, nan=0, posinf=np.inf, neginf=-np.inf), "c is not finite where"),
+    (lambda a, b: flushed(a) @ b, "subnormal against large: an element of c is off by"),
+    (lambda a, b: flushed(a @ b), "so small that their products are subnormal: an element of c is off by"),
+    (lambda a, b: (a * SCALE) @ (b * SCALE) / SCALE**2, "near the end of the range: c is not finite where"),
+])  # fmt: skip
 def test_the_promise_is_held_against_the_library_at_inputs_of_all_kinds(product: Product, wrong: str) -> None:
     complaint = told(product)
     assert wrong in complaint
