@@ -9,6 +9,7 @@ from gpu_models import H200
 from probing import run_on_cpu
 from products import gemm, kernel_of
 
+import tuner
 from tuner.declare.epilogue import SCALES
 from tuner.declare.kernel import render
 from tuner.declare.launch import Launch
@@ -113,3 +114,35 @@ def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:
 
     assert worst(128) < 0.5
     assert worst(of.k) > 1
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(("of_a", "of_b"), [((1,), (1,)), ((70, 1), (330,)), ((70, 3), (3, 3))])
+def test_arrays_are_multiplied_with_their_scales(
+    of_a: tuple[int, ...], of_b: tuple[int, ...], library: str
+) -> None:
+    own, rng = pytest.importorskip(library), np.random.default_rng(3)
+    a, b = (
+        rng.standard_normal((70, 300), "float32").astype(EIGHT),
+        rng.standard_normal((330, 300)).astype(EIGHT),
+    )
+    scales = [rng.uniform(0.5, 2, shape).astype("float32") for shape in (of_a, of_b)]
+    wide = list(scales)
+    if of_b == (3, 3):
+        wide = [scales[0].repeat(128, 1)[:, :300], scales[1].repeat(128, 0)[:300].repeat(128, 1)[:, :330]]
+    right = (a.astype(float) * wide[0]) @ (b.astype(float).T * wide[1])
+    operands = [a, b]
+    if library == "torch":
+        operands = [own.tensor(x.astype("float32")).to(own.float8_e4m3fn) for x in (a, b)]
+    of_a_, of_b_ = (own.asarray(scale) for scale in scales)
+    got = tuner.matmul(operands[0], operands[1].T, scale_a=of_a_, scale_b=of_b_, dtype="float32")
+    assert got.dtype == own.float32
+    np.testing.assert_allclose(np.asarray(got), right, rtol=1e-4, atol=1e-3)
+
+
+def test_scales_of_other_shapes_and_for_other_arrays_are_refused() -> None:
+    a, scale = np.zeros((8, 128), EIGHT), np.ones(7, "float32")
+    with pytest.raises(TypeError, match=r"scales and dtype= are for two arrays of float8_e4m3fn, got float32"):
+        tuner.matmul(a.astype("f4"), a.astype("f4").T, dtype="float16")
+    with pytest.raises(ValueError, match=r"scale_a and scale_b have shapes .*, got \(7,\) and \(7,\)"):
+        tuner.matmul(a, a.T, scale_a=scale, scale_b=scale)

@@ -139,9 +139,13 @@ class Family:
         """The device, and whether the array is aligned and writable."""
         return "cpu", array.flags.aligned, array.flags.writeable
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        """A new array of the dtype and on the device of another, row-major."""
-        return self.xp.empty(shape, like.dtype)
+    def empty(self, shape: tuple[int, ...], like: Any, dtype: str = "") -> Any:
+        """A new array of the dtype (unless given) and on the device of another, row-major."""
+        return self.xp.empty(shape, dtype or like.dtype)
+
+    def converted(self, array: Any, dtype: str) -> Any:
+        """An array in another dtype."""
+        return array.astype(dtype)
 
     def dense(self, array: Any, turned: bool) -> Any:
         """A fresh row-major copy of an array, or of its matrices' transposes."""
@@ -259,9 +263,9 @@ class CupyFamily(GpuFamily):
         """See `Family`."""
         return self.xp.array(array.swapaxes(-2, -1) if turned else array, order="C", copy=True)
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, dtype: str = "") -> Any:
         """As ``cupy.empty``, by what that calls: a fraction of a microsecond less."""
-        return self.base(shape, like.dtype)
+        return self.base(shape, dtype or like.dtype)
 
     def address(self, array: Any) -> int:
         """See `Family`."""
@@ -338,9 +342,13 @@ class TorchFamily(GpuFamily):
         aligned = array.data_ptr() % ALIGNMENT_BYTES == 0
         return Operand(self.name, shape, strides, dtype, itemsize, device, aligned)
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, dtype: str = "") -> Any:
         """See `Family`."""
-        return like.new_empty(shape)
+        return like.new_empty(shape, dtype=getattr(self.xp, dtype)) if dtype else like.new_empty(shape)
+
+    def converted(self, array: Any, dtype: str) -> Any:
+        """See `Family`."""
+        return array.to(getattr(self.xp, dtype))
 
     def dense(self, array: Any, turned: bool) -> Any:
         """See `Family`."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import wait
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, EIGHTS, SCALED
 from tuner.declare.kernel import render
 from tuner.declare.launch import Packing
 from tuner.lookup.demand import DEMAND
+from tuner.lookup.stale import builtin_now
 from tuner.python import decisions, misses
 from tuner.python.arrays import NUMPY, Family
 from tuner.python.decisions import LOCK, Decision
@@ -86,6 +89,8 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         decision: What the records say, where it is a problem.
     """
     family = request.family
+    if next(iter(request.operands.values())).dtype in EIGHTS:
+        return _of_eights(request, decision)
     if request.epilogue:
         return _finished(request)
     if decision is not None and family.name == "CuPy" and not request.copied:
@@ -132,6 +137,35 @@ def _finished(request: CallRequest) -> Prepared:
     return called
 
 
+def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
+    """A product of 8-bit numbers by cuBLASLt, on its device; elsewhere in float32."""
+    if decision is not None and decision.device.kind == "cuda":
+        (kernel,) = builtin_now().of("gemm", "cuda", ("cublaslt_fp8",))
+        return kernel_call(request, replace(decision, kernel=kernel, config=kernel.default_config()))
+    family, epilogue, factors = request.family, request.epilogue, request.factors
+
+    def called(a: Any, b: Any, *more: Any) -> Any:
+        *arrays, out = more
+        given = {**dict(zip(epilogue.operands, arrays, strict=True)), **factors}
+        wide = [family.converted(operand, "float32") for operand in (a, b)]
+        if epilogue.scale:
+            of_a, of_b = given["scale_a"], given["scale_b"]
+            if epilogue.scale == BY_BLOCK:
+                terms, columns = ([at // SCALED for at in range(size)] for size in b.shape)
+                of_a, of_b = of_a[:, terms], of_b[terms][:, columns]
+            elif epilogue.scale == BY_LINE:
+                of_a = of_a[:, None]
+            wide = [wide[0] * of_a, wide[1] * of_b]
+        product = family.finish(family.matmul(*wide, None), epilogue.unscaled, given)
+        result = family.converted(product, request.dtype)
+        if out is None:
+            return result
+        family.assign(out, result)
+        return out
+
+    return called
+
+
 def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepared:
     """A kernel's run, between taking a caller's arrays apart and putting the result together.
 
@@ -143,7 +177,7 @@ def _bound(request: CallRequest, run: Runs, launch: Runs | None = None) -> Prepa
     family, target, inputs = request.family, request.tensors[-1], request.inputs
     places = [inputs.index(tensor.argument) for tensor in request.tensors[:-1]]
     takes = [_taking(tensor, family) for tensor in request.tensors[:-1]]
-    empty, assign, overlap, shape = family.empty, family.assign, family.overlap, request.shape
+    empty, assign, overlap, shape = _result_of(request), family.assign, family.overlap, request.shape
     rows = target.shape if family is NUMPY else None
 
     def by_parts(*given: Any) -> Any:
@@ -190,7 +224,7 @@ def _at_addresses(request: CallRequest, launch: Runs, by_parts: Prepared) -> Pre
         launch: Runs the kernel at addresses.
         by_parts: What is called where `out` overlaps an input.
     """
-    shape, empty, address = request.shape, request.family.empty, request.family.address
+    shape, empty, address = request.shape, _result_of(request), request.family.address
     out_bytes = request.out.bytes if request.out is not None else 0
     sizes = [request.operands[name].bytes for name in request.inputs]
     a_bytes, b_bytes = sizes[0], sizes[-1]
@@ -223,6 +257,12 @@ def _at_addresses(request: CallRequest, launch: Runs, by_parts: Prepared) -> Pre
         return out
 
     return two if len(sizes) == 2 else any_number
+
+
+def _result_of(request: CallRequest) -> Callable[..., Any]:
+    """What makes a new array for the result, of a shape and like the first input but for the dtype."""
+    empty, dtype = request.family.empty, request.dtype
+    return empty if dtype == next(iter(request.operands.values())).dtype else partial(empty, dtype=dtype)
 
 
 def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:

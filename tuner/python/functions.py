@@ -7,11 +7,21 @@ nothing is compiled twice.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Hashable, Mapping
 from typing import Any, TypedDict, Unpack
 
-from tuner.declare.epilogue import ACTIVATIONS, COLUMN, Epilogue
+from tuner.declare.epilogue import (
+    ACTIVATIONS,
+    BY_BLOCK,
+    BY_LINE,
+    BY_TENSOR,
+    COLUMN,
+    RESULTS,
+    SCALED,
+    Epilogue,
+)
 from tuner.declare.problem import EMULATED, IEEE
 from tuner.errors import InputError
 from tuner.lookup.stale import builtin_now
@@ -29,6 +39,8 @@ _gemv: dict[Hashable, Prepared] = {}
 _transpose: dict[Hashable, Prepared] = {}
 #: How rows are spread over groups -> prepared products.
 _grouped: dict[str, dict[Hashable, Prepared]] = {}
+#: Dtype of a result -> the part of an epilogue that says it.
+_TO = {"": ""} | {dtype: word for word, dtype in RESULTS.items()}
 #: Products with an epilogue, by its parts and factors, too.
 _finished: dict[Hashable, Prepared] = {}
 
@@ -37,6 +49,11 @@ class Finish(TypedDict, total=False):
     """What is done to a product: ``activation(alpha * a @ b + beta * c + bias) + residual``.
 
     Attributes:
+        scale_a: Of 8-bit numbers, float32: one for all, shape (1,); for each row, (M,); or for blocks of 128
+            terms, (M, ceil(K / 128)), best column-major.
+        scale_b: Likewise (1,); (N,); or for blocks of 128 x 128, (ceil(K / 128), ceil(N / 128)), best
+            column-major.
+        dtype: Of a product of 8-bit numbers: ``bfloat16`` unless given, ``float16`` or ``float32``.
         bias: Shape (N,) or (1, N): an element for each column; shape (M, 1): one for each row.
         activation: ``relu``, ``gelu`` (by erf), ``gelu-tanh`` (its approximation) or ``silu``.
         alpha: A number; 1 unless given.
@@ -45,6 +62,9 @@ class Finish(TypedDict, total=False):
         residual: Shape (M, N), added last.
     """
 
+    scale_a: Any
+    scale_b: Any
+    dtype: str
     bias: Any
     activation: str
     alpha: float
@@ -209,7 +229,8 @@ def _first(
         kept: Where its prepared calls are.
         precision: The precision that the call itself says; empty where it says none.
         marks: What its prepared call is kept by, beside its arrays.
-        how: ``epilogue``, ``factors``, ``bits`` and ``invariant``, or ``packed``, of `CallRequest`.
+        how: ``epilogue``, ``factors``, ``bits`` and ``invariant``, or ``packed``, or ``distribution``, of
+            `CallRequest`.
     """
     misses.chosen()  # or say that there is no such policy, before anything is prepared
     family = families.common_family(function, arrays, out)
@@ -234,6 +255,7 @@ def _first(
 def _product(
     a: Any, b: Any, out: Any, precision: str, held: tuple[str, str], *, bias: Any = None,
     activation: str = "", alpha: float = 1.0, beta: float | None = None, c: Any = None, residual: Any = None,
+    scale_a: Any = None, scale_b: Any = None, dtype: str = "",
 ) -> Any:  # fmt: skip
     """A product with an epilogue, or whose bits are held.
 
@@ -244,8 +266,10 @@ def _product(
     c = None if beta == 0.0 else c
     # A vector is taken for columns; whether it has as many elements is asked at the first call.
     vector, kind = (bias, COLUMN) if bias is not None and len(bias.shape) == 1 else _bias(bias, a, b)
-    arrays = [array for array in (a, b, c, vector, residual) if array is not None]
-    marks = precision or PRECISION.get(), held, kind, activation, alpha, beta, c is None, residual is None
+    scale_a, scale_b, scale = _scales(a, b, scale_a, scale_b)
+    arrays = [array for array in (a, b, scale_a, scale_b, c, vector, residual) if array is not None]
+    what = c is None, residual is None, scale, dtype
+    marks = precision or PRECISION.get(), held, kind, activation, alpha, beta, what
     call = _finished.get((marks, key_of(arrays if out is None else [*arrays, out])))
     if call is not None:
         return call(*arrays, out)
@@ -259,16 +283,39 @@ def _product(
     a, b = as_array(a), as_array(b)
     factors = {"alpha": alpha, "beta": float((c is not None) if beta is None else beta)}
     vector, kind = _bias(bias, a, b)
-    epilogue = Epilogue(alpha != 1.0, factors["beta"] != 0.0, kind, activation or "", residual is not None)
+    own = scale, _TO[misses.checked(dtype, "dtype of a product", _TO)]
+    epilogue = Epilogue(
+        alpha != 1.0, factors["beta"] != 0.0, kind, activation or "", residual is not None, *own
+    )
     if invariant and (epilogue or bits):
         raise InputError("matmul: invariant is for plain products of arrays; leave epilogue and bits out")
     if not (epilogue or bits or invariant):
         return matmul(a, b, out, precision=precision)
-    named = {"a": a, "b": b, "c": c, "bias": vector, "residual": residual}
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    named = {"a": a, "b": b, **scales, "c": c, "bias": vector, "residual": residual}
     given = {name: array for name, array in named.items() if array is not None}
     values = {name: factors[name] for name in epilogue.factors}
     how = {"epilogue": epilogue, "factors": values, "bits": bits, "invariant": invariant}
     return _first("matmul", given, out, _finished, precision, marks, **how)
+
+
+def _scales(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any, str]:
+    """Scales as kernels take them, and what they are for."""
+    if scale_a is None and scale_b is None:
+        return None, None, ""
+    (m, k), n = tuple(a.shape)[-2:], tuple(b.shape)[-1]
+    shapes = tuple(tuple(getattr(scale, "shape", ("none",))) for scale in (scale_a, scale_b))
+    if all(math.prod(shape) == 1 for shape in shapes if shape != ("none",)) and ("none",) not in shapes:
+        return scale_a.reshape(1), scale_b.reshape(1), BY_TENSOR
+    if shapes[0] in ((m,), (m, 1)) and shapes[1] in ((n,), (1, n)):
+        return scale_a.reshape(-1), scale_b.reshape(-1), BY_LINE
+    blocks = -(-k // SCALED)
+    if shapes == ((m, blocks), (blocks, -(-n // SCALED))):
+        return scale_a, scale_b, BY_BLOCK
+    raise ValueError(
+        "matmul: scale_a and scale_b have shapes (1,) and (1,), (M,) and (N,), or (M, ceil(K / 128)) and "
+        f"(ceil(K / 128), ceil(N / 128)), got {shapes[0]} and {shapes[1]} for M={m}, N={n}, K={k}"
+    )
 
 
 def _bias(bias: Any, a: Any, b: Any) -> tuple[Any, str]:

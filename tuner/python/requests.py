@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.epilogue import Epilogue
+from tuner.declare.epilogue import EIGHTS, Epilogue
 from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS, Problem
 from tuner.devices.detect import is_spec
 from tuner.errors import InputError, TunerError
@@ -194,6 +194,11 @@ class CallRequest:
         return next(iter(self.operands.values())).device
 
     @property
+    def dtype(self) -> str:
+        """The result's."""
+        return self.epilogue.dtype(next(iter(self.operands.values())).dtype)
+
+    @property
     def copied(self) -> tuple[Placed, ...]:
         """The tensors that need a copy."""
         return tuple(tensor for tensor in self.tensors if tensor.copied)
@@ -256,8 +261,11 @@ def _check(request: CallRequest) -> None:
         return
     if len(shape) < 2:
         raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
+    scaled, a = request.epilogue != request.epilogue.unscaled, operands["a"].dtype
+    if scaled and (a not in EIGHTS or operands["b"].dtype != a):
+        raise TypeError(f"matmul: scales and dtype= are for two arrays of {EIGHTS[0]}, got {a}; leave them out")
     for name in request.more:
-        if name != "bias" and operands[name].shape != shape:
+        if name in ("c", "residual") and operands[name].shape != shape:
             raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {operands[name].shape}")
     others = sorted({one.dtype for one in operands.values() if not one.dtype.lstrip("b").startswith("float")})
     if others:
@@ -306,8 +314,16 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     if b.ndim == 1:
         return _key(request, "gemv", left.letter(), m=m, n=k), (left, right, _output(request, 0))
     to = _output(request, 1)
-    more = [placed(name, request.operands[name], turns=False) for name in request.more]
+    more = [_further(name, request.operands[name]) for name in request.more]
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
+
+
+def _further(name: str, operand: Operand) -> Placed:
+    """An epilogue's array; scales of blocks are stored by k, so that rows' are neighbours."""
+    if not name.startswith("scale") or operand.ndim == 1:
+        return placed(name, operand, turns=False)
+    to = placed(name, operand)
+    return to if to.turned else replace(to, turned=True, copied="scales of blocks lie column-major")
 
 
 def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, tuple[Placed, ...]]:
@@ -374,6 +390,10 @@ def problem_of(key: ProblemKey) -> Problem:
 def _check_kernels(request: CallRequest, key: ProblemKey) -> None:
     """Leaves to the library what is beyond kernels in arrays, dtypes and sizes."""
     dtypes = sorted({operand.dtype for name, operand in request.operands.items() if name != "offsets"})
+    if key.dtype in EIGHTS:
+        tensors = zip(request.tensors, problem_of(key).tensors, strict=True)
+        given = [(tensor, request.operands.get(place.argument)) for place, tensor in tensors]
+        dtypes = dtypes if any(own and own.dtype != tensor.dtype for tensor, own in given) else [key.dtype]
     own = next((operand.family for operand in request.operands.values() if not operand.plain), "")
     if own:
         raise _ForTheLibraryError(

@@ -1,0 +1,88 @@
+"""Products of 8-bit numbers on a real GPU: right with every kind of scales, called with tensors.
+
+Alone: ``pytest tests/gpu/test_fp8_gpu.py``; about half a minute.
+"""
+
+import random
+from typing import Any
+
+import pytest
+from fixtures.callable_records import crowned, empty_database, own_records
+from fixtures.gpu_starts import starts, wrong_starts
+
+import tuner
+from tuner.declare.catalogue import builtin
+from tuner.declare.epilogue import SCALES
+from tuner.declare.problem import Problem
+from tuner.declare.space import Space
+from tuner.devices.protocol import Device
+from tuner.python.decisions import device_info
+
+__all__ = ["empty_database", "own_records"]
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.usefixtures("own_records", "hopper")
+CATALOGUE = builtin()
+GEMM = CATALOGUE.operation("gemm")
+EIGHT = "float8_e4m3fn"
+(KERNEL,) = CATALOGUE.of("gemm", "cuda", ("wgmma_fp8",))
+(LIBRARY,) = CATALOGUE.of("gemm", "cuda", ("cublaslt_fp8",))
+SIZES = [(1024, 1536, 640), (1000, 1312, 784), (1001, 777, 333), (1, 4096, 1024), (64, 2112, 7168)]
+EPILOGUES = ("", *SCALES, "scale-line+to-float32", "scale-block+bias-col+relu+to-float16")
+
+
+def problem_of(sizes: tuple[int, int, int], epilogue: str) -> Problem:
+    return GEMM.problem(dict(zip("mnk", sizes, strict=True)), EIGHT, "", "", epilogue)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_promoted_starts_are_right(sizes: tuple[int, int, int], epilogue: str, device: Device) -> None:
+    problem = problem_of(sizes, epilogue)
+    found = [start for start in starts(KERNEL, problem, device) if start[1]["PROMOTE"] == 1]
+    assert found
+    assert wrong_starts(problem, found, device) == []
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_configs_at_random_are_right(sizes: tuple[int, int, int], epilogue: str, device: Device) -> None:
+    problem = problem_of(sizes, epilogue)
+    space = Space.build(KERNEL.parameters, KERNEL.constraints, problem, device.info)
+    drawn = [space[at] for at in random.Random(str(sizes)).sample(range(len(space)), min(24, len(space)))]
+    promoted = [(KERNEL, config) for config in drawn if config["PROMOTE"] == 1]
+    assert wrong_starts(problem, promoted, device) == []
+
+
+@pytest.mark.parametrize("epilogue", ["", *SCALES])
+def test_the_library_is_right(epilogue: str, device: Device) -> None:
+    problem = problem_of((256, 384, 512), epilogue)
+    found = [(LIBRARY, config) for config in LIBRARY.first_configs() if config["FAST"] == 0]
+    assert wrong_starts(problem, found, device) == []
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("by", ["kernel", "library"])
+def test_tensors_of_pytorch_are_multiplied(by: str, scale: str, device: Device) -> None:
+    torch = pytest.importorskip("torch")
+    m, n, k = 304, 512, 512
+    if by == "kernel":
+        _, config = starts(KERNEL, problem_of((m, n, k), scale), device)[0]
+        dims, how = {"m": m, "n": n, "k": k}, {"kernel": "wgmma_fp8", "epilogue": scale}
+        crowned("gemm", dims, EIGHT, "nt", config, device=device_info("cuda:0"), **how)
+    shapes = {"scale-tensor": ((1,), (1,)), "scale-line": ((m,), (n,)), "scale-block": ((m, 4), (4, 4))}[scale]
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda").to(torch.float8_e4m3fn)
+
+    a, b = normal(m, k), normal(n, k).T
+    of_a, of_b = (torch.rand(shape, device="cuda") + 0.5 for shape in shapes)
+    got = tuner.matmul(a, b, scale_a=of_a, scale_b=of_b)
+    wide = [x.double() for x in (of_a, of_b)]
+    if scale == "scale-block":
+        wide = [wide[0].repeat_interleave(128, 1), wide[1].repeat_interleave(128, 0).repeat_interleave(128, 1)]
+    elif scale == "scale-line":
+        wide[0] = wide[0][:, None]
+    right = (a.double() * wide[0]) @ (b.double() * wide[1])
+    assert got.dtype == torch.bfloat16
+    allowed = problem_of((m, n, k), scale).tolerance * ((right**2).mean().sqrt() + right.abs())
+    assert bool(((got.double() - right).abs() <= allowed).all())
