@@ -6,20 +6,20 @@ import math
 import textwrap
 from pathlib import Path
 
-from tuner.declare.epilogue import ROUNDINGS, Epilogue
+from tuner.declare.epilogue import EIGHTS, ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import COPY_ROWS, Launch, Step
-from tuner.declare.problem import TOLERANCE_FACTOR, Scalar, roundings
+from tuner.declare.problem import KEPT_BITS, PROMOTED, TOLERANCE_FACTOR, Scalar, roundings
 from tuner.export.interface import Argument, Interface
 from tuner.export.symbolic import filled, in_c
 
 #: Our dtypes in CUDA C++.
 C_TYPES = {
     "float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "int32": "int",
-    "int64": "long long", "uint8": "unsigned char",
+    "int64": "long long", "uint8": "unsigned char", "float8_e4m3fn": "__nv_fp8_e4m3",
 }  # fmt: skip
 #: Headers of CUDA that declare element types. Kernels may have types of their own for such elements.
-HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h"}
+HEADERS = {"float16": "cuda_fp16.h", "bfloat16": "cuda_bf16.h", "float8_e4m3fn": "cuda_fp8.h"}
 #: Launches that the exported main times.
 _LAUNCHES = 20
 
@@ -129,6 +129,9 @@ def _tolerance(face: Interface, dtype: str) -> str:
     if not of_sums:
         return "0.0"
     grown = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, {round(math.log2(of_sums))}) * sqrt(double({in_c(face.terms)}))"
+    if face.problem.dtype in EIGHTS:
+        inner = TOLERANCE_FACTOR * 2.0**-KEPT_BITS
+        grown = f"({grown} + {inner!r} * sqrt(fmin({PROMOTED}, double({in_c(face.terms)}))))"
     if face.problem.epilogue:
         growth = Epilogue.read(face.problem.epilogue).growth
         grown = f"({growth!r} * {grown} + {ROUNDINGS * of_sums!r})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuner.declare.epilogue import EIGHTS
 from tuner.declare.kernel import Kernel, Rendered
 from tuner.declare.launch import Launch, Step
 from tuner.declare.problem import Scalar
@@ -48,7 +49,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         xp="cupy" if on_gpu else "numpy",
         library="CuPy" if on_gpu else "NumPy",
         early=any(step.early for step in launch.steps),
-        narrow=any(argument.tensor.dtype == "bfloat16" for argument in face.arguments),
+        narrow=any(argument.tensor.dtype in ("bfloat16", *EIGHTS) for argument in face.arguments),
         source=_quoted(rendered.text.strip()),
         options=("--std=c++17", *kernel.source.options),
         verb=face.problem.operation.verb,
