@@ -15,6 +15,7 @@ from tuner.results.measurement import NOISE, Measurement, Outcome, compare, comp
 from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
 from tuner.results.verdict import contradictions, judge, pairs_of, shortlist, threads_of
 from tuner.study.leaderboard import Leaderboard, Named, named
+from tuner.study.loop import GRACE_S
 from tuner.study.progress import TimeBudget
 from tuner.study.requests import StudyRequest, check_energy
 from tuner.study.session import Session
@@ -97,8 +98,8 @@ class Finals:
     def play(self, leaderboard: Leaderboard, budget_s: float) -> Champion | None:
         """Measures the finalists in alternation with the library, stores all results and crowns the winner.
 
-        If every challenger turns out wrong, the next best ones play, until one is correct, none is left, or the
-        budget is spent.
+        If every challenger turns out wrong, the next best ones play, until one is correct, none is left, or
+        `GRACE_S` have passed beyond the budget: a fraction of a second may be enough for cheats alone.
 
         Args:
             leaderboard: The search's leaderboard.
@@ -123,7 +124,7 @@ class Finals:
             measured = {config for config, outcome in outcomes.items() if outcome is Outcome.MEASURED}
             stands = not failed or bool(measured - {reigning})
             others = self._times_s.keys() - {self._holder}
-            if stands or not others or time.monotonic() > end_s:
+            if stands or not others or time.monotonic() > end_s + (0 if measured else GRACE_S):
                 return self._crown(finals, libraries, holder_plays)
         return None
 
@@ -169,7 +170,7 @@ class Finals:
                 else:
                     self._strike(config)
                     failed += 1
-            if not failed or time.monotonic() > end_s:
+            if not failed or time.monotonic() > end_s + (0 if passed else GRACE_S):
                 return {config: passed[config] for config in wanted if config in passed}
 
     def _wanted(self) -> list[Named]:

@@ -13,6 +13,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -83,6 +84,9 @@ COMPILER = f"Numba {numba.__version__}"
 #: power of two because a kernel may rely on a dim being divisible by, say, its WIDTH, which its rules ensure
 #: only at full size.
 COMPILE_DIM = 64
+#: Kernels that have run in this process, by cache folder and hash: finals run each at a dozen shapes, and to load
+#: one anew takes up to 0.1 s.
+_ENTRIES: dict[tuple[Path, str], Callable[..., Any]] = {}
 
 
 def load_module(rendered: Rendered, in_parts: bool = False) -> Callable[..., Any]:
@@ -204,7 +208,8 @@ def bound(rendered: Rendered, arrays: Arrays) -> Run:
     """Makes a kernel ready to run on arrays; see `tuner.devices.protocol.Device.load`."""
     try:
         # It has run once, so the first timed run loads no machine code.
-        entry = ready(rendered, arrays.problem)
+        key = cache_root(), rendered.hash
+        entry = _ENTRIES[key] = _ENTRIES.get(key) or ready(rendered, arrays.problem)
     except CompileFailed as error:
         raise LaunchFailed(str(error)) from error
     arguments = [value.item() if isinstance(value, numpy.generic) else value for value in arrays.arguments()]
