@@ -162,10 +162,10 @@ def _computed(
     a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
 ) -> Tensor:
     """The product, by a kernel where there are some for the device."""
-    precision = precision if a.dtype == torch.float32 else ""
     for collector in _COLLECTORS:
         layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
         dtype = str(a.dtype).removeprefix("torch.")
+        precision = precision if dtype == "float32" else ""
         epilogue = "+".join(filter(None, ("" if bias is None else "bias-col", activation)))
         batch = math.prod(b.shape[:-2]) if b.ndim > 2 else 0
         sizes = a.shape[-2], b.shape[-1], a.shape[-1]
@@ -173,11 +173,19 @@ def _computed(
     if a.device.type not in KERNELS_ON:
         plain = torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
         return ACTIVATIONS[activation](plain) if activation else plain
-    finish = {} if bias is None else {"bias": bias.detach()}
-    finish |= {"bits": bits} if bits else {}
+    return _tuned(a.detach(), b.detach(), bias if bias is None else bias.detach(), precision, activation, bits)
+
+
+def _tuned(
+    a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
+) -> Tensor:
+    """The product by `tuner.matmul`, of tensors without gradients."""
+    finish: dict[str, Any] = {} if bias is None else {"bias": bias}
+    if bits:
+        finish["bits"] = bits
     if activation:
         finish["activation"] = activation
-    result: Tensor = tuned_product(a.detach(), b.detach(), precision=precision, **finish)
+    result: Tensor = tuned_product(a, b, precision=precision if a.dtype == torch.float32 else "", **finish)
     return result
 
 
@@ -188,17 +196,21 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
     if b.ndim > 2 and (a.shape[:-2] != b.shape[:-2] or bias is not None):
         return NotImplemented
     tensors = [a, b] if bias is None else [a, b, bias]
-    device = a.device.type
-    if torch.is_autocast_enabled(device):
+    device, compiling = a.device.type, torch.compiler.is_compiling()
+    with_gradients, autocast = _has_gradients(tensors), torch.is_autocast_enabled(device)
+    if not (compiling or with_gradients or autocast or _COLLECTORS):  # the shortest way to `tuner.matmul`
+        if device not in KERNELS_ON or a.dtype != b.dtype or a.dtype not in DTYPES or not a.numel() * b.numel():
+            return NotImplemented
+        return _tuned(a, b, bias, held.precision, bits=held.bits)
+    if autocast:
         dtype = torch.get_autocast_dtype(device)
         tensors = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
     if not all(_is_plain(tensor, tensors[0]) for tensor in tensors) or 0 in (*a.shape, *b.shape):
         return NotImplemented
     left, right, *finish = tensors
     rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
-    needs_operator = torch.compiler.is_compiling() or _has_gradients(tensors)
     fusable: dict[str, str] = {}
-    if torch.compiler.is_compiling() and not _has_gradients(tensors) and _is_static(rows, right):
+    if compiling and not with_gradients and _is_static(rows, right):
         kernels = _kernels(
             tuple(rows.shape), tuple(rows.stride()), tuple(right.shape), tuple(right.stride()),
             str(left.dtype), str(left.device), held, bias is not None,
@@ -207,7 +219,7 @@ def _multiplied(a: Tensor, b: Tensor, bias: Tensor | None, held: Held) -> Any:
             return NotImplemented
         fusable = {"fusable": kernels}
     # The operator is what autograd and compilers know; without them it is only in the way.
-    compute: Callable[..., Tensor] = product if needs_operator else _computed
+    compute: Callable[..., Tensor] = product if compiling or with_gradients else _computed
     result = compute(rows, right, finish[0] if finish else None, held.precision, bits=held.bits, **fusable)
     return result.view(*left.shape[:-1], right.shape[-1])
 
