@@ -465,7 +465,7 @@ class Bench:
         return [*finalists, *timed]
 
     def _fitting(self, players: Sequence[_Player], seconds: float) -> int:
-        """How many players can have the least rounds in these seconds, by a turn of the first and the last one."""
+        """How many players can have the least rounds in these seconds, by a turn of the first and the last."""
         begun_s = time.monotonic()
         for player in (players[-1], players[0]):
             player.take_s(1)

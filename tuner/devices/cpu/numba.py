@@ -84,8 +84,8 @@ COMPILER = f"Numba {numba.__version__}"
 #: power of two because a kernel may rely on a dim being divisible by, say, its WIDTH, which its rules ensure
 #: only at full size.
 COMPILE_DIM = 64
-#: Kernels that have run in this process, by cache folder and hash: finals run each at a dozen shapes, and to load
-#: one anew takes up to 0.1 s.
+#: Kernels that have run in this process, by cache folder and hash: finals run each at a dozen shapes, and to
+#: load one anew takes up to 0.1 s.
 _ENTRIES: dict[tuple[Path, str], Callable[..., Any]] = {}
 
 
