@@ -53,7 +53,7 @@ def from_model(
     lead, least = math.exp(prediction.gain), LEAD if alike else math.exp(trust.margin)
     counts, (low, high) = model.provenance, prediction.loss_interval
     rests = f"predicted from {counts.get('timings', 0)} timings at {counts.get('problems', 0)} problems"
-    doubt = f"{lead:.2f} x as fast with what was timed near by, and {least:.2f} x is needed"
+    doubt = f"{lead:.2f} x with what was timed near by, and {least:.2f} x is needed"
     loss = Loss(answers.UNMEASURED, 0, "not measured: no problem was timed on this device")
     if not alike:
         said = f"measured at {len(trust.losses)} surveyed problems, each predicted without its own times"
@@ -89,7 +89,7 @@ def _answer(
     if alike and kind_of(kind).is_host:
         doubt = doubt or "another CPU tells too little of it"
     if library and doubt:
-        rests += f"; {library} is the safer choice: the kernel is {predicted.speedup:.2f} x as fast, {doubt}"
+        rests += f"; {library} is the safer choice: the kernel has {predicted.speedup:.2f} x its speed, {doubt}"
     return Answer(
         None, answers.SIMILAR_DEVICE if alike else answers.PREDICTED, question=question,
         library=library if doubt else "", reasons=(*([alike] if alike else []), rests), predicted=predicted,

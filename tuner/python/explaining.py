@@ -88,6 +88,8 @@ class Explanation:
         }  # fmt: skip
         return "\n".join(f"{name.replace('_', ' '):14}{value}" for name, value in values.items() if value)
 
+    __repr__ = __str__  # what a prompt shows
+
 
 def explain(
     *call: Any,

@@ -21,7 +21,7 @@ from tuner.lookup import Answer, staleness
 from tuner.python.running import ConfigRunner
 from tuner.results.measurement import Outcome
 from tuner.results.record import Champion, ProblemKey, Record, Role, measured_as_now
-from tuner.results.units import config_text, duration, speed
+from tuner.results.units import beside, config_text, duration, speed
 from tuner.store import Store
 from tuner.store.listing import Selection, stream
 from tuner.study.progress import Progress, Result, failures, where_time_went
@@ -201,7 +201,7 @@ class Tuned:
         """What was tried, what won, against what, and where the time went; for people."""
         return "\n".join(self._lines())
 
-    __str__ = explain
+    __str__ = __repr__ = explain  # at a prompt, too, where fields would be pages long
 
     def _repr_markdown_(self) -> str:
         return "```text\n" + self.explain() + "\n```"
@@ -218,8 +218,10 @@ class Tuned:
         yield f"  {how}: {record.kernel} {config_text(record.config)}"
         yield f"  time: {duration(self.time_s)}, {speed(work.flops, work.bytes, self.time_s)}, {record.regime}"
         if self.baseline is not None and self.baseline.measurement.time_s:
-            ratio = f", the champion is {self.speedup:.3f} x" if self.speedup else ""
-            yield f"  {self.baseline.kernel}: {duration(self.baseline.measurement.time_s)}{ratio}"
+            library, library_s = self.baseline.kernel, self.baseline.measurement.time_s
+            known = self.speedup or 0.0, library_s / self.time_s
+            ratio = beside(known[0], min(known), max(known), library)
+            yield f"  {library}: {duration(library_s)}" + (f"; the champion is {ratio}" if self.speedup else "")
         error = record.measurement.error
         if error is not None:
             on = "the given inputs alone" if self.problem.operation.fixed else "fresh random inputs"

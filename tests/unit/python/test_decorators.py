@@ -63,7 +63,7 @@ def test_a_call_at_a_new_shape_follows_the_policy_and_later_ones_run_the_champio
     assert ran.pop()["block_size_x"] == best
     told = add.explain(*add_arguments(500))
     assert (told.use, told.match, told.config) == ("kernel", "exact", {"block_size_x": best})
-    assert f"config        block_size_x={best}" in str(told)
+    assert f"config        block_size_x={best}" in repr(told)
     studies, plain = list[object](), decorators.run_shown
     # In a process of its own, as it were, and at another shape.
     monkeypatch.setattr(decorators, "run_shown", lambda *given: studies.append(given) or plain(*given))

@@ -47,11 +47,13 @@ def test_a_file_and_a_declared_problem_are_tuned_as_by_the_command_line(here: Pa
     found = tuner.tune(str(TOY), shape={"n": 1000}, **options)  # type: ignore[arg-type]
     assert (found.config, len(found.trials), found.stopped) == (BEST, LEGAL, "space covered")
     assert found.speedup == pytest.approx(2, rel=0.01)
-    assert found.baseline.kernel == "CuPy"
-    # The same problem once more: nothing is left to try.
+    assert f"; the champion is {found.speedup:.3f} x CuPy" in str(found)
+    # The same problem once more, beside a faster library: nothing is left to try.
+    write_device(here / "device.json", baseline_s=BEST_S / 2)
     problem = catalogue.from_file(TOY).operation("toy").problem({"n": 1000})
     again = tuner.tune(problem, **options)  # type: ignore[arg-type]
     assert (again.config, len(again.trials)) == (BEST, LEGAL)
+    assert f"; the champion is slower than CuPy: {again.speedup:.3f} of its speed" in str(again)
 
 
 def test_cuda_text_is_tuned_on_arrays(device: str) -> None:
@@ -59,7 +61,7 @@ def test_cuda_text_is_tuned_on_arrays(device: str) -> None:
     assert sorted(each.config["block_size_x"] for each in found.trials) == [64, 128, 256, 512]
     assert str(found.problem) == "vector_add 1000 float32"
     assert found.declaration.with_suffix(".cu").read_text().count('extern "C"') == 1
-    assert "fresh random inputs" in found.explain()
+    assert "fresh random inputs" in repr(found)
 
 
 def test_an_answer_is_enough_and_is_told_as_what_it_is(device: str) -> None:
@@ -199,7 +201,7 @@ def test_a_file_of_declarations_that_tunes_itself_is_told_how(here: Path) -> Non
         ("gemm 1 1 1", {"second": 1}, UnknownName, "unknown option 'second'; did you mean seconds"),
         ("gemm 8 8 8", {"seconds": -1}, InputError, "is a number above 0, got -1"),
         ("gemm 1 1 1", {"arguments": []}, InputError, "arguments goes with a kernel of your own"),
-        (str(TOY), {"shape": [1, 2]}, InputError, "toy takes n, got 2 sizes; give one for each"),
+        (str(TOY), {"shape": [1, 2]}, InputError, "toy takes N: 1 dims, got 2; give a size for each"),
         (7, {}, UnknownName, "unknown operation '7'"),
         (stray(), {"shape": [1]}, DeclarationError, "no module with a file has 'stray'; write it to a file"),
         (double, {}, InputError, "is tuned by its parameters, got none"),
