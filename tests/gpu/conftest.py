@@ -1,7 +1,5 @@
 """Tests in this folder need a GPU; where there is none they are skipped, and say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

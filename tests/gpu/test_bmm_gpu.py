@@ -3,8 +3,6 @@
 Alone: ``pytest tests/gpu/test_bmm_gpu.py``; about two minutes.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Callables on a real GPU: every kernel, on the caller's stream, from several threads, for all arrays."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

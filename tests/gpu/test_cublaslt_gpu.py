@@ -3,8 +3,6 @@
 Alone: ``pytest tests/gpu/test_cublaslt_gpu.py``; about half a minute.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil
@@ -126,8 +124,6 @@ def test_exports_compute_it_without_the_package(
 def test_a_study_tells_the_best_of_the_proposals_beside_the_default(hopper: None) -> None:
     kernels = ("cublaslt", "half_tiled")
     found = tuner.tune("gemm 512 640 768", dtype="bfloat16", kernels=kernels, seconds=8, progress=False)
-    assert found.champion is not None
-    assert found.baseline is not None
     assert found.baseline.kernel == "cublasGemmEx"
     finalists = {name for pair in found.champion.pairs for name in (pair.one, pair.other)}
     assert [name for name in finalists if name.startswith("cublaslt PROPOSAL=") and "PROPOSAL=0" not in name]

@@ -1,7 +1,5 @@
 """A real GPU keeps the contract of devices."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 

@@ -3,8 +3,6 @@
 Alone: ``pytest tests/gpu/test_emulated_gpu.py``; about a minute.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,7 +143,6 @@ def test_callables_compute_count_and_fall_back_to_the_bit(device: Device) -> Non
     got = tuner.matmul(a, b, precision="emulated")
     assert tuner.fallbacks() == before + 1
     fallback = KERNEL.scope.fallback
-    assert fallback is not None
     plain_problem = replace(problem, precision="ieee")
     plain = render(fallback.kernel, plain_problem, Config(fallback.config(config)))
     from tuner.devices.cuda.calling import Loaded

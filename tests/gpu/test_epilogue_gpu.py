@@ -3,8 +3,6 @@
 Alone: ``pytest tests/gpu/test_epilogue_gpu.py``; ``scripts/bench/half`` runs it before it measures.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

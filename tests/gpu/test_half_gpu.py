@@ -3,8 +3,6 @@
 Alone: ``pytest tests/gpu/test_half_gpu.py``; about a minute.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every step of every ladder on a real GPU, with its declared config, at shapes that no tile divides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

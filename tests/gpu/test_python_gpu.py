@@ -4,8 +4,6 @@ One command runs it on a machine with a GPU: ``./scripts/test tests/gpu/test_pyt
 PyTorch or a second GPU are skipped without, and say so.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -178,13 +176,10 @@ def test_a_second_gpu_runs_what_lies_on_it(found: Tuned, here: Path) -> None:
     assert result.asked.request.found[0].spec == "cuda:1"
 
 
-@pytest.mark.parametrize(
-    ("source", "params", "message"),
-    [
-        (SCALE.replace("if (i < n) ", ""), {"BLOCK": [512], "ITEMS": [4]}, "wrote outside of out"),
-        (SCALE.replace("out[i] =", "out[i + (1L << 40)] ="), PARAMS, "launch failed: .*illegal"),
-    ],
-)
+@pytest.mark.parametrize(("source", "params", "message"), [
+    (SCALE.replace("if (i < n) ", ""), {"BLOCK": [512], "ITEMS": [4]}, "wrote outside of out"),
+    (SCALE.replace("out[i] =", "out[i + (1L << 40)] ="), PARAMS, "launch failed: .*illegal"),
+])  # fmt: skip
 def test_a_wrong_kernel_is_told_and_this_process_keeps_its_gpu(
     source: str, params: Any, message: str, here: Path
 ) -> None:
@@ -245,7 +240,6 @@ def test_ctrl_c_keeps_what_there_is_and_it_runs(here: Path) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": PATHS},
     )  # fmt: skip
-    assert process.stdout is not None
     assert process.stdout.readline() == "go\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
@@ -264,8 +258,6 @@ def test_the_champion_is_exported(form: str, found: Tuned, tmp_path: Path) -> No
 
 def loaded(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("exported", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

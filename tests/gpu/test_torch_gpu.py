@@ -1,7 +1,5 @@
 """`tuner.torch` on a GPU: layers run tuned kernels, with right gradients, compiled and in CUDA graphs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

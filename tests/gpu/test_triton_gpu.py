@@ -3,8 +3,6 @@
 Run it on a machine with a GPU, PyTorch and Triton: ``./scripts/test tests/gpu/test_triton_gpu.py``.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

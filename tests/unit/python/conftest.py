@@ -1,7 +1,5 @@
 """Fixtures of the tests of callables."""
 
-from __future__ import annotations
-
 import pytest
 from fixtures.callable_records import empty_database, own_records, ran
 from fixtures.fake_gpu import CupyArray, Log, TorchTensor, install

@@ -1,7 +1,5 @@
 """`tuner.matmul`, `gemv` and `transpose` on NumPy arrays: every layout, view and dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -164,18 +162,14 @@ def test_an_out_of_any_strides_is_written_and_nothing_beside_it(speedup: float) 
         assert not whole.any()
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (normal(2, 3, 4), normal(2, 4, 5)), (normal(2, 3, 4).swapaxes(0, 1), normal(4, 5)),
-        (normal(2, 1, 3, 4), normal(5, 4, 2)), (normal(4), normal(3, 4, 2)), (normal(3, 0), normal(0, 2)),
-        (normal(4), normal(4)), (normal(0, 4), normal(4, 3)), ([[1, 2], [3, 4]], [[5.0], [6.0]]),
-        (normal(3, 4, dtype=np.float16), normal(4, 5, dtype=np.float16)),
-        (normal(3, 4), normal(4, 5, dtype=np.float64)),
-        (normal(3, 4).astype(np.int64), normal(4, 5).astype(np.int64)),
-    ],
-    ids=lambda given: f"{np.asarray(given).dtype}{np.asarray(given).shape}",
-)  # fmt: skip
+@pytest.mark.parametrize(("a", "b"), [
+    (normal(2, 3, 4), normal(2, 4, 5)), (normal(2, 3, 4).swapaxes(0, 1), normal(4, 5)),
+    (normal(2, 1, 3, 4), normal(5, 4, 2)), (normal(4), normal(3, 4, 2)), (normal(3, 0), normal(0, 2)),
+    (normal(4), normal(4)), (normal(0, 4), normal(4, 3)), ([[1, 2], [3, 4]], [[5.0], [6.0]]),
+    (normal(3, 4, dtype=np.float16), normal(4, 5, dtype=np.float16)),
+    (normal(3, 4), normal(4, 5, dtype=np.float64)),
+    (normal(3, 4).astype(np.int64), normal(4, 5).astype(np.int64)),
+], ids=lambda given: f"{np.asarray(given).dtype}{np.asarray(given).shape}")  # fmt: skip
 def test_what_kernels_cannot_do_the_library_does(a: Any, b: Any, ran: list[str]) -> None:
     got, wanted = tuner.matmul(a, b), np.matmul(a, b)
     assert (type(got), got.dtype, got.shape) == (type(wanted), wanted.dtype, wanted.shape)

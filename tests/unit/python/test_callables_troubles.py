@@ -1,7 +1,5 @@
 """Callables in trouble and in company: wrong operands, threads, processes, broken databases, rollbacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -30,19 +28,16 @@ FIXED = np.empty((3, 3), np.float32)
 FIXED.flags.writeable = False
 
 
-@pytest.mark.parametrize(
-    ("function", "arrays", "out", "kind", "words"),
-    [
-        (tuner.matmul, (A, B), None, ValueError, r"core dimensions .* got \(3, 4\) and \(5, 6\)"),
-        (tuner.gemv, (A, X), None, ValueError, r"\(m, n\) and \(n,\), .* got"),
-        (tuner.gemv, (A, A.T), None, ValueError, r"got \(3, 4\) and \(4, 3\)"),
-        (tuner.matmul, (A, A.T), B, ValueError, r"shape of the result, \(3, 3\)"),
-        (tuner.matmul, (A, A.T), FIXED, ValueError, "read-only"),
-        (tuner.matmul, (A, "b"), None, TypeError, "b is an array.*got str"),
-        (tuner.transpose, (None,), None, TypeError, "a is an array.*got NoneType"),
-        (tuner.matmul, (A, A.T), np.empty((3, 3), np.int32), TypeError, "cannot cast|Cannot cast"),
-    ],
-)
+@pytest.mark.parametrize(("function", "arrays", "out", "kind", "words"), [
+    (tuner.matmul, (A, B), None, ValueError, r"core dimensions .* got \(3, 4\) and \(5, 6\)"),
+    (tuner.gemv, (A, X), None, ValueError, r"\(m, n\) and \(n,\), .* got"),
+    (tuner.gemv, (A, A.T), None, ValueError, r"got \(3, 4\) and \(4, 3\)"),
+    (tuner.matmul, (A, A.T), B, ValueError, r"shape of the result, \(3, 3\)"),
+    (tuner.matmul, (A, A.T), FIXED, ValueError, "read-only"),
+    (tuner.matmul, (A, "b"), None, TypeError, "b is an array.*got str"),
+    (tuner.transpose, (None,), None, TypeError, "a is an array.*got NoneType"),
+    (tuner.matmul, (A, A.T), np.empty((3, 3), np.int32), TypeError, "cannot cast|Cannot cast"),
+])  # fmt: skip
 def test_what_is_wrong_is_said_in_numpys_kinds_of_errors(
     function: Any, arrays: Any, out: Any, kind: type[Exception], words: str
 ) -> None:

@@ -1,7 +1,5 @@
 """`tuner.explain`: what would run, and why."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -63,13 +61,10 @@ def test_the_library_is_told_with_the_reason() -> None:
     assert "use           NumPy" in str(told)
 
 
-@pytest.mark.parametrize(
-    ("speedups", "use", "why"),
-    [
-        ({"cold": 1.01}, "NumPy", "too small to count on"), ({"cold": 1.03}, "kernel", ""),
-        ({"cold": 1.5, "hot": 0.9}, "NumPy", "in the hot regime"), ({"cold": 1.5, "hot": 1.3}, "kernel", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("speedups", "use", "why"), [
+    ({"cold": 1.01}, "NumPy", "too small to count on"), ({"cold": 1.03}, "kernel", ""),
+    ({"cold": 1.5, "hot": 0.9}, "NumPy", "in the hot regime"), ({"cold": 1.5, "hot": 1.3}, "kernel", ""),
+])  # fmt: skip
 def test_a_lead_is_more_than_noise_in_every_regime_that_was_measured(
     speedups: dict[str, float], use: str, why: str
 ) -> None:
@@ -94,16 +89,13 @@ def test_a_kernel_answers_at_another_shape_only_where_three_near_ones_speak_for_
     assert (far.match, far.use, needed in far.why) == ("predicted", "NumPy", True)
 
 
-@pytest.mark.parametrize(
-    ("call", "named", "kind", "words"),
-    [
-        ((), {}, ValueError, "takes 2 arrays .*, got 0; give the arrays"),
-        (("mathmul",), SHAPE, UnknownName, "did you mean matmul"),
-        ((), SHAPE, ValueError, "name it"),
-        (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimensions"),
-        (("gemm",), {**SHAPE, "device": "NVIDIA H900"}, TunerError, "H900"),
-    ],
-)
+@pytest.mark.parametrize(("call", "named", "kind", "words"), [
+    ((), {}, ValueError, "takes 2 arrays .*, got 0; give the arrays"),
+    (("mathmul",), SHAPE, UnknownName, "did you mean matmul"),
+    ((), SHAPE, ValueError, "name it"),
+    (("matmul",), {"shapes": [(2, 3), (4, 5)], "device": "cpu"}, ValueError, "core dimensions"),
+    (("gemm",), {**SHAPE, "device": "NVIDIA H900"}, TunerError, "H900"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(call: Any, named: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         tuner.explain(*call, **named)

@@ -1,7 +1,5 @@
 """Products with an epilogue: by a kernel where one was measured, else by the library; the same to tolerance."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

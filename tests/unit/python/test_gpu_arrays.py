@@ -1,7 +1,5 @@
 """Callables on CuPy arrays, PyTorch tensors and arrays that share memory, on a GPU made of the host's."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What happens at a problem that nobody tuned: library, prediction, or a measurement beside the calls."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

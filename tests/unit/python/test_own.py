@@ -1,7 +1,5 @@
 """Kernels given as text or function: what is found out, and what is asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy
@@ -108,26 +106,23 @@ ONES, FOUR = numpy.ones(3), add_arguments(4)
 SILENT = {"what": silent, "arguments": [ONES], "params": {"CHUNK": [1]}}
 
 
-@pytest.mark.parametrize(
-    ("call", "options", "message"),
-    [
-        (of_add, {"name": ""}, "CUDA text goes with the name of its function"),
-        (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is an array of float32 .* an array of float64"),
-        (of_add, {"arguments": [*FOUR[:3], 2.5]}, "n is a number of int32 .* got a number of float64"),
-        (of_add, {"reference": None}, "compared with what is right, and nothing tells that"),
-        (of_add, {"problem_size": None}, "a launch has a grid .* and a block"),
-        (of_add, {"params": {"B": [32]}, "grid": "n // B"}, "a launch has a grid .* and a block"),
-        (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
-        (of_double, {"params": {"BLOK": [1]}}, r"the parameter 'BLOK' \(in capitals there: BLOCK\)"),
-        (of_double, {"reference": ONES}, "an array goes to answer="),
-        (of_double, {"reference": lambda p, q, r, s: p}, r"takes the kernel's inputs \(x\)"),
-        (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),
-        (of_double, {"arguments": [numpy.ones(3, "int8"), ONES, 3]}, "x is int8; convert it"),
-        (of_double, {"restrictions": [abs]}, "a restriction is an expression of Python, got '<built-in"),
-        (of_pair, {"answer": ONES}, "answer= has an array for each of low, high; give them by name"),
-        (own, SILENT, "a kernel writes an array, and nothing tells which of x; name it by outputs="),
-    ],
-)
+@pytest.mark.parametrize(("call", "options", "message"), [
+    (of_add, {"name": ""}, "CUDA text goes with the name of its function"),
+    (of_add, {"arguments": [numpy.ones(4), *FOUR[1:]]}, "c is an array of float32 .* an array of float64"),
+    (of_add, {"arguments": [*FOUR[:3], 2.5]}, "n is a number of int32 .* got a number of float64"),
+    (of_add, {"reference": None}, "compared with what is right, and nothing tells that"),
+    (of_add, {"problem_size": None}, "a launch has a grid .* and a block"),
+    (of_add, {"params": {"B": [32]}, "grid": "n // B"}, "a launch has a grid .* and a block"),
+    (of_double, {"outputs": "n"}, r"outputs= names arrays \(x, out\), got 'n'"),
+    (of_double, {"params": {"BLOK": [1]}}, r"the parameter 'BLOK' \(in capitals there: BLOCK\)"),
+    (of_double, {"reference": ONES}, "an array goes to answer="),
+    (of_double, {"reference": lambda p, q, r, s: p}, r"takes the kernel's inputs \(x\)"),
+    (of_double, {"arguments": ["a", 1, 2]}, "an argument is an array .* x is str"),
+    (of_double, {"arguments": [numpy.ones(3, "int8"), ONES, 3]}, "x is int8; convert it"),
+    (of_double, {"restrictions": [abs]}, "a restriction is an expression of Python, got '<built-in"),
+    (of_pair, {"answer": ONES}, "answer= has an array for each of low, high; give them by name"),
+    (own, SILENT, "a kernel writes an array, and nothing tells which of x; name it by outputs="),
+])  # fmt: skip
 def test_what_is_open_or_wrong_is_told(call: Any, options: Any, message: str) -> None:
     with pytest.raises((InputError, DeclarationError, UnknownName), match=message):
         call(**options)

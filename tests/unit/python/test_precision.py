@@ -1,7 +1,5 @@
 """The precision of a product, as the call, its context or the environment says; operands packed once."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -94,15 +92,12 @@ def test_without_a_kernel_that_packs_it_is_a_copy(gpu: Log) -> None:
     assert tuner.matmul(a, packed, out=out) is out
 
 
-@pytest.mark.parametrize(
-    ("a", "given", "kind", "words"),
-    [
-        (on_board(9, 7), {}, ValueError, r"are equal, got \(9, 7\) and \(256, 128\)"),
-        (on_board(9, 256, dtype="float64"), {}, InputError, "is for float32, got float64"),
-        (on_board(9, 256), {"precision": "ieee"}, InputError, "is for precision 'emulated', got 'ieee'"),
-        (on_board(9, 256), {"activation": "relu"}, InputError, "an epilogue is for arrays, got a packed"),
-    ],
-)
+@pytest.mark.parametrize(("a", "given", "kind", "words"), [
+    (on_board(9, 7), {}, ValueError, r"are equal, got \(9, 7\) and \(256, 128\)"),
+    (on_board(9, 256, dtype="float64"), {}, InputError, "is for float32, got float64"),
+    (on_board(9, 256), {"precision": "ieee"}, InputError, "is for precision 'emulated', got 'ieee'"),
+    (on_board(9, 256), {"activation": "relu"}, InputError, "an epilogue is for arrays, got a packed"),
+])  # fmt: skip
 def test_what_does_not_fit_is_told(a: Any, given: Any, kind: type[Exception], words: str, gpu: Log) -> None:
     champions()
     packed = tuner.pack(on_board(256, 128))

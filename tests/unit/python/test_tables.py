@@ -1,7 +1,5 @@
 """Records as tables: in Python, as CSV, as Parquet."""
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

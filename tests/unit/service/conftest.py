@@ -1,7 +1,5 @@
 """What tests of the service share: a server that anyone here may read, one with tokens, and a browser."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

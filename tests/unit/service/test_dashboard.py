@@ -1,7 +1,5 @@
 """Studies for optuna-dashboard, from records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import optuna

@@ -1,7 +1,5 @@
 """The fair order of a queue, how long a job may take, and how its process is found, whoever started it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

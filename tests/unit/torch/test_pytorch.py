@@ -1,7 +1,5 @@
 """Products of PyTorch's models by tuned kernels: values, gradients, compiled, exported, prepared."""
 
-from __future__ import annotations
-
 import contextlib
 import tomllib
 from pathlib import Path
@@ -116,13 +114,10 @@ def test_what_kernels_do_not_do_is_left_to_pytorch(asked: list[tuple[Any, ...]])
     assert asked == []
 
 
-@pytest.mark.parametrize(
-    "product",
-    [
-        lambda a, b, bias: a @ b, lambda a, b, bias: torch.mm(a, b), lambda a, b, bias: a.matmul(b),
-        lambda a, b, bias: torch.addmm(bias, a, b), lambda a, b, bias: functional.linear(a, b.t(), bias),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("product", [
+    lambda a, b, bias: a @ b, lambda a, b, bias: torch.mm(a, b), lambda a, b, bias: a.matmul(b),
+    lambda a, b, bias: torch.addmm(bias, a, b), lambda a, b, bias: functional.linear(a, b.t(), bias),
+])  # fmt: skip
 def test_every_way_to_multiply_matrices(product: Any, asked: list[tuple[Any, ...]]) -> None:
     a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
     with tuned.use():

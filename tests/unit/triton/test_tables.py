@@ -1,7 +1,5 @@
 """Configs in the files of vLLM, SGLang, Triton and Helion: written from champions, taken as first trials."""
 
-from __future__ import annotations
-
 import functools
 import json
 import runpy
@@ -84,17 +82,14 @@ MOE, FP8 = (
 )
 
 
-@pytest.mark.parametrize(
-    ("form", "shape", "name", "content"),
-    [
-        ("vllm", EXPERTS, MOE, '"GROUP_SIZE_M": 8'),
-        ("sglang", EXPERTS, f"configs/triton_3_6_0/{MOE}", '"64": {'),
-        ("vllm", BYTES, f"{FP8},block_shape=[128,128].json", '"100": {'),
-        ("sglang", BYTES, f"{FP8},block_shape=[128, 128].json", '"16": {'),
-        ("triton", EXPERTS, "tiles_configs.py", "'GROUP_SIZE_M': 8}, num_warps=4),  # M=64, M=100"),
-        ("helion", EXPERTS, "tiles,M=16.json", '"l2_groupings": [\n    1'),
-    ],
-)
+@pytest.mark.parametrize(("form", "shape", "name", "content"), [
+    ("vllm", EXPERTS, MOE, '"GROUP_SIZE_M": 8'),
+    ("sglang", EXPERTS, f"configs/triton_3_6_0/{MOE}", '"64": {'),
+    ("vllm", BYTES, f"{FP8},block_shape=[128,128].json", '"100": {'),
+    ("sglang", BYTES, f"{FP8},block_shape=[128, 128].json", '"16": {'),
+    ("triton", EXPERTS, "tiles_configs.py", "'GROUP_SIZE_M': 8}, num_warps=4),  # M=64, M=100"),
+    ("helion", EXPERTS, "tiles,M=16.json", '"l2_groupings": [\n    1'),
+])  # fmt: skip
 def test_champions_of_all_m_lie_where_others_look_and_become_configs_to_try(
     form: str, shape: dict[str, int], name: str, content: str, tmp_path: Path, told: Told
 ) -> None:
@@ -144,6 +139,5 @@ def test_a_study_tries_what_a_server_runs_first_and_tells_the_loss(
     assert told("records", "import", str(table), "--kernel-file", str(file))[0] == 0
     result = tuned(trials=3)
     assert {trial.config["BLOCK_SIZE_M"] for trial in result.trials} == {256, 512, 1024}
-    assert result.champion is not None
     played = {name for pair in result.champion.pairs for name in (pair.one, pair.other)}
     assert {"twice BLOCK_SIZE_M=512", "twice BLOCK_SIZE_M=256"} <= played  # the nearest M's, and the default

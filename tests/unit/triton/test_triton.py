@@ -1,7 +1,5 @@
 """Kernels of Triton: compiled without a GPU, and tuned, answered and kept as its interpreter runs them."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import subprocess
