@@ -109,7 +109,7 @@ def _values(xp: Any, p: Problem, arrays: Mapping[str, Any], kind: Any) -> tuple[
     if p.dtype not in EIGHTS:
         return a.astype(kind), b.astype(kind)
     known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(kind))
-    a, b = known[a.view("uint8")], known[b.view("uint8")]
+    a, b = (known[numbers.view("uint8").astype("int32")] for numbers in (a, b))
     scale = Epilogue.read(p.epilogue).scale
     if not scale:
         return a, b

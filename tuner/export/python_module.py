@@ -38,7 +38,12 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
 
     return filled(
         Path(__file__).with_name("module.py.jinja"),
-        {"shape": _shape, "corner": _corner, "in_f_string": _in_f_string},
+        {
+            "shape": _shape,
+            "corner": _corner,
+            "in_f_string": _in_f_string,
+            "held": lambda dtype: "uint8" if on_gpu and dtype in EIGHTS else dtype,  # as CuPy holds them
+        },
         header=header,
         kernel=kernel,
         rendered=rendered,
@@ -49,7 +54,7 @@ def python_module(header: list[str], kernel: Kernel, rendered: Rendered, face: I
         xp="cupy" if on_gpu else "numpy",
         library="CuPy" if on_gpu else "NumPy",
         early=any(step.early for step in launch.steps),
-        narrow=any(argument.tensor.dtype in ("bfloat16", *EIGHTS) for argument in face.arguments),
+        narrow=any(argument.tensor.dtype == "bfloat16" for argument in face.arguments),
         source=_quoted(rendered.text.strip()),
         options=("--std=c++17", *kernel.source.options),
         verb=face.problem.operation.verb,

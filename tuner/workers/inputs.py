@@ -90,11 +90,12 @@ class Inputs:
             DeclarationError: The operation draws too few numbers, or numbers of no use.
         """
         self._xp, self._fixed = xp, problem.operation.fixed
+        self._dtypes = {tensor.name: tensor.dtype for tensor in problem.inputs}
         self._random = random.Random(seed)
         self._pools: dict[str, _Pool] = {}
         self.arrays: dict[str, Any] = {}
         for tensor in problem.inputs:
-            array = self.arrays[tensor.name] = xp.empty(tensor.shape, dtype=tensor.dtype)
+            array = self.arrays[tensor.name] = xp.empty(tensor.shape, dtype=held(xp, tensor.dtype))
             own = own_draw(xp, problem, tensor, array.size + ROOM, seed)
             numbers = drawn(xp, generator, tensor.dtype, array.size + ROOM) if own is None else own
             flip = _flip_of(tensor.dtype, bits(array).dtype) if own is None else None
@@ -113,7 +114,7 @@ class Inputs:
             if pool.fixed is not None:
                 self._xp.copyto(pool.cells, pool.fixed)
                 continue
-            table = fixed_cells(self._xp, kind, str(self.arrays[name].dtype), number)
+            table = fixed_cells(self._xp, kind, self._dtypes[name], number)
             whole = pool.cells.size // PERIOD * PERIOD
             pool.cells[:whole].reshape(-1, PERIOD)[...] = table
             pool.cells[whole:] = table[: pool.cells.size - whole]
@@ -214,6 +215,11 @@ def numpy_dtype(name: str) -> Any:
     return numpy.dtype(getattr(ml_dtypes, name, name))
 
 
+def held(xp: Any, dtype: str) -> str:
+    """The dtype of an array that holds such numbers: CuPy has none of 8 bits, and holds bytes."""
+    return "uint8" if dtype in EIGHTS and xp is not numpy else dtype
+
+
 def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:
     """Draws an input as its operation says; None where that says nothing.
 
@@ -249,10 +255,10 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
 
 def drawn(xp: Any, generator: Any, dtype: str, count: int) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
-    if dtype in EIGHTS:  # CuPy holds them, and converts none: the host does, in 35 ns each
+    if dtype in EIGHTS:  # the host converts them, in 35 ns each
         numbers = generator.standard_normal(min(count, EIGHTS_PERIOD), dtype="float32")
         cells = xp.asarray(bits((numbers if xp is numpy else xp.asnumpy(numbers)).astype(dtype)))
-        return xp.tile(cells, -(-count // cells.size))[:count].view(dtype)
+        return xp.tile(cells, -(-count // cells.size))[:count].view(held(xp, dtype))
     if dtype in ("float32", "float64"):
         return generator.standard_normal(count, dtype=dtype)
     if dtype in SIGNIFICANDS:  # generators draw no narrower ones

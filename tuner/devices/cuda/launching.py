@@ -219,7 +219,7 @@ def can_start_early() -> bool:
 
 def _larger(tensor: Tensor, shape: tuple[int, ...]) -> Any:
     """Memory of a padded tensor: zeros beyond the problem's own elements, poison where a kernel writes."""
-    array = cupy.zeros(shape, dtype=tensor.dtype)
+    array = cupy.zeros(shape, dtype=f"uint{8 * DTYPE_BYTES[tensor.dtype]}")
     if tensor.output:
         array.view(cupy.uint8).fill(POISON)
     return array
