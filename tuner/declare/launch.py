@@ -23,12 +23,18 @@ UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsi
 
 
 def copy_rows_source(element_bytes: int) -> str:
-    """Returns a source with a kernel ``copied``, for elements of this size in bytes."""
-    kind = UNSIGNED[element_bytes]
+    """Returns a source with a kernel ``copied``, for elements of this size in bytes.
+
+    It takes to, its row's elements, from, its row's elements, rows and columns; and, for blocks whose z is 1,
+    the same of a second copy.
+    """
+    kind, names = UNSIGNED[element_bytes], ("to", "to_row", "from", "from_row", "rows", "columns")
+    types = (f"{kind}*", "long long", f"const {kind}*", *["long long"] * 3)
+    taken = ", ".join(f"{of} {name}{z}" for z in "01" for of, name in zip(types, names, strict=True))
+    first, second = (", ".join(f"{name}{z}" for name in names) for z in "01")
     return (
-        f'{COPY_ROWS}extern "C" __global__ void copied({kind}* to, long long to_row, const {kind}* from, '
-        "long long from_row, long long rows, long long columns) "
-        "{ copy_piece(to, to_row, from, from_row, rows, columns); }"
+        f'{COPY_ROWS}extern "C" __global__ void copied({taken}) '
+        f"{{ if (blockIdx.z == 0) copy_piece({first}); else copy_piece({second}); }}"
     )
 
 
@@ -290,8 +296,8 @@ class Launch:
 
     @property
     def queued(self) -> int:
-        """Launches that a run queues at the least: its steps, and a copy for each padded tensor."""
-        return max(1, len(self.steps)) + len(self.padded) + (self.pieces is not None)
+        """Launches that a run queues at the least: its steps, and a copy for each two padded tensors."""
+        return max(1, len(self.steps)) + ceil_div(len(self.padded), 2) + (self.pieces is not None)
 
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:

@@ -211,8 +211,13 @@ def test_a_padded_tensor_is_copied_in_or_out(board: Board) -> None:
     copy_in, run, copy_out = (each[3] for each in board.launched)
     larger_a, larger_c = run[0], run[2]
     assert run[1] == B
-    assert copy_in == (larger_a, 32, A, 4, 6, 4)
-    assert copy_out == (C, 5, larger_c, 8, 6, 5)
+    assert copy_in == (larger_a, 32, A, 4, 6, 4, *[0] * 6)
+    assert copy_out == (C, 5, larger_c, 8, 6, 5, *[0] * 6)
+    board.launched.clear()
+    loaded(Launch((1,), (32,), padded=(Padded("a", (8, 32)), Padded("b", (8, 600))))).run_at(1, A, B, C)
+    copies, run = board.launched
+    assert copies[1] == (1, 1, 2), "one launch has both"
+    assert copies[3] == (run[3][0], 32, A, 4, 6, 4, run[3][1], 600, B, 5, 4, 5)
 
 
 def test_pieces_pass_through_the_constant_memory_of_a_module_for_each_stream(board: Board) -> None:

@@ -243,11 +243,10 @@ class Loaded:
         if runtime.getDevice() != self._index:
             with cupy.cuda.Device(self._index):
                 return self.run_at(stream, *addresses)
-        name = _stream_name(stream)
-        run = self._run_of_all or _RUNS.get((self._token, name)) or self._run_for(stream, name)
+        run = self._run_of_all or _RUNS.get((self._token, _stream_name(stream))) or self._run_for(stream)
         return run(stream, *addresses)
 
-    def _run_for(self, stream: int, name: Hashable) -> PreparedRun:
+    def _run_for(self, stream: int) -> PreparedRun:
         """Prepares a run for a stream, and keeps it."""
         own_module, captured = self._launch.pieces is not None, _is_capturing(stream)
         with _beside_capture() if captured else _on_stream(stream):
@@ -255,7 +254,7 @@ class Loaded:
             run = self._prepared(module, self._launch, self._packed)
         run.bytes += len(self._code) + CONSTANT_BYTES if own_module else 0
         if run.bytes:
-            _keep((self._token, name), run, self._kept_bytes)
+            _keep((self._token, _stream_name(stream)), run, self._kept_bytes)
         else:
             self._run_of_all = run
         if captured:

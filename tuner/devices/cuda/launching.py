@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby, zip_longest
 from struct import pack
 from types import MappingProxyType
 from typing import Any
@@ -129,8 +130,8 @@ class PreparedRun:
         elsewhere = {name: pointer(address) for name, address in given.items()}
         kernels = self._kernels(launch.steps or (whole,), self._named(scalars) | elsewhere)
         copied = [tensor for tensor in problem.tensors if tensor.name in self._larger]
-        before = [self._copy(tensor) for tensor in copied if not tensor.output]
-        after = [self._copy(tensor) for tensor in copied if tensor.output]
+        before = self._copies([tensor for tensor in copied if not tensor.output])
+        after = self._copies([tensor for tensor in copied if tensor.output])
         self._native = NativeRun([*before, *self._in_pieces(kernels), *after], len(problem.tensors))
 
     def __call__(self, stream: int, *addresses: int) -> None:
@@ -193,22 +194,37 @@ class PreparedRun:
             yield DeviceCopy(symbol, TensorAddress(place, first * element_bytes), size)
             yield replace(launch, arguments=(*launch.arguments, pack("<i", first)))
 
-    def _copy(self, tensor: Tensor) -> KernelLaunch:
-        """Copies an input's elements to where the kernel reads them, or an output's to where they belong."""
+    def _copies(self, tensors: Sequence[Tensor]) -> Iterator[KernelLaunch]:
+        """Copies inputs' elements to where the kernel reads them, or outputs' to where they belong.
+
+        A launch has two copies where their elements have one size: the host needs 5 us for each.
+        """
+        for size, group in groupby(tensors, lambda tensor: int(self._larger[tensor.name].itemsize)):
+            copies = [self._copy(tensor) for tensor in group]
+            function = helper(copy_rows_source(size), "copied")
+            for (grid, arguments), (other, more) in zip_longest(copies[::2], copies[1::2], fillvalue=NO_COPY):
+                blocks = max(grid[0], other[0]), max(grid[1], other[1]), 2 if more != NO_COPY[1] else 1
+                block = declared.COPY_THREADS, 1, 1
+                yield KernelLaunch(function.ptr, blocks, block, 0, (*arguments, *more))
+
+    def _copy(self, tensor: Tensor) -> tuple[tuple[int, int], tuple[Argument, ...]]:
+        """Blocks of a copy, and its arguments."""
         larger = self._larger[tensor.name]
         there: tuple[Argument, Any] = pointer(larger.data.ptr), larger.shape
         here: tuple[Argument, Any] = self._places[tensor.name], tensor.shape
         (to, to_shape), (source, source_shape) = (here, there) if tensor.output else (there, here)
         rows, columns = (min(sizes) for sizes in zip(to_shape, source_shape, strict=True))
-        function = helper(copy_rows_source(larger.itemsize), "copied")
         pitch, *sizes = (pack("<q", size) for size in (to_shape[1], source_shape[1], rows, columns))
-        grid, block = three(copy_rows_grid(rows, columns)), (declared.COPY_THREADS, 1, 1)
-        return KernelLaunch(function.ptr, grid, block, 0, (to, pitch, source, *sizes))
+        return copy_rows_grid(rows, columns), (to, pitch, source, *sizes)
 
 
 def pointer(address: int) -> bytes:
     """An address as a kernel's argument."""
     return address.to_bytes(8, "little")
+
+
+#: Blocks and arguments of a second copy that there is not.
+NO_COPY: tuple[tuple[int, int], tuple[Argument, ...]] = (1, 1), (pointer(0),) * 6
 
 
 @functools.cache
