@@ -297,7 +297,7 @@ class Launch:
     @property
     def queued(self) -> int:
         """Launches that a run queues at the least: its steps, and a copy for each two padded tensors."""
-        return max(1, len(self.steps)) + ceil_div(len(self.padded), 2) + (self.pieces is not None)
+        return max(1, len(self.steps)) + (len(self.padded) + 1) // 2 + (self.pieces is not None)
 
     @classmethod
     def of(cls, main: str, steps: Sequence[Step], workspace: Workspace | None = None, **more: Any) -> Launch:
