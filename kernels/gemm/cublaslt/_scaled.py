@@ -8,8 +8,8 @@ sums throughout, in the bits that they have for it.
 
 #: ``cublasLtMatmulDescAttributes_t``: scales, their modes, sums; ``cublasLtMatrixLayoutAttribute_t``.
 A_SCALE, B_SCALE, A_MODE, B_MODE, FAST_ACCUMULATION, LAYOUT_TYPE = 17, 18, 31, 32, 25, 0
-#: ``cublasLtMatmulMatrixScale_t`` of B, which comes first, and of A, by SCALES.
-MODES = {0: (0, 0), 1: (0, 0), 2: (3, 3), 3: (5, 4)}
+#: ``cublasLtMatmulMatrixScale_t`` of B, which comes first, and of A, by SCALES (cuBLAS 12.9).
+MODES = {2: (3, 3), 3: (5, 4)}
 #: Stands for scales while cuBLASLt is asked for proposals: it looks at the alignment alone.
 SOMEWHERE = 4096
 
@@ -24,8 +24,7 @@ class Product(Product):
         for attribute, value in (
             (BIAS_TYPE, c_int32(RESULT)),
             (FAST_ACCUMULATION, ctypes.c_int8(FAST)),
-            (A_MODE, c_int32(MODES[SCALES][0])),
-            (B_MODE, c_int32(MODES[SCALES][1])),
+            *zip((A_MODE, B_MODE), map(c_int32, MODES.get(SCALES, ())), strict=False),
         ):
             self._set(self._description, "Desc", attribute, value)
         self._scaled_by(*(SOMEWHERE, SOMEWHERE) * bool(SCALES))

@@ -93,9 +93,9 @@ class CublasLt:
         (n, k), m = first.shape, second.shape[1]
         if kind.get(17):
             blocks = -(-k // 128)
-            shape = {0: (1, 1), 3: (n, 1), 5: (-(-n // 128), blocks)}[kind[31]]
+            shape = {0: (1, 1), 3: (n, 1), 5: (-(-n // 128), blocks)}[kind.get(31, 0)]
             first = first * spread(at(kind[17], shape, "float32"), (n, k))
-            shape = {0: (1, 1), 3: (1, m), 4: (blocks, m)}[kind[32]]
+            shape = {0: (1, 1), 3: (1, m), 4: (blocks, m)}[kind.get(32, 0)]
             second = second * spread(at(kind[18], shape, "float32"), (k, m))
         sums = first @ second
         result = matrix(c, of_c)
