@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tuner.declare.problem import DTYPE_BYTES
-from tuner.declare.space import Constraint
+from tuner.declare.space import Constraint, Parameter, choice
 
 #: ``(problem, config)`` -> a number, or an array of one for each config.
 Quantity = Callable[[Any, Any], Any]
@@ -160,6 +160,14 @@ def block_registers_fit(what: str, registers: Quantity, threads: Quantity) -> Co
     )
 
 
+def has_wgmma() -> Constraint:
+    """The device multiplies by warpgroups, from boxes that tensor maps fetch."""
+    return Constraint(
+        "the device has wgmma and tensor maps as sm_90 has them (H100, H200, GH200)",
+        lambda p, d, c: d.compute_capability == 90,
+    )
+
+
 # --- Accesses to memory -------------------------------------------------------------------------------------
 
 
@@ -191,12 +199,90 @@ def copy_at_most_16_bytes(*parameters: str) -> Constraint:
     return Constraint(f"a copy of {' or '.join(parameters)} elements moves 16 bytes at most", fit)
 
 
+def whole_accesses() -> Constraint:
+    """Accesses of VECTOR elements are aligned in every row of the first two inputs."""
+    return Constraint(
+        "the rows of all A and B are divisible by VECTOR",
+        lambda p, d, c: (p.inputs[0].shape[-1] % c.VECTOR == 0) & (p.inputs[1].shape[-1] % c.VECTOR == 0),
+    )
+
+
 def access_holds_an_element() -> Constraint:
     """An access of ACCESS_BYTES is no narrower than an element."""
     return Constraint(
         "an access of ACCESS_BYTES is of one element or more",
         lambda p, d, c: DTYPE_BYTES[p.dtype] <= c.ACCESS_BYTES,
     )
+
+
+# --- Products of 16-bit numbers by warps on tensor cores (kernels/bmm/cuda/mma_tile.cuh) ---------------------
+
+
+def mma_threads(p: Any, c: Any) -> Any:
+    """Returns the threads of a block."""
+    return 32 * c.WARPS_M * c.WARPS_N
+
+
+def mma_shared_bytes(p: Any, c: Any) -> Any:
+    """Returns the bytes of STAGES tiles of both operands."""
+    return 2 * c.STAGES * c.BK * (c.BM + c.BN)
+
+
+def _mma_registers(p: Any, c: Any) -> Any:
+    """A warp's sums, the fragments of 16 terms, and 40 for addresses and loop."""
+    down, across = c.BM // c.WARPS_M, c.BN // c.WARPS_N
+    return down * across // 32 + (down + across) // 4 + 40
+
+
+def mma_parameters() -> tuple[Parameter, ...]:
+    """What a block's tile, its warps, stages and copies are."""
+    return (
+        choice("BM", 16, 32, 64, 128, 256),
+        choice("BN", 32, 64, 128, 256),
+        choice("BK", 32, 64, 128),
+        choice("WARPS_M", 1, 2, 4),
+        choice("WARPS_N", 1, 2, 4, 8),
+        choice("STAGES", 2, 3, 4, 5, 6, 8),
+        choice("VECTOR", 1, 8),
+    )
+
+
+def mma_rules() -> tuple[Constraint, ...]:
+    """Tiles that warps share, and copy ahead."""
+    return (
+        Constraint(
+            "mma.sync of 16 terms and copies past registers need compute capability 8.0",
+            lambda p, d, c: d.compute_capability >= ASYNCHRONOUS_COPIES_SINCE,
+        ),
+        whole_accesses(),
+        for_speed(
+            "elements are copied one by one for small tiles alone",
+            lambda p, d, c: (c.VECTOR == 8) | ((c.BM * c.BN <= 4096) & (c.BK == 32)),
+        ),
+        for_speed(
+            "a block has two to sixteen warps",
+            lambda p, d, c: (mma_threads(p, c) >= 64) & (mma_threads(p, c) <= 512),
+        ),
+        Constraint(
+            "a warp's tile is made of pieces of 16 x 16",
+            lambda p, d, c: (c.BM % (16 * c.WARPS_M) == 0) & (c.BN % (16 * c.WARPS_N) == 0),
+        ),
+        shared_fits("stages of both tiles", mma_shared_bytes),
+        block_registers_fit("sums and fragments", _mma_registers, mma_threads),
+        for_speed(
+            "no more stages than K has, or two",
+            lambda p, d, c: (c.STAGES == 2) | (p.k > (c.STAGES - 1) * c.BK),
+        ),
+        below_multiple("a tile is less than twice as wide as B", lambda p, c: c.BN, 32, lambda p, c: p.n),
+    )
+
+
+def mma_start(
+    tile: tuple[int, int, int], warps: tuple[int, int], stages: int, vector: int = 8
+) -> dict[str, int]:
+    """A config: BM, BN, BK; WARPS_M, WARPS_N; STAGES; VECTOR."""
+    names = "BM", "BN", "BK", "WARPS_M", "WARPS_N", "STAGES", "VECTOR"
+    return dict(zip(names, (*tile, *warps, stages, vector), strict=True))
 
 
 # --- Sizes that fit the problem -----------------------------------------------------------------------------

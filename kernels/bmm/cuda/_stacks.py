@@ -3,7 +3,7 @@
 from typing import Any
 
 from tuner import Constraint, Problem, ceil_div
-from tuner.declare.rules import for_speed
+from tuner.declare.rules import Quantity, for_speed
 
 
 def threads(p: Problem, c: Any) -> Any:
@@ -16,17 +16,11 @@ def blocks(p: Problem, c: Any) -> Any:
     return ceil_div(p.batch, c.MATRICES) * ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
 
 
-def whole_accesses() -> Constraint:
-    """Accesses of VECTOR elements are aligned in every row of every matrix."""
-    return Constraint(
-        "the rows of all A and B are divisible by VECTOR",
-        lambda p, d, c: (p.inputs[0].shape[2] % c.VECTOR == 0) & (p.inputs[1].shape[2] % c.VECTOR == 0),
-    )
-
-
-def few_blocks() -> Constraint:
+def few_blocks(count: Quantity = blocks) -> Constraint:
     """A grid has one dimension, which the blocks of large batches may fill."""
-    return Constraint("blocks can be counted in 31 bits", lambda p, d, c: blocks(p, c) < 2**31)
+    return Constraint(
+        "the blocks of all products can be counted in 31 bits", lambda p, d, c: count(p, c) < 2**31
+    )
 
 
 def fitting_tiles(least: int) -> tuple[Constraint, ...]:

@@ -10,9 +10,10 @@ from tuner.declare.rules import (
     copy_at_most_16_bytes,
     static_shared_fits,
     threads_fit,
+    whole_accesses,
 )
 
-from ._stacks import blocks, few_blocks, fitting_tiles, threads, tiles, whole_accesses
+from ._stacks import blocks, few_blocks, fitting_tiles, threads, tiles
 
 #: Registers beside sums and their factors: addresses, loop, elements on their way.
 OTHER_REGISTERS = 32

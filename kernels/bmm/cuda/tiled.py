@@ -11,9 +11,10 @@ from tuner.declare.rules import (
     registers_fit,
     shared_fits,
     threads_fit,
+    whole_accesses,
 )
 
-from ._stacks import blocks, few_blocks, fitting_tiles, threads, tiles, whole_accesses
+from ._stacks import blocks, few_blocks, fitting_tiles, threads, tiles
 
 #: Registers beside sums, their factors and the tile in flight.
 OTHER_REGISTERS = 24

@@ -22,7 +22,7 @@ from tuner import (
     choice,
 )
 from tuner.declare.epilogue import BY_BLOCK, EIGHTS
-from tuner.declare.rules import for_speed, select, shared_fits, smaller
+from tuner.declare.rules import for_speed, has_wgmma, select, shared_fits, smaller
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.
 BLOCKS = (132, 114, 66, 0)
@@ -264,10 +264,7 @@ KERNEL = Kernel(
         choice("BORDER", "whole", "pad"),
     ),
     constraints=(
-        Constraint(
-            "the device has wgmma and tensor maps as sm_90 has them (H100, H200, GH200)",
-            lambda p, d, c: d.compute_capability == 90,
-        ),
+        has_wgmma(),
         Constraint(
             "stored rows of A and B have a multiple of 16 bytes, or are padded: tensor maps take no others",
             lambda p, d, c: (c.BORDER == "pad") | (_whole(p) == 1),

@@ -5,8 +5,8 @@ from typing import Any
 
 from tuner import Constraint, Problem, ceil_div, choice
 
-#: Folder of the texts that are gemm's, too.
-GEMM = Path("../../gemm/cuda")
+#: Folders of the texts that are gemm's and bmm's, too.
+GEMM, BMM = Path("../../gemm/cuda"), Path("../../bmm/cuda")
 
 
 def numbers(p: Problem, c: Any) -> Any:
@@ -37,11 +37,3 @@ def stored_row(p: Problem) -> Any:
 def order() -> tuple[Any, ...]:
     """How blocks walk the tiles (tile_order.cuh)."""
     return choice("GROUP", 4, 8, 16), choice("ORDER", "rows", "snake", "hilbert")
-
-
-def whole_accesses() -> Constraint:
-    """Accesses of VECTOR elements are aligned in every row."""
-    return Constraint(
-        "rows of A and of all B are divisible by VECTOR",
-        lambda p, d, c: (p.k % c.VECTOR == 0) & (stored_row(p) % c.VECTOR == 0),
-    )

@@ -10,9 +10,10 @@ from tuner.declare.rules import (
     copy_at_most_16_bytes,
     static_shared_fits,
     threads_fit,
+    whole_accesses,
 )
 
-from ._groups import GEMM, blocks, countable, tiles, whole_accesses
+from ._groups import BMM, GEMM, blocks, countable, tiles
 
 #: Registers beside sums and their factors: addresses, loop, elements on their way.
 OTHER_REGISTERS = 32
@@ -20,12 +21,12 @@ OTHER_REGISTERS = 32
 
 def _threads(p: Problem, c: Any) -> Any:
     """Threads of a block."""
-    return (c.BM // c.TM) * (c.BN // c.TN)
+    return c.BM * c.BN // (c.TM * c.TN)
 
 
 def _shared_bytes(p: Problem, c: Any) -> Any:
-    """Tiles of A and B in float32, each row an element longer against bank conflicts."""
-    return 4 * c.BK * (c.BM + c.BN + 2)
+    """Terms of tiles of A and B in float32, each an element longer against bank conflicts."""
+    return 4 * c.BK * (c.BM + 1 + c.BN + 1)
 
 
 def _launch(p: Problem, c: Config) -> Launch:
@@ -44,7 +45,7 @@ KERNEL = Kernel(
         Path("tiled.cu"),
         includes=(
             Path("../../access.cuh"), GEMM / "half.cuh", GEMM / "stored.cuh",
-            Path("../../bmm/cuda/products.cuh"), Path("groups.cuh"),
+            BMM / "products.cuh", Path("groups.cuh"),
         ),
     ),
     idea="each block finds its group's rows from the offsets; tiles in shared memory, sums in registers",

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner import Constraint, Kernel, Launch, Problem, Scope, Source, Step, TensorMap, Value, choice
-from tuner.declare.rules import below_multiple, for_speed, select, shared_fits
+from tuner.declare.rules import below_multiple, for_speed, has_wgmma, select, shared_fits
 
-from ._groups import GEMM, blocks, countable, order, stored_row, tiles
+from ._groups import BMM, GEMM, blocks, countable, order, stored_row, tiles
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe.
 BLOCKS = (132, 114, 0)
@@ -47,7 +47,7 @@ KERNEL = Kernel(
         Path("wgmma.cu"),
         includes=(
             GEMM / "half.cuh",
-            Path("pairs.cuh"),
+            BMM / "pairs.cuh",
             Path("operands.cuh"),
             *(GEMM / f"{name}.cuh" for name in ("hopper", "tensor_maps", "operand_layout", "wgmma_shared")),
             GEMM / "tile_order.cuh",
@@ -65,17 +65,14 @@ KERNEL = Kernel(
         *order(),
     ),
     constraints=(
-        Constraint(
-            "the device has wgmma and tensor maps as sm_90 has them (H100, H200, GH200)",
-            lambda p, d, c: d.compute_capability == 90,
-        ),
+        has_wgmma(),
         Constraint(
             "rows of A and of all B have a multiple of 8 elements: tensor maps take 16 bytes",
             lambda p, d, c: (p.k % 8 == 0) & (stored_row(p) % 8 == 0),
         ),
         Constraint("consumers have 64 rows each, or multiples", lambda p, d, c: c.BM % (64 * c.CONSUMERS) == 0),
         Constraint(
-            "a thread's sums fit its registers",
+            "the sums of a consumer's thread fit its registers",
             lambda p, d, c: _registers(c) >= c.BM // c.CONSUMERS * c.BN // 128 + OTHER_REGISTERS,
         ),
         for_speed(

@@ -151,13 +151,20 @@ inline float half_of(unsigned pair, int upper, bool is_bfloat) {
 template <bool BFLOAT_PAIRS>
 inline void multiply_pairs(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                            unsigned b0, unsigned b1, float, float, float, float) {
+    struct Left { unsigned upper[2], lower[2]; };
+    struct Right { unsigned part[2]; };
+    const int row = lane() / 4 * 4, column = lane() % 4 * 2 * 4;
+    Left a[4];
+    Right b[2][4];
+    for (int from = 0; from < 4; ++from) {
+        a[from] = shuffle(~0u, Left{{a0, a2}, {a1, a3}}, row + from, 32);
+        for (int c = 0; c < 2; ++c) b[c][from] = shuffle(~0u, Right{{b0, b1}}, column + 4 * c + from, 32);
+    }
     float* const sums[4] = {&d0, &d1, &d2, &d3};
     for (int i = 0; i < 4; ++i)
         for (int term = 0; term < 16; ++term) {
-            const int left = lane() / 4 * 4 + term % 8 / 2, right = (lane() % 4 * 2 + i % 2) * 4 + term % 8 / 2;
-            const unsigned a = term < 8 ? (i < 2 ? a0 : a1) : (i < 2 ? a2 : a3), b = term < 8 ? b0 : b1;
-            const float x = half_of(shuffle(~0u, a, left, 32), term % 2, BFLOAT_PAIRS);
-            *sums[i] += x * half_of(shuffle(~0u, b, right, 32), term % 2, BFLOAT_PAIRS);
+            const unsigned* const left = i < 2 ? a[term % 8 / 2].upper : a[term % 8 / 2].lower;
+            *sums[i] += half_of(left[term / 8], term % 2, BFLOAT_PAIRS) * half_of(b[i % 2][term % 8 / 2].part[term / 8], term % 2, BFLOAT_PAIRS);
         }
 }
 inline constexpr auto multiply_halves = multiply_pairs<false>, multiply_bfloats = multiply_pairs<true>;
