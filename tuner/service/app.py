@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import MutableHeaders
@@ -68,9 +68,7 @@ async def healthz() -> Annotated[Json, keys(ok="boolean", version="string")]:
 
 
 @router.get("/readyz", summary="Is the server ready?", responses={503: {"description": "Not now."}})
-async def readyz(
-    service: Serves, response: Response
-) -> Annotated[Json, keys(ready="boolean", snapshot="integer")]:
+async def readyz(service: Serves, response: Response) -> Annotated[Json, keys(ready="boolean")]:
     """200 if it has reached its database within the last minute."""
     ready = time.monotonic() - service.cache.looked_s < NOT_READY_S
     response.status_code = 200 if ready else 503
@@ -84,10 +82,7 @@ async def openapi(request: Request, caller: Reads) -> Json:
     return app.openapi()
 
 
-@router.get(
-    "/metrics", summary="Figures for Prometheus", response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}},
-)  # fmt: skip
+@router.get("/metrics", summary="Figures for Prometheus", response_class=PlainTextResponse)
 def metrics(service: Serves, caller: Reads) -> Response:
     """Requests, answers, jobs, rows and the process itself, in Prometheus' text format."""
     return Response(metrics_text(service.store, service.cache), media_type=CONTENT_TYPE_LATEST)

@@ -51,13 +51,8 @@ HIDDEN = ("same", "node", "process", "number")
 #: A job as documentation shows it.
 EXAMPLE: Any = {"problem": {"operation": "gemm", "dims": [1024, 1024, 1024]}, "seconds": 60}
 #: A job as it is told; the report is that of its night.
-JobJson = Annotated[
-    Json,
-    keys(
-        id="string", state="string", what="string", why="string", position="integer or null",
-        ended_at="string or null", champion="object or null", report="object or null",
-    ),
-]  # fmt: skip
+_TEXTS = dict.fromkeys(("id", "state", "what", "why", "device", "submitter"), "string")
+JobJson = Annotated[Json, keys(**_TEXTS, champion="object or null", report="object or null")]
 #: What errors call a plan that was submitted.
 PLAN = Path("plan")
 

@@ -143,8 +143,8 @@ def _over_time(history: Sequence[Mapping[str, Any]], records: Iterable[Record]) 
         trace["x"].append(at)
         trace["y"].append(time_s)
     axis = {"title": {"text": "seconds of a run"}, "rangemode": "tozero", "automargin": True}
-    legend = {"orientation": "h", "y": 1.02, "x": 1, "xanchor": "right", "yanchor": "bottom"}
-    layout = {"height": 360, "xaxis": {}, "yaxis": axis, "legend": legend, "margin": {"t": 40}}
+    legend, margin = {"orientation": "h", "y": 1.15}, {"t": 40}
+    layout = {"height": 360, "xaxis": {}, "yaxis": axis, "legend": legend, "margin": margin}
     about = "Each champion when it was crowned, and each run of the library."
     figure = {"name": "over-time", "title": "Champion and library over time", "about": about}
     return [figure | {"data": [*traces.values()], "layout": layout}] if len(history) > 1 else []

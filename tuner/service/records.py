@@ -45,6 +45,8 @@ LONGEST_NAME, LONGEST_TEXT = 200, 100_000
 COUNTED = ("lines", "records", "champions", "retractions", "surveys", "known", "refused")
 
 router = APIRouter(prefix="/v1", tags=["records"])
+ProblemsJson = Annotated[Json, keys(problems="array", count="integer", next="integer or null")]
+ChampionsJson = Annotated[Json, keys(champions="array", count="integer", next="integer or null")]
 Taken = Annotated[Json, keys(reasons="array", **dict.fromkeys(COUNTED, "integer"))]
 reading = APIRouter(dependencies=[Depends(needs(READ))])
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page.")]
@@ -91,9 +93,7 @@ def published_champions(view: OpenSnapshot, operation: str = "") -> list[Champio
 
 
 @reading.get("/problems", summary="Problems that were measured")
-def problems(
-    view: Present, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> Annotated[Json, keys(problems="array", count="integer", next="integer or null")]:
+def problems(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> ProblemsJson:
     """A page, with published results, which have no records; `next` is the `after` of the next one."""
     stored = listing.problems(view.store)
     here = {(one.problem, one.device.name, one.regime) for one in stored}
@@ -112,9 +112,7 @@ def problems(
 
 
 @reading.get("/champions", summary="The present champions")
-def champions(
-    view: Present, wanted: Selected, after: After = 0, limit: Limit = 100
-) -> Annotated[Json, keys(champions="array", count="integer", next="integer or null")]:
+def champions(view: Present, wanted: Selected, after: After = 0, limit: Limit = 100) -> ChampionsJson:
     """A page, with published ones; `next` is the `after` of the next one, null after the last."""
     published = published_champions(view, wanted.operation)
     known = reigns(view.store, wanted.operation, wanted.device, wanted.regime, published=published)
