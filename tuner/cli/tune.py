@@ -38,7 +38,7 @@ from tuner.study.requests import StudyOptions, asked, budget, competitors
 @cli.objective_option("time", "Objectives to minimise; several keep a Pareto front.")
 @cli.error_limit_option
 @click.option(
-    "--bits", metavar="keep|library|CLASS",
+    "--bits", metavar="keep|library|any|CLASS",
     help="Crown only configs whose results have the champion's bits, the library's, or those of a class.",
 )  # fmt: skip
 @cli.invariant_option(

@@ -47,7 +47,7 @@ class SharedKeys(StrictTable):
     error_limit: Annotated[float, Field(ge=1)] | None = Field(
         default=None, description="a number of 1 or more, times the library's error, or inf for no limit"
     )
-    bits: str | None = Field(default=None, description="keep, library or the name of a class of bits")
+    bits: str | None = Field(default=None, description="keep, library, any or the name of a class of bits")
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_COUNT)
 

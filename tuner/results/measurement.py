@@ -19,6 +19,8 @@ KINDS_OF_INPUTS = "kinds_of_inputs"
 STATES = BACK_TO_BACK, IN_TURN, AFTER_IDLING = "back_to_back", "in_turn", "after_idling"
 #: The class of bits of a library whose runs on the same inputs differ.
 VARIES = "varies"
+#: Why a config whose bits vary is not timed.
+NOT_THE_SAME = "two runs on the same inputs gave different bits"
 #: A time longer than the library's by more than this share is slower than the library.
 SLOWER = 0.03
 #: Log of time that a config is expected to fall behind for each doubling of a dim from where it was timed.

@@ -11,7 +11,7 @@ from typing import Any
 from tuner.declare.problem import IEEE, Problem
 from tuner.declare.space import Config
 from tuner.errors import InputError, UnknownName
-from tuner.results.measurement import Error, Measurement, Outcome
+from tuner.results.measurement import NOT_THE_SAME, VARIES, Error, Measurement, Outcome
 
 #: Name -> what is minimised, in the order in which a search receives them.
 OBJECTIVES: Mapping[str, str] = {
@@ -243,18 +243,22 @@ def judged(measurement: Measurement, limit: ErrorLimit | None) -> Measurement | 
     return None if measurement.outcome is Outcome.INACCURATE else measurement
 
 
-#: What a study may keep to instead of a class that it names: the reigning champion's, the library's.
-KEEP, LIBRARY_BITS = "keep", "library"
+#: What a study may keep to instead of a class that it names: the reigning champion's, the library's. `ANY_BITS`
+#: allows bits, too, that differ between two runs.
+KEEP, LIBRARY_BITS, ANY_BITS = "keep", "library", "any"
 
 
 def read_bits(text: str | None) -> str:
-    """Returns the requested class of bits, empty for any: `KEEP`, `LIBRARY_BITS`, or a class by its name.
+    """Returns the requested class of bits: `KEEP`, `LIBRARY_BITS`, `ANY_BITS`, or a class by its name.
+
+    Empty is for any class whose bits do not vary.
 
     Raises:
         InputError: It is none of these.
     """
-    if text and text not in (KEEP, LIBRARY_BITS) and not re.fullmatch("[0-9a-f]{12}", text):
-        raise InputError(f"bits are {KEEP}, {LIBRARY_BITS} or a class of 12 hexadecimal digits, got {text!r}")
+    words = KEEP, LIBRARY_BITS, ANY_BITS
+    if text and text not in words and not re.fullmatch("[0-9a-f]{12}", text):
+        raise InputError(f"bits are {', '.join(words)} or a class of 12 hexadecimal digits, got {text!r}")
     return text or ""
 
 
@@ -263,12 +267,14 @@ def of_class(measurement: Measurement, bits: str) -> Measurement:
 
     Args:
         measurement: The measurement.
-        bits: The class; empty for any.
+        bits: The class; empty for any, `ANY_BITS` for what varies, too.
 
     Returns:
-        The measurement; OTHER_BITS if it is of another class.
+        The measurement; OTHER_BITS if it is of another class, NOT_REPEATABLE if it has none.
     """
-    if not bits or measurement.bits in ("", bits) or measurement.outcome.failed:
+    if measurement.bits == VARIES and not bits:
+        return replace(measurement, outcome=Outcome.NOT_REPEATABLE, reason=NOT_THE_SAME, samples_s=())
+    if bits in ("", ANY_BITS) or measurement.bits in ("", bits) or measurement.outcome.failed:
         return measurement
     why = f"its bits are of class {measurement.bits}; the study keeps to {bits}"
     return replace(measurement, outcome=Outcome.OTHER_BITS, reason=why, samples_s=())

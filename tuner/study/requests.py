@@ -80,7 +80,8 @@ class StudyOptions(TypedDict, total=False):
         sampler: Name of the search strategy.
         objective: What is minimised: ``time``, or with others, ``time,energy``.
         error_limit: Largest rms error of a champion, as a multiple of the library's.
-        bits: ``keep`` for champions with the reigning one's bits, ``library``, or the name of a class.
+        bits: ``keep`` for champions with the reigning one's bits, ``library``, the name of a class; ``any`` for
+            such, too, whose bits differ from run to run.
         invariant: ``m`` for configs, one for each range of M up to the problem's, with which a row of the
             result has the same bits for any M.
         db: URL of the database; by default that of ``TUNER_DB``, else ``studies.db`` in this folder.

@@ -86,7 +86,7 @@ class Session:
 
     def __init__(
         self, crew: Crew, store: Store, problem: Problem, regime: str, study: str, energy: bool = False,
-        error_limit: float | None = None, seconds: float | None = None,
+        error_limit: float | None = None, seconds: float | None = None, may_vary: bool = False,
     ) -> None:  # fmt: skip
         """Takes the devices; `prepare` makes the arrays, and the compile workers start at first use.
 
@@ -100,6 +100,7 @@ class Session:
             error_limit: Configs whose error exceeds this multiple of the library's are not timed; None for no
                 limit.
             seconds: The budget, of which a host times each config for a share at the most; None for no limit.
+            may_vary: True to time configs, too, whose bits differ between two runs.
 
         Raises:
             DeclarationError: The operation's declaration fails for this problem.
@@ -110,7 +111,7 @@ class Session:
         self.device, self.regime = self.worker.info, regime
         self.versions = {"tuner": __version__, VERIFICATION_NAME: str(VERIFICATION), **self.worker.versions}
         self.shares_cores = kind_of(self.device.kind).is_host
-        self._energy, self._error_limit = energy, error_limit
+        self._energy, self._error_limit, self._may_vary = energy, error_limit, may_vary
         share_s = SCREEN_SHARE * (seconds or math.inf) if self.shares_cores else math.inf
         self._screen_s = min(share_s, SCREEN_WALL_S)
         self._crew, self._study, self._id = crew, study, new_id()
@@ -150,10 +151,9 @@ class Session:
             DeviceTrouble: A device cannot, e.g. for lack of memory.
             NothingFound: It takes a device longer than so many seconds.
         """
+        how = self.regime, self._energy, self._error_limit, limit_s, self._screen_s, self._may_vary
         for worker in self.workers:
-            worker.prepare(
-                self.named(self.problem), self.regime, self._energy, self._error_limit, limit_s, self._screen_s
-            )
+            worker.prepare(self.named(self.problem), *how)
 
     def timed(
         self, kernel: Kernel, config: Config, limit_s: float

@@ -16,7 +16,7 @@ from tuner.errors import NothingFound
 from tuner.lookup.snapshot import predictor
 from tuner.results.distance import OTHER_ARITHMETIC, OTHER_LAYOUT, distances, log_dims
 from tuner.results.measurement import VARIES, Measurement, Outcome
-from tuner.results.objectives import KEEP, LIBRARY_BITS, TIME, ErrorLimit, judged, values_of
+from tuner.results.objectives import ANY_BITS, KEEP, LIBRARY_BITS, TIME, ErrorLimit, judged, values_of
 from tuner.results.record import VERIFICATION, ProblemKey, Record, Role, measured_as_now
 from tuner.search import Known, Observation
 from tuner.store import Store
@@ -271,6 +271,9 @@ def resume(
     bad = (Outcome.WRONG_RESULT, Outcome.NOT_REPEATABLE)
     wrong = [final for final in stored(Role.FINAL) if final.measurement.outcome in bad]
     trials |= {named(final): final for final in wrong if named(final) in trials}
+    if request.bits == ANY_BITS:  # these are timed now
+        varying = Outcome.NOT_REPEATABLE
+        trials = {at: trial for at, trial in trials.items() if trial.measurement.outcome is not varying}
     counting = {
         place: replace(record, measurement=leaderboard.judged(record.measurement))
         for place, record in trials.items()
@@ -312,7 +315,8 @@ def held_class(session: Session, request: StudyRequest, library: Measurement | N
         champion = session.store.champion(session.key, session.device, session.regime)
         if champion is None:
             return ""
-        bits = champion.record.measurement.bits or _measured_class(session, request, champion.record)
+        bits = champion.record.measurement.bits
+        bits = _measured_class(session, request, champion.record) if bits in ("", VARIES) else bits
     return bits
 
 
@@ -320,7 +324,7 @@ def _measured_class(session: Session, request: StudyRequest, record: Record) -> 
     kernels = (kernel for kernel in request.kernels if kernel.name == record.kernel)
     kernel = next((one for one in kernels if measured_as_now(record, one, session.problem)), None)
     measured = session.timed(kernel, Config(record.config), LONG_LIMIT_S)[1] if kernel else None
-    if measured is None or not measured.bits:
+    if measured is None or measured.bits in ("", VARIES):
         raise NothingFound(
             f"--bits {KEEP} needs the class of the champion's bits; {record.kernel} has none, or has changed "
             "since it was crowned; tune once without it"

@@ -23,7 +23,7 @@ from tuner.errors import NothingFound
 from tuner.lookup import answer
 from tuner.lookup.answers import EXACT
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import Front, values_of
+from tuner.results.objectives import ANY_BITS, Front, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
 from tuner.search import Candidate, Search, SearchOptions
 from tuner.store import Store
@@ -348,7 +348,7 @@ def session_of(request: StudyRequest, store: Store, crew: Crew) -> Session:
         request.objectives, request.error_limit, request.bits,
     )  # fmt: skip
     is_energy = "energy" in request.objectives
-    limits = request.error_limit, request.seconds
+    limits = request.error_limit, request.seconds, request.bits == ANY_BITS
     return Session(crew, store, request.problem, request.regime, name, is_energy, *limits)
 
 

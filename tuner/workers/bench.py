@@ -24,6 +24,7 @@ from tuner.devices.detect import kind_of
 from tuner.devices.protocol import Device, ImpossibleTime, LaunchFailed, Run
 from tuner.results.measurement import (
     KINDS_OF_INPUTS,
+    NOT_THE_SAME,
     VARIES,
     CompileReport,
     Error,
@@ -202,6 +203,7 @@ class Bench:
         best_s: In a survey, the best time so far in seconds, the library's too; None while there is none.
         run_s: Seconds of the last run that was verified, including waiting for the device.
         screen_s: Seconds by the clock in which a config is timed in a search.
+        may_vary: True to time configs, too, whose bits differ between two runs.
     """
 
     device: Device
@@ -213,6 +215,7 @@ class Bench:
     best_s: float | None = field(default=None, init=False)
     run_s: float = field(default=0.0, init=False)
     screen_s: float = sampling.SCREEN_WALL_S
+    may_vary: bool = False
 
     def _player(self, config: CompiledConfig | None, run: Run = _not_loaded, allowance: float = 1.0) -> _Player:
         """A config that is not loaded yet; or a run of the library's."""
@@ -293,8 +296,8 @@ class Bench:
         """
         with player.stage("bits"):
             player.bits = class_of_bits(self.device, self.workload, player.run)
-        if player.bits == VARIES and player.config is not None:
-            raise _Refused(Outcome.NOT_REPEATABLE, "two runs on the same inputs gave different bits")
+        if player.bits == VARIES and player.config is not None and not self.may_vary:
+            raise _Refused(Outcome.NOT_REPEATABLE, NOT_THE_SAME)
 
     def _over(self, poison: str, player: _Player) -> str:
         """What is wrong with a run on the second draw, over outputs that hold something else than NaN."""

@@ -127,7 +127,7 @@ class DeviceWorker:
 
     def prepare(
         self, problem: Mapping[str, Any], regime: str, energy: bool = False, error_limit: float | None = None,
-        limit_s: float = LONG_LIMIT_S, screen_s: float = SCREEN_WALL_S,
+        limit_s: float = LONG_LIMIT_S, screen_s: float = SCREEN_WALL_S, may_vary: bool = False,
     ) -> None:  # fmt: skip
         """Makes arrays and references, with inputs drawn afresh for each worker.
 
@@ -139,6 +139,7 @@ class DeviceWorker:
                 limit.
             limit_s: Seconds that it may take.
             screen_s: See `tuner.workers.bench.Bench`.
+            may_vary: See there.
 
         Raises:
             DeviceTrouble: It cannot, for example for lack of memory.
@@ -147,6 +148,7 @@ class DeviceWorker:
         self._prepared = {
             "do": "prepare", "problem": dict(problem), "regime": regime, "energy": energy,
             "error_limit": error_limit, "references": 2, "screen_s": screen_s,
+            "may_vary": may_vary,
         }  # fmt: skip
         self.trusted(self._prepared, limit_s)
 

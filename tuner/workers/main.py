@@ -113,6 +113,7 @@ class DeviceHandlers:
             self._device.synchronize()
         self._bench = Bench(self._device, workload, message["regime"], message.get("energy", False))
         self._bench.screen_s = message.get("screen_s", self._bench.screen_s)
+        self._bench.may_vary = message.get("may_vary", False)
         if message.get("error_limit") is not None:
             self._bench.limit_error(message["error_limit"])
         return {"unwell": self._bench.unwell}
