@@ -10,7 +10,7 @@ of 1, 1/2, 1/3... ``hot``: half of all rows are one group's. ``decode``: 1 to 8 
 rows for it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -69,25 +69,17 @@ def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
     return _sizes(p, generator).cumsum(axis=1) if tensor.name == "offsets" else None
 
 
-def _by_group(p: Problem, arrays: Mapping[str, Any], multiply: Callable[[Any, Any, int, int], None]) -> None:
-    """Calls `multiply` with a group's B as it is used, its first row, and its last one."""
+def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any) -> Any:
+    """The library's products, one after the other, in a dtype."""
     ends = arrays["offsets"].tolist()
     for b, first, end in zip(arrays["b"], [0, *ends], ends, strict=False):
         if end > first:
-            multiply(b.T if p.layout[1] == "t" else b, first, end)
-
-
-def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: Any) -> Any:
-    """The library's products, one after the other, in a dtype."""
-
-    def multiply(b: Any, first: int, end: int) -> None:
-        left, right = (of.astype(dtype, copy=False) for of in (arrays["a"][first:end], b))
-        if out.dtype == dtype:
-            xp.matmul(left, right, out=out[first:end])
-        else:
-            out[first:end] = xp.matmul(left, right)
-
-    _by_group(p, arrays, multiply)
+            left, right = (of.astype(dtype, copy=False) for of in (arrays["a"][first:end], b))
+            right = right.T if p.layout[1] == "t" else right
+            if out.dtype == dtype:
+                xp.matmul(left, right, out=out[first:end])
+            else:
+                out[first:end] = xp.matmul(left, right)
     return out
 
 
@@ -110,21 +102,19 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices.cuda import cublas
 
-    a, c, kind = arrays["a"], arrays["c"], DATA_TYPES[p.dtype]
+    a, b, c = (arrays[name].data.ptr for name in "abc")
+    kind, size, turned = DATA_TYPES[p.dtype], arrays["a"].itemsize, p.layout[1]
     one, zero = cublas.one_and_zero("float32")
-    gemm, turned = cublas.function("cublasGemmEx"), p.layout[1]
-
-    def multiply(b: Any, first: int, end: int) -> None:
-        status = gemm(
-            cublas.handle(), cublas.OPERATION[turned], cublas.OPERATION["n"], p.n, end - first, p.k,
-            one, c_void_p(b.data.ptr), kind, p.n if turned == "n" else p.k,
-            c_void_p(a.data.ptr + first * p.k * a.itemsize), kind, p.k,
-            zero, c_void_p(c.data.ptr + first * p.n * c.itemsize), kind, p.n,
-            COMPUTE_32F, cublas.DEFAULT_ALGORITHM,
-        )  # fmt: skip
-        cublas.check(status)
-
-    _by_group(p, arrays, multiply)
+    gemm, handle, ends = cublas.function("cublasGemmEx"), cublas.handle(), arrays["offsets"].tolist()
+    for group, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if end > first:
+            status = gemm(
+                handle, cublas.OPERATION[turned], cublas.OPERATION["n"], p.n, end - first, p.k,
+                one, c_void_p(b + group * p.k * p.n * size), kind, p.n if turned == "n" else p.k,
+                c_void_p(a + first * p.k * size), kind, p.k,
+                zero, c_void_p(c + first * p.n * size), kind, p.n, COMPUTE_32F, cublas.DEFAULT_ALGORITHM,
+            )  # fmt: skip
+            cublas.check(status)
 
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:

@@ -144,7 +144,12 @@ class HostArrays(Arrays):
         self.problem, rng = problem, np.random.default_rng(3)
         self.host = {each.name: rng.standard_normal(each.shape).astype(each.dtype) for each in problem.tensors}
         self.arrays = {
-            name: SimpleNamespace(data=SimpleNamespace(ptr=each.ctypes.data), shape=each.shape)
+            name: SimpleNamespace(
+                data=SimpleNamespace(ptr=each.ctypes.data),
+                shape=each.shape,
+                itemsize=each.itemsize,
+                tolist=each.tolist,
+            )
             for name, each in self.host.items()
         }
 
@@ -238,6 +243,31 @@ def test_a_batch_is_one_call_of_strided_products(
     monkeypatch.setattr(products.cublas, "function", {"cublasGemmStridedBatchedEx": by_the_manual}.get)
     bmm.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
     assert arrays.wrong() < (1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize("layout", ["nn-hot", "nt-hot"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_groups_are_a_product_each_but_for_those_without_rows(
+    products: Any, monkeypatch: pytest.MonkeyPatch, layout: str, dtype: str
+) -> None:
+    grouped, sizes = CATALOGUE.operation("grouped"), []
+    arrays = HostArrays(grouped.problem({"rows": 9, "n": 5, "k": 7, "groups": 4}, dtype, layout))
+    arrays.host["offsets"][:] = 2, 2, 8, 9
+
+    def by_the_manual(*given: Any) -> int:
+        """A row-major C is its C transposed: B comes first, and is the one that may be turned."""
+        turned, (n, m, k), (b, _, ld) = given[1], given[3:6], given[7:10]
+        assert (given[2], given[12], given[16:]) == (0, k, (n, 68, -1))
+        first = at(b.value, (n if turned else k, ld), dtype).astype("f8")
+        second, c = at(given[10].value, (m, k), dtype).astype("f8"), at(given[14].value, (m, n), dtype)
+        c[...] = second @ (first.T if turned else first)
+        sizes.append(m)
+        return 0
+
+    monkeypatch.setattr(products.cublas, "handle", lambda: "handle")
+    monkeypatch.setattr(products.cublas, "function", {"cublasGemmEx": by_the_manual}.get)
+    grouped.baselines["cuda"].call(None, arrays.problem, arrays.arrays)
+    assert (sizes, arrays.wrong() < 1e-2) == ([2, 6, 1], True)
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 32), (8, 272, 512)])
