@@ -1,5 +1,6 @@
 """What all tests share: none of them reads or writes the user's own caches and database."""
 
+import gc
 import importlib
 import os
 import signal
@@ -42,6 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Pages and notebooks come first: as the last ones they would keep one process busy for a minute."""
     items.sort(key=lambda item: item.path.name != "test_docs.py")
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays: no later collection of garbage walks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

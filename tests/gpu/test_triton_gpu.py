@@ -16,9 +16,6 @@ from fixtures.fake_device import ROOT
 
 import tuner
 
-torch: Any = pytest.importorskip("torch")
-triton: Any = pytest.importorskip("triton")
-KERNELS = runpy.run_path(str(ROOT / "scripts" / "bench" / "triton_kernels.py"))
 TILES = {"BM": [32, 64], "BN": [32, 64], "BK": [32], "num_warps": [4], "num_ctas": [1, 2]}
 CASES = [
     ("product", (300, 200, 96), TILES, ("ceil_div(M, BM)", "ceil_div(N, BN)")),
@@ -30,6 +27,14 @@ REFERENCES: dict[str, Any] = {
     "softmax": lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
     "layer_norm": lambda x: (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Loaded by the process that runs these tests, not by all that collect them: it takes seconds."""
+    global torch, triton, KERNELS
+    torch, triton = pytest.importorskip("torch"), pytest.importorskip("triton")
+    KERNELS = runpy.run_path(str(ROOT / "scripts" / "bench" / "triton_kernels.py"))
 
 
 def blocks(meta: dict[str, Any]) -> tuple[int, ...]:

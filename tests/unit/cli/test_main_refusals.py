@@ -57,9 +57,7 @@ def test_a_gpu_asked_for_where_there_is_none_is_trouble(told: Told, monkeypatch:
         )
 
 
-def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(
-    told: Told, here: Path, device: str
-) -> None:
+def test_a_problem_that_does_not_fit_is_refused_and_nothing_is_stored(told: Told, device: str) -> None:
     problem = (str(TOY), "2000000000", "--device", device)
     assert_refused(
         told("tune", *problem), 2, "must fit into free memory (16 GiB on Fake board)", "smaller dims"

@@ -12,7 +12,7 @@ from tuner.declare.hardware import DeviceInfo
 from tuner.night.changes import ProblemNight
 from tuner.night.sentinels import Watched
 from tuner.night.stored import Player, Sentinel
-from tuner.night.watching import confirm_again, go_back
+from tuner.night.watching import go_back
 from tuner.results.record import ProblemKey, Role
 from tuner.results.sentinel import BEFORE, CHAMPION
 from tuner.store import Store
@@ -21,16 +21,16 @@ from tuner.study import crowns
 KEY = ProblemKey("toy", (("n", 1000),), "float32", "plain")
 
 
-def watch(store: Store, board: str, slower: float, wrong: str = "") -> ProblemNight:
+def watch(store: Store, board: str, slower: float) -> ProblemNight:
     """A night of a board and its repeats; the champion is so much slower, and was in the last night, too."""
     device = DeviceInfo.from_json({**BOARD, "uuid": board})
     random = np.random.default_rng(1)
 
     def timed(process: int) -> Sentinel:
         noise = random.normal(0, 0.001, 40)
-        rounds = () if wrong else tuple((1e-3 * (1 + slower) * np.exp(noise)).tolist())
+        rounds = tuple((1e-3 * (1 + slower) * np.exp(noise)).tolist())
         players = (
-            Player(CHAMPION, "blocks", {"BLOCK": 2}, rounds, wrong=wrong),
+            Player(CHAMPION, "blocks", {"BLOCK": 2}, rounds),
             Player(BEFORE, "blocks", {"BLOCK": 1}, (1e-3,) * 40),
         )
         return Sentinel(KEY, device, "cold", "night", process, players)
@@ -66,10 +66,3 @@ def test_a_night_goes_back_once_and_only_if_all_boards_say_so(
         reign = crowns.reign(store, KEY)
         assert reign.champion.record.config == {"BLOCK": 1 if gone else 2}, "from the last one, and no further"
         assert len(reign.log) == gone
-
-
-def test_a_champion_that_is_wrong_on_one_board_is_not_confirmed_by_another(store: Store) -> None:
-    with store:
-        boards = [watch(store, "FAKE-1", -0.03), watch(store, "FAKE-2", 0.0, wrong="its result is wrong")]
-        assert confirm_again(store, boards) == ""
-        assert confirm_again(store, boards[:1]) == "toy 1000 float32 plain"
