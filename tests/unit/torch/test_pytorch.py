@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fixtures.callable_records import crowned, empty_database, own_records
 
+import tuner
 from tuner.errors import InputError, UnknownName
 
 __all__ = ["empty_database", "own_records"]
@@ -217,6 +218,29 @@ def test_compiled_inference_calls_kernels_where_they_are_the_answer_with_the_act
             torch.testing.assert_close(result, run(x))
     with pytest.raises(InputError, match="gelu is for products without gradients"):
         tuned.product(x[0], net[0].weight.t(), None, "", "gelu")
+
+
+def test_inductor_times_our_product_among_its_own() -> None:
+    given: list[Any] = []
+
+    def our_product(a: Any, b: Any, out: Any = None) -> Any:
+        given.append(tuple(a.shape))
+        return tuner.matmul(a, b, out=out)
+
+    a, b = torch.randn(16, 24), torch.randn(24, 8)
+    choices = {"external_matmul": [our_product], "max_autotune_gemm_backends": "ATEN"}
+    with torch._inductor.config.patch(**choices, max_autotune_gemm=True, force_disable_caches=True):
+        result = torch.compile(lambda a, b: a @ b, fullgraph=True)(a, b)
+    torch.testing.assert_close(result, a @ b)
+    assert set(given) == {(16, 24)}
+
+
+def test_a_bias_is_added_by_pytorchs_linear_layer_where_it_computes() -> None:
+    a, b, bias = torch.randn(2, 3, 16), torch.randn(16, 8), nn.Parameter(torch.randn(8))
+    for _ in range(2):  # prepared, and looked up
+        got = tuner.matmul(a, b, bias=bias, activation="relu")
+        assert torch.equal(got, functional.linear(a, b.t(), bias).relu())
+    assert got.requires_grad
 
 
 def test_an_exported_program_has_the_operator(asked: list[tuple[Any, ...]]) -> None:
