@@ -230,6 +230,17 @@ def test_set_up_refuses_an_unknown_cuda_version(checkout: Path) -> None:
     assert not (checkout / ".venv" / "installed-run").exists()
 
 
+def test_an_installation_tells_what_it_does_and_not_pips_lines(checkout: Path) -> None:
+    talkative = "for word; do [[ $word != --quiet ]] || exit 0; done; [[ $* == *--version ]] || seq 130"
+    program(checkout / ".venv" / "bin" / "python", talkative)
+    command = [sys.executable, checkout / "scripts" / "install.py", "run", "fingerprint"]
+    environment = os.environ | {"TUNER_CUDA": "none"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    told, ready = done.stderr.splitlines()
+    assert told.startswith("tile-tuner: installing into .venv (requirements/: runtime), in silence")
+    assert ready.startswith("tile-tuner: ready after ")
+
+
 DRIVER = """
 #include <stdlib.h>
 int cuInit(unsigned flags) { return getenv("CUDA_VISIBLE_DEVICES") ? 100 : %d; }
