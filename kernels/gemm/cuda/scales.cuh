@@ -34,38 +34,52 @@ struct Scales {
         return __ldg(b + (size_t)(min(column, n - 1) / SCALED) * blocks + block);
     }
 
-    // Adds the products of a block of k.
-    __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&part)[SUMS], int row, int column, int block) const
+    // Those of a block of k for a thread's sums, read while its products are under way. WIDTH columns from a multiple of it on are in
+    // two of B's blocks at the most.
+    struct OfBlock {
+#if SCALES == 3 && SWAP
+        float left, right[SUMS / 2];
+#elif SCALES == 3
+        float one[2], other[2];
+#endif
+    };
+    __device__ __forceinline__ OfBlock of_block(int row, int column, int block) const
     {
+        OfBlock of;
         const int lane = threadIdx.x % 32;
         (void)lane, (void)row, (void)column, (void)block;
-#if SCALES != 3
+#if SCALES == 3 && SWAP
+        of.left = of_column(row, block);  // 64 rows are in one block
 #pragma unroll
-        for (int i = 0; i < SUMS; ++i) sum[i] += part[i];
-#elif SWAP
-        const float left = of_column(row, block);  // 64 rows are in one block
-        column += lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < SUMS; ++i)
-            if (i % 4 < 2) {
-                const float both = left * of_row(column + i / 4 * 8 + i % 2, block);
-                sum[i] += part[i] * both, sum[i + 2] += part[i + 2] * both;
-            }
-#else
-        // WIDTH columns from a multiple of it on are in two blocks at the most.
-        const int edge = SCALED - column % SCALED;
+        for (int i = 0; i < SUMS / 2; ++i) of.right[i] = of_row(column + lane % 4 * 2 + i / 2 * 8 + i % 2, block);
+#elif SCALES == 3
         row += threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const float first = of_column(column, block), second = of_column(column + edge, block);
+        const float first = of_column(column, block);
+        const float second = SCALED % (2 * SUMS) ? of_column(column - column % SCALED + SCALED, block) : first;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float own = of_row(row + h * 8, block), one = own * first, other = own * second;
-#pragma unroll
-            for (int j = 0; j < SUMS / 4; ++j) {
-                const float both = j * 8 < edge ? one : other;
-                sum[4 * j + 2 * h] += part[4 * j + 2 * h] * both, sum[4 * j + 2 * h + 1] += part[4 * j + 2 * h + 1] * both;
-            }
+            const float own = of_row(row + h * 8, block);
+            of.one[h] = own * first, of.other[h] = own * second;
         }
 #endif
+        return of;
+    }
+
+    // Adds the products of a block of k, whose first column is `column`.
+    __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&part)[SUMS], const OfBlock& of, int column) const
+    {
+        (void)of, (void)column;
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+#if SCALES == 3 && SWAP
+            sum[i] += part[i] * (of.left * of.right[i / 4 * 2 + i % 2]);
+#elif SCALES == 3
+            const bool beyond = SCALED % (2 * SUMS) && i / 4 * 8 >= SCALED - column % SCALED;
+            sum[i] += part[i] * (beyond ? of.other[i / 2 % 2] : of.one[i / 2 % 2]);
+#else
+            sum[i] += part[i];
+#endif
+        }
     }
 
     // Multiplies the total of a warpgroup's 64 rows from `row` on and columns from `column` on.

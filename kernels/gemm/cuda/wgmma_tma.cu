@@ -31,6 +31,7 @@
 //          GIVEN                 registers of a consumer's thread; 0: as many as the producer's
 //          BLOCKS BLOCKS_PER_SM  multiprocessors on which blocks stay, 0: none; how many on each
 //          PROMOTE               of 8 bits: places after which sums leave the tensor cores (scales.cuh), 0: all of them
+//          PARTS                 of 8 bits: sums in the tensor cores beside each other, 2: the ones leave while the others grow
 //          BORDER                operands as they lie (whole), or copied to longer rows where tensor maps do not take them (pad)
 
 #ifndef EIGHT
@@ -210,7 +211,84 @@ __device__ __forceinline__ void multiply_place(float (&sum)[ROWS][SUMS], const S
     close_products();
 }
 
-#if EIGHT && PROMOTE
+#if EIGHT && PROMOTE && PARTS == 2
+// The products of a place make `part`. Those of the place before, `last`, are added to the sums while they are under way.
+__device__ __forceinline__ void consume_place(float (&sum)[ROWS][SUMS], float (&part)[ROWS][SUMS], float (&last)[ROWS][SUMS],
+                                              const Scales::OfBlock (&of_last)[ROWS], unsigned place_before, int column,
+                                              const Shared& shared, const Place& place, int group, const Scales& scales)
+{
+    await_phase(shared.full + place.at * 8, place.phase);
+    multiply_place(part, shared, place, group, 0, 0);
+    await_products<1>();
+    release(shared, place_before);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        keep_in_place(last[r]);
+        scales.add(sum[r], last[r], of_last[r], column);
+    }
+}
+
+// Sums of a consumer's rows over the chunks of an item, each of which is added up outside of the tensor cores while the next one's
+// products are under way.
+template <class F>
+__device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& item, const Shared& shared, int group, Place& place,
+                                        Turn& turn, const Scales& scales, F meanwhile)
+{
+    const int row = item.row + (IS_APART ? 0 : group * ROWS * 64), column = item.column;
+    const unsigned count = item.last - item.first;
+    unsigned before = 0, chunk = item.begin;
+    float one[ROWS][SUMS], other[ROWS][SUMS];
+    Scales::OfBlock of_one[ROWS], of_other[ROWS];
+    const auto read = [&](Scales::OfBlock(&of)[ROWS]) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) of[r] = scales.of_block(row + r * 64, column, chunk);
+        if (++chunk == item.last) chunk = item.first;
+    };
+    const auto finish_part = [&](float(&part)[ROWS][SUMS], const Scales::OfBlock(&of)[ROWS]) {
+        await_products<0>();
+        release(shared, before);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            keep_in_place(part[r]);
+            scales.add(sum[r], part[r], of[r], column);
+        }
+    };
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) one[r][i] = other[r][i] = 0.0f;
+    turn.take();
+    if (count > 0) {
+        read(of_one);
+        await_phase(shared.full + place.at * 8, place.phase);
+        multiply_place(one, shared, place, group, 0, 0);
+        before = place.at;
+        place.step();
+        unsigned left = count - 1;
+        for (; left >= 2; left -= 2) {
+            read(of_other);
+            consume_place(sum, other, one, of_one, before, column, shared, place, group, scales);
+            before = place.at;
+            place.step();
+            read(of_one);
+            consume_place(sum, one, other, of_other, before, column, shared, place, group, scales);
+            before = place.at;
+            place.step();
+        }
+        if (left == 1) {
+            read(of_other);
+            consume_place(sum, other, one, of_one, before, column, shared, place, group, scales);
+            before = place.at;
+            place.step();
+            finish_part(other, of_other);
+        } else {
+            finish_part(one, of_one);
+        }
+    }
+    if (IS_APART || LEAD > 0) turn.pass();
+    meanwhile();
+}
+#elif EIGHT && PROMOTE
 // Sums of a consumer's rows over the chunks of an item: those of PROMOTE places, which are added up outside of the tensor cores. The
 // other warpgroups of the block multiply in the meantime.
 template <class F>
@@ -221,30 +299,33 @@ __device__ __forceinline__ void consume(float (&sum)[ROWS][SUMS], const Item& it
     const unsigned count = item.last - item.first;
     unsigned before = 0, chunk = item.begin;
     turn.take();
+    float part[ROWS][SUMS];  // zeros once: the first products of a part replace them
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) part[r][i] = 0.0f;
     for (unsigned done = 0; done < count;) {
-        float part[ROWS][SUMS];
+        Scales::OfBlock of[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-            for (int i = 0; i < SUMS; ++i) part[r][i] = 0.0f;
-        const unsigned until = min(done + PROMOTE, count), first = done;
-        for (; done < until; ++done) {
+        for (int r = 0; r < ROWS; ++r) of[r] = scales.of_block(row + r * 64, item.column, chunk);
+        const unsigned until = PROMOTE == 1 ? done + 1 : min(done + PROMOTE, count), first = done;
+        do {
             await_phase(shared.full + place.at * 8, place.phase);
             turn.pass_after(done + 1, count);
             multiply_place(part, shared, place, group, done, first);
-            if (done > first) {
+            if (PROMOTE > 1 && done > first) {
                 await_products<1>();
                 release(shared, before);
             }
             before = place.at;
             place.step();
-        }
+        } while (++done < until && PROMOTE > 1);
         await_products<0>();
         release(shared, before);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             keep_in_place(part[r]);
-            scales.add(sum[r], part[r], row + r * 64, item.column, chunk);
+            scales.add(sum[r], part[r], of[r], item.column);
         }
         if (++chunk == item.last) chunk = item.first;  // of blocks with scales, whose parts are single places
     }

@@ -409,8 +409,8 @@ KERNEL = Kernel(
 )
 
 #: Sums in tensor cores alone, and such as leave them: DeepGEMM's tile of 128 x 128, two consumers.
-FAST: dict[str, Value] = LARGE | {"PROMOTE": 0}
-PROMOTED: dict[str, Value] = MIDDLE | {"PROMOTE": 1, "CLUSTER_M": 1}
+FAST: dict[str, Value] = LARGE | {"PROMOTE": 0, "PARTS": 1}
+PROMOTED: dict[str, Value] = MIDDLE | {"PROMOTE": 1, "PARTS": 1, "CLUSTER_M": 1}
 #: Few rows of A are columns of the product, so that no tile of 64 rows is for fewer.
 FEW_ROWS: dict[str, Value] = PROMOTED | {"SWAP": 1, "WIDTH": 64, "STAGES": 8, "BLOCKS": 0}
 
@@ -419,12 +419,22 @@ EIGHTS_KERNEL = replace(
     name="wgmma_fp8",
     idea="8-bit products on tensor cores, whose sums leave them before they have lost too much",
     scope=Scope(dtypes=EIGHTS, epilogues=True, architecture="sm_90a"),
-    parameters=(*KERNEL.parameters, choice("PROMOTE", 0, 1, 2, 4, 8)),
+    parameters=(*KERNEL.parameters, choice("PROMOTE", 0, 1, 2, 4, 8), choice("PARTS", 1, 2)),
     constraints=(
         *KERNEL.constraints,
         Constraint(
-            "a thread's registers hold its sums twice where they leave the tensor cores",
-            lambda p, d, c: (c.PROMOTE == 0) | (_registers(c) >= c.ROWS * c.WIDTH + OTHER_REGISTERS),
+            "a thread's registers hold its sums, and those in the tensor cores that leave them",
+            lambda p, d, c: (
+                (c.PROMOTE == 0) | (_registers(c) >= (1 + c.PARTS) * c.ROWS * c.WIDTH // 2 + OTHER_REGISTERS)
+            ),
+        ),
+        Constraint(
+            "sums leave the tensor cores beside others place by place",
+            lambda p, d, c: (c.PARTS == 1) | ((c.PROMOTE == 1) & (c.LEAD == 0) & (c.TEAM == "together")),
+        ),
+        for_speed(
+            "sums that many scales meet leave the tensor cores before others grow: the compiler waits",
+            lambda p, d, c: (Epilogue.read(p.epilogue).scale != BY_BLOCK) | (c.PARTS == 1) | (c.SWAP == 0),
         ),
         Constraint(
             "blocks of 128 terms that have scales leave the tensor cores one by one",
@@ -445,6 +455,10 @@ EIGHTS_KERNEL = replace(
             PROMOTED,
             PROMOTED | {"CLUSTER_M": 2},
             PROMOTED | {"WIDTH": 160, "STAGES": 5},
+            PROMOTED | {"PARTS": 2},
+            PROMOTED | {"PARTS": 2, "CLUSTER_M": 2},
+            FEW_ROWS | {"PARTS": 2, "CONSUMERS": 1, "GIVEN": 0, "STAGES": 12},
+            PROMOTED | {"LEAD": 2},
             PROMOTED | {"ORDER": "hilbert"},
             PROMOTED | {"BLOCKS": 0},
             PROMOTED | {"BLOCKS": 0, "SPLIT_K": 4},
