@@ -169,7 +169,7 @@ def _players(watched: Watched, compiled: Mapping[str, CompiledConfig], turns: Tu
         yield Player(
             name, kernel.name, dict(contender.config), tuple(turns.rounds_s.get(name, ())),
             report.binary_hash if report else "", report.compiler if report else "", kernel.source_hash,
-            turns.wrong.get(name, ""),
+            turns.wrong.get(name, ""), bits=turns.bits if name == CHAMPION else "",
         )  # fmt: skip
     if LIBRARY in turns.rounds_s:
         baseline = watched.problem.operation.baselines[watched.contenders[0].kernel.kind]

@@ -37,6 +37,7 @@ class Player:
         source_hash: `tuner.declare.kernel.Kernel.source_hash`.
         wrong: What is wrong with it; empty if it is correct and was timed.
         rms_rel: Its rms error; kept of the library alone.
+        bits: Its class of bits; kept of the champion alone.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Player:
     source_hash: str = ""
     wrong: str = ""
     rms_rel: float | None = None
+    bits: str = ""
 
     @property
     def time_s(self) -> float | None:

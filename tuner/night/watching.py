@@ -185,6 +185,10 @@ class NightWatch:
         self.left += [f"{night.tonight.problem}: {night.wrong}" for night in nights if night.wrong]
         self.alerts += alerts_of(boards)
         self.behind += [_behind(night, BEFORE) for night in nights if night.again and night.is_behind(BEFORE)]
+        for night in nights:
+            if told := other_bits(night):
+                command = f"tuner tune {arguments(night.tonight)} --bits keep"
+                self.behind.append(_behind(night, "bits", told, command))
         for of_problem in zip(*boards, strict=True):
             self.behind += filter(None, [behind_library(self.store, of_problem)])
             self.confirmed += filter(None, [confirm_again(self.store, of_problem)])
@@ -236,12 +240,15 @@ def confirm_again(store: Store, nights: Sequence[ProblemNight]) -> str:
 def has_won(night: ProblemNight) -> tuple[bool, str] | None:
     """Whether a champion won again in a fresh process, and how; None if that is not known yet.
 
-    Against the one before it must be faster again; the first of a problem must be correct.
+    Against the one before it must be faster again; the first of a problem must be correct. On every board it
+    must have the bits that it had at its finals.
     """
     if night.wrong:
         return False, f"in a fresh process: {night.wrong}"
     if night.reign is None or night.tonight.player(CHAMPION) is None:
         return None
+    if told := other_bits(night):
+        return False, told
     if night.reign.beaten is None:
         return True, "correct in a fresh process; there is no champion before it to beat"
     shift, verdict = night.tonight.shift(CHAMPION, BEFORE), night.tonight.verdict(BEFORE)
@@ -249,6 +256,16 @@ def has_won(night: ProblemNight) -> tuple[bool, str] | None:
         return None
     why = f"{-shift.log_ratio:+.2%} faster than the one before in a fresh process: {verdict}"
     return verdict != "slower", why
+
+
+def other_bits(night: ProblemNight) -> str:
+    """How a champion's bits on a board differ from those at its finals; empty unless they do."""
+    player, champion = night.tonight.player(CHAMPION), night.reign.champion if night.reign else None
+    known = champion.record.measurement.bits if champion else ""
+    if not player or not champion or not known or player.bits in ("", known):
+        return ""
+    here, there = night.tonight.device.uuid, champion.record.device.uuid
+    return f"its bits are of class {player.bits} on board {here}, and were {known} at its finals on {there}"
 
 
 def _behind(night: ProblemNight, other: str, told: str = "", command: str = "") -> dict[str, str]:

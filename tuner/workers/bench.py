@@ -102,12 +102,14 @@ class Turns:
         wrong: Name -> what is wrong with it.
         circumstances: Name of a reading -> its value at the end of each block.
         library_rms_rel: The library's rms error; None without a library.
+        bits: The champion's class of bits; empty if it failed.
     """
 
     rounds_s: dict[str, list[float]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     circumstances: dict[str, list[float]] = field(default_factory=dict)
     library_rms_rel: float | None = None
+    bits: str = ""
 
 
 #: Share of a sentinel's budget in which all run untimed, so that clocks have risen; seconds at the most.
@@ -455,10 +457,6 @@ class Bench:
         begun_s -= time.monotonic() - admitted_s
         left_s = max(budget_s - (time.monotonic() - begun_s), 0.0)
         states_s = min(STATES_SHARE * left_s, kind_of(self.device.info.kind).states_s)
-        fitting = self._fitting(players, left_s - states_s) - len(players) + len(admitted)
-        for number in list(admitted)[max(fitting, LEAST_FINALISTS) :]:
-            lost[number] = admitted.pop(number).measurement(Outcome.PRUNED, NO_TIME)
-        players = [*admitted.values(), *(player for player in players if player.config is None)]
         times_s = sampling.interleave([player.turn_s for player in players], left_s - states_s)
         states_s = min(states_s, budget_s - (time.monotonic() - begun_s))
         self._call_as_programs_do(list(admitted.values()), players[len(admitted) :], times_s, states_s)
@@ -466,14 +464,6 @@ class Bench:
         timed = map(self._judged, players, times_s)
         finalists = [lost[n] if n in lost else next(timed) for n in range(len(compiled_configs))]
         return [*finalists, *timed]
-
-    def _fitting(self, players: Sequence[_Player], seconds: float) -> int:
-        """How many players can have the least rounds in these seconds, by a turn of the first and the last."""
-        begun_s = time.monotonic()
-        for player in (players[-1], players[0]):
-            player.take_s(1)
-        pair_s = time.monotonic() - begun_s
-        return int((seconds - pair_s) / (sampling.LEAST_BLOCKS * pair_s))
 
     def rehearse(self) -> str:
         """Checks the library as finals check configs of a precision that promises to be as exact."""
@@ -548,6 +538,7 @@ class Bench:
             return not terms.full and decided(dict(zip(players, times_s, strict=True)), terms.bound)
 
         try:
+            turns.bits = class_of_bits(self.device, self.workload, players[CHAMPION].run)
             warm_s = time.monotonic() + min(WARM_UP * terms.budget_s, WARM_UP_LIMIT_S)
             while time.monotonic() < warm_s:
                 for player in players.values():

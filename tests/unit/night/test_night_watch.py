@@ -1,6 +1,7 @@
 """Nights on a fake board: what changed is said once, with its cause; reports; rollbacks; how a night ended."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from tuner.night.sentinels import Pass, choose
 from tuner.night.stored import Sentinel
 from tuner.results.measurement import Error, Measurement, Outcome
 from tuner.results.record import ProblemKey, Role, new_id
-from tuner.results.sentinel import Terms
+from tuner.results.sentinel import CHAMPION, Terms
 from tuner.store import Store
 from tuner.study import crowns
 
@@ -62,13 +63,13 @@ def board(
     return write_device(folder / "device.json", rules=rules, baseline_s=library_s, **more)
 
 
-def crown(store: Store, config: dict[str, Any], day: int) -> str:
+def crown(store: Store, config: dict[str, Any], day: int, bits: str = "") -> str:
     """Crowns a config of the toy on a day."""
     found = find("fake:device.json").info
     kernel = catalogue.from_file(Path("toy.py")).of("toy", "cuda")[0]
     of = record(
         KEY, 5e-4, found, kernel=kernel.name, config=config, source_hash=kernel.source_hash, role=Role.FINAL,
-        origin=str(Path("toy.py").absolute()), measurement=measured(5e-4), study="",
+        origin=str(Path("toy.py").absolute()), measurement=measured(5e-4, bits=bits), study="",
     )  # fmt: skip
     exact = Measurement(Outcome.MEASURED, samples_s=(1e-3,), error=Error(1e-6, 1e-7, 0.1))
     library = record(KEY, 1e-3, found, kernel="fakeBLAS", config={}, role=Role.BASELINE, measurement=exact)
@@ -162,6 +163,24 @@ def test_a_night_in_which_nothing_changed_has_no_alert_and_confirms_the_champion
     assert found["confirmed"] == ["toy 1000 float32 plain"]
     with Store.open(database(folder)) as store:
         assert store.champion(KEY, "FAKE-1", "cold", confirmed=True) is not None
+
+
+def test_a_board_that_gives_other_bits_than_the_champions_is_told_and_confirms_nothing(
+    folder: Path, ran: Ran
+) -> None:
+    bits, others = "", {"error_rel": 1e-7}
+    for uuid, more in (("FAKE-1", {}), ("FAKE-2", {}), ("FAKE-3", others)):
+        board(folder, info={"uuid": uuid}, best=more)
+        with Store.open(database(folder)) as store:
+            for sentinel in stored.sentinels(store, KEY)[:1]:
+                bits = sentinel.player(CHAMPION).bits
+            crown(store, BEST, 1, bits)
+        code, found = ran("watch", "plan.toml", "--quiet", "--report", uuid)
+        assert (code, bool(found["confirmed"])) == ((4, False) if more else (0, True))
+    (told,) = found["behind"]
+    assert re.fullmatch(f"its bits are of class .{{12}} on board FAKE-3, and were {bits} .*", told["told"])
+    [markdown] = (folder / "FAKE-3").glob("*.md")
+    assert told["told"] in markdown.read_text()
 
 
 @pytest.mark.parametrize(("error_rel", "told", "use", "state"), [

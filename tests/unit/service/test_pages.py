@@ -196,7 +196,7 @@ def test_the_overview_tells_what_the_sentinels_of_the_last_night_found(server: S
         "since": "2026-01-01T22:00:00+00:00", "command": "tuner watch explain gemm 512 512 512",
         "problems": [{}, {}],
     }  # fmt: skip
-    behind = {"problem": "gemm 7 x 7 x 7", "command": "tuner champions rollback gemm 7 7 7"}
+    behind = {"problem": "gemm 7 x 7 x 7", "told": "its bits", "command": "tuner champions rollback gemm 7 7 7"}
     report = {
         "begun_at": "2026-01-01T22:00:00+00:00", "ended_at": "2026-01-02T06:30:00+00:00", "stopped": "",
         "sentinels": [{}] * 3, "no_sentinels": None, "alerts": [alert], "behind": [behind], "confirmed": [],
