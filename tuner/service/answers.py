@@ -28,7 +28,7 @@ from tuner.lookup.asking import parse_key
 from tuner.lookup.snapshot import ANSWER
 from tuner.lookup.stale import builtin_now
 from tuner.results.record import ProblemKey
-from tuner.service.responses import ErrorDetail, Refusal, Serves, described, is_local, needs, tagged
+from tuner.service.responses import ErrorDetail, Serves, described, is_local, needs, tagged
 from tuner.service.snapshots import AnswerBody, LookupRequest, OpenSnapshot, json_bytes
 from tuner.service.state import ANSWERS, Service
 from tuner.service.tokens import READ
@@ -208,11 +208,7 @@ def _marked(service: Service, view: OpenSnapshot, body: AnswerBody, counts: bool
     return body.text + marked, b'%s,"snapshot":%d%s}' % (body.text, view.manifest.number, marked)
 
 
-@router.get(
-    "/best",
-    summary="The kernel and config to use for a problem",
-    responses={200: {"model": Answered}, 422: {"model": Refusal}},
-)
+@router.get("/best", summary="The kernel and config to use for a problem", responses={200: {"model": Answered}})
 async def best(request: Request, service: Serves, question: AsQuery) -> Response:
     """Answers as `tuner best --json` does, with the snapshot's number and without ages.
 
@@ -250,10 +246,7 @@ def best_of_many(request: Request, service: Serves, questions: Questions) -> Res
     return tagged(request, body, view.manifest.number)
 
 
-@router.get(
-    "/export", summary="The champion as files to take away",
-    responses={200: {"content": {"application/octet-stream": {}}}}, response_class=Response,
-)  # fmt: skip
+@router.get("/export", summary="The champion as files to take away", response_class=Response)
 def export(request: Request, service: Serves, wanted: AsExport) -> Response:
     """The champion as source, binary, Python module or JSON, as `tuner export` writes it.
 

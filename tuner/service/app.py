@@ -199,8 +199,7 @@ class Protocol(H11Protocol):
         elif self not in self._silent:
             self._silent[self] = self.loop.call_later(HEAD_WITHIN_S, self.transport.close)
             if len(self._silent) > MOST_SILENT:
-                oldest = next(iter(self._silent))
-                oldest._heard()
+                (oldest := next(iter(self._silent)))._heard()
                 oldest.transport.close()
 
     def _heard(self) -> None:

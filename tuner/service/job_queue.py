@@ -27,7 +27,7 @@ from tuner.service import stored_jobs as jobs
 from tuner.service.answers import RequestedProblem, Text
 from tuner.service.pool import DevicePool, allowed_json, check_allowed, node
 from tuner.service.records import After
-from tuner.service.responses import Follows, Json, Serves, Submits, keys, root_of
+from tuner.service.responses import Follows, Json, Refusal, Serves, Submits, keys, root_of
 from tuner.service.state import Service
 from tuner.service.stored_jobs import JobRow
 from tuner.service.supervisor import queue
@@ -329,7 +329,7 @@ async def events(
         service.streams -= 1
 
 
-@router.get("/allowed", summary="Kernel files that jobs may name")
+@router.get("/allowed", summary="Kernel files that jobs may name", responses={422: {"model": Refusal}})
 def allowed_files(service: Serves, caller: Submits) -> Annotated[Json, keys(allowed="array")]:
     """What the operator has allowed on this node."""
     return {"allowed": allowed_json(service.store)}
