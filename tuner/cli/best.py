@@ -74,10 +74,8 @@ def _answer(catalogue: Catalogue, problem: Problem, options: Mapping[str, Any]) 
 
 def _from_server(server: str, problem: Problem, options: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of a server, or its last one where it is away; devices of this machine are told by name."""
-    if options["invariant"]:
-        raise InputError("--invariant is answered from a database, not by a server; give --db")
     device = parse_device(options["device"])
-    chosen = {name: options[name] for name in ("regime", "kernel", "confirmed")}
+    chosen = {name: options[name] for name in ("regime", "kernel", "confirmed", "invariant")}
     client = required("client")(server)
     remote = client.best(problem, device if isinstance(device, str) else device.name, **chosen)
     return {**remote.told, "age_days": remote.age_days, "from_cache": remote.from_cache}

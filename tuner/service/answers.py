@@ -117,6 +117,9 @@ class QuestionBody(RequestedProblem):
     )  # fmt: skip
     kernel: Text = Field(default="", description="Only this kernel.")
     confirmed: bool = Field(default=False, description="Only what won again, or was published.")
+    invariant: Text = Field(
+        default="", description="m for a config of a set that keeps a row's bits for any M."
+    )
 
     def read(self, device: str = "", regime: str = "") -> LookupRequest:
         """What a lookup is asked, with the device and regime of questions that name none.
@@ -125,7 +128,8 @@ class QuestionBody(RequestedProblem):
             InputError: A value is missing or wrong.
         """
         key, regime = self.key(builtin_now()), self.regime or regime or "cold"
-        return LookupRequest(key, self.device or device, regime, self.kernel, self.confirmed)
+        device = self.device or device
+        return LookupRequest(key, device, regime, self.kernel, self.confirmed, self.invariant)
 
 
 class QuestionOfQuery(QuestionBody):
@@ -166,6 +170,7 @@ class Answered(BaseModel):
     expected_loss: float | None = Field(description="Share of time that the answer is expected to lose.")
     speedup: float | None
     time_s: float | None
+    bits: str = Field(description="Class of bits of its results, where that was measured.")
     snapshot: int
 
 

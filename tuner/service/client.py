@@ -51,6 +51,7 @@ class RemoteAnswer(SimpleNamespace):
         expected_loss: Fraction of speed that such answers cost; 0 for ``exact``.
         speedup: Of the kernel over the library; None where that is unknown.
         time_s: Measured seconds; None without a record of this problem.
+        bits: Class of bits of its results, where that was measured.
         stale: True where kernel, compiler or driver have changed since.
         snapshot: Number of the server's snapshot: asking with it repeats the answer.
         from_cache: True if the server was away, and this was its last answer.
@@ -97,7 +98,7 @@ class Client:
 
     def best(
         self, problem: Problem | ProblemKey | str, device: str = "", *, regime: str = "cold",
-        kernel: str = "", confirmed: bool = False, snapshot: int | None = None,
+        kernel: str = "", confirmed: bool = False, invariant: str = "", snapshot: int | None = None,
     ) -> RemoteAnswer:  # fmt: skip
         """Which kernel and config to use for a problem on a device, or the library.
 
@@ -109,6 +110,7 @@ class Client:
             regime: How time was taken.
             kernel: Only this kernel.
             confirmed: True for champions only that won again in a fresh process, or were published.
+            invariant: As of `tuner.best`.
             snapshot: Number of a snapshot, to repeat its answer.
 
         Raises:
@@ -118,6 +120,7 @@ class Client:
         """
         query = question(problem) | {"device": device, "regime": regime, "kernel": kernel}
         query |= {"confirmed": "true"} if confirmed else {}
+        query |= {"invariant": invariant} if invariant else {}
         return self._answer(query | ({} if snapshot is None else {"snapshot": f"{snapshot}"}))
 
     def _answer(self, query: Mapping[str, str]) -> RemoteAnswer:

@@ -19,7 +19,7 @@ from tuner.declare.folders import kernels_folder
 from tuner.declare.hardware import DeviceInfo
 from tuner.errors import NothingFound, TunerError
 from tuner.lookup import Answer, answer
-from tuner.lookup.answers import EXACT, PREDICTED, UNMEASURED
+from tuner.lookup.answers import EXACT, INVARIANT, PREDICTED, UNMEASURED
 from tuner.lookup.asking import completed_device
 from tuner.lookup.demand import COLD, DEMAND
 from tuner.lookup.snapshot import ANSWER, Snapshot
@@ -34,7 +34,7 @@ from tuner.version import __version__
 #: Size of the dims of the problem that is asked first.
 WARM_SIZE = 1001
 #: Matches of answers that rest on records of other problems.
-FROM_ELSEWHERE = ("similar-device", "default")
+FROM_ELSEWHERE = ("similar-device", "default", INVARIANT)
 #: A snapshot is followed by the next after this many times as long as it took to open, at the least; but a
 #: rollback answers within 5 s.
 REST, MOST_REST_S = 10.0, 3.5
@@ -55,6 +55,7 @@ class LookupRequest:
         regime: How time is taken.
         kernel: Only this kernel; any if empty.
         confirmed: True for champions only that won again in a fresh process, or were published.
+        invariant: Dim whose size must not change the bits of a row; empty for none.
     """
 
     problem: ProblemKey
@@ -62,6 +63,7 @@ class LookupRequest:
     regime: str = "cold"
     kernel: str = ""
     confirmed: bool = False
+    invariant: str = ""
 
 
 def json_bytes(data: Any) -> bytes:
@@ -126,7 +128,7 @@ class OpenSnapshot:
         """
         return answer(
             self.snapshot, lookup.problem, self.naming(lookup.device), lookup.regime, lookup.kernel or None,
-            catalogue, confirmed=lookup.confirmed,
+            catalogue, confirmed=lookup.confirmed, invariant=lookup.invariant,
         )  # fmt: skip
 
     def _device(self, name: str) -> DeviceInfo | None:
@@ -291,5 +293,5 @@ class SnapshotCache:
 
     def count(self, view: OpenSnapshot, answer: Answer) -> None:
         """Counts a question to the present snapshot whose answer is not exact, for nights."""
-        if view is self.present and answer.match != EXACT:
+        if view is self.present and answer.match not in (EXACT, INVARIANT):
             DEMAND.asked(answer, db=self._url)

@@ -1,12 +1,14 @@
 """Answers over HTTP: the command line's JSON, from snapshots that never change. On both databases."""
 
 import base64
+import functools
 import hashlib
 import io
 import json
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fixtures.lookup_records import crown, tiled
@@ -15,7 +17,7 @@ from fixtures.server import BOARD, CPU, TUNED, Server, eventually, fill, gemm, l
 
 from tuner.cli.main import run
 from tuner.model.stored import from_bytes, to_bytes
-from tuner.results.record import Retraction, Role, utc_now
+from tuner.results.record import Retraction, Role, rows_study, utc_now
 from tuner.store import Store, watched
 from tuner.store.published import tuned_folder
 
@@ -33,7 +35,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
-def command_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+def command_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     capsys.readouterr()
     assert run(list(arguments)) == 0
     return json.loads(capsys.readouterr().out)
@@ -140,11 +142,13 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     assert before.headers["x-tuner-snapshot"] == str(number)
     with Store.open(server.db) as store:
         better = record(TUNED[1], 1e-4, role=Role.FINAL)
+        better = replace(better, measurement=replace(better.measurement, bits="0123456789ab"))
         champion = crown(store, better, library(TUNED[1], 2e-4), 2.0)
     now = eventually(
         lambda: (a := server.get("/v1/best", **ASKED)).json()["snapshot"] > number and a, 20
     ).json()
     assert (now["record_id"], now["speedup"]) == (better.id, 2.0)
+    assert (before.json()["bits"], now["bits"]) == ("", "0123456789ab"), "a snapshot names the class of bits"
     assert server.get("/v1/best", **ASKED, snapshot=number).content == before.content
     with Store.open(server.db) as store:
         store.add(Retraction(champion.id, "measured on a hot board"))
@@ -319,3 +323,19 @@ def test_only_what_won_again_answers_where_that_is_asked_for(server: Server) -> 
     plain, confirmed = (server.get("/v1/best", **ASKED | more).json() for more in ({}, {"confirmed": "true"}))
     assert plain["match"] == "exact"
     assert confirmed.get("record_id") != plain["record_id"], "no champion of this database won again"
+
+
+def test_a_row_keeps_its_bits_by_the_latest_set(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    problem, asked = gemm(64, 512, 512), ASKED | {"dims": "33,512,512", "invariant": "m"}
+    assert server.get("/v1/best", **asked).status_code == 404
+    for time_s in (2e-3, 1e-3):
+        with Store.open(server.db) as store:
+            study = rows_study(problem, BOARD.name, "cold", "m")
+            one = record(problem, time_s, study=study, session=f"{time_s}")
+            store.add(replace(one, measurement=replace(one.measurement, rows="0123456789ab")))
+        told = lambda of: (a := server.get("/v1/best", **asked).json()).get("record_id") == of and a
+        answer = eventually(functools.partial(told, one.id), 30)
+        assert (answer["match"], answer["rows"]) == ("invariant", "0123456789ab")
+        assert answer["record"]["shape"]["m"] == 64
+    words = f"gemm 33 512 512 --device h200 --invariant m --server {server.base} --json".split()
+    assert command_json(capsys, "best", *words)["record_id"] == answer["record_id"]
