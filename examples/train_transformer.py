@@ -112,6 +112,14 @@ def medians_us(ways: dict[tuple[str, bool], Callable[..., object]], x: torch.Ten
     return {way: statistics.median(of) for way, of in times.items()}
 
 
+def gain(of: tuner.torch.Product, device: str) -> float:
+    """How many times as fast as the library a product was measured to be; 1 where the library runs."""
+    told = tuner.explain(
+        "gemm", m=of.m, n=of.n, k=of.k, dtype=of.dtype, layout=of.layout, epilogue=of.epilogue, device=device
+    )
+    return told.speedup if told.use == "kernel" else 1.0
+
+
 def inferred(options: argparse.Namespace) -> None:
     """Prints how long a forward pass in bfloat16 takes, and compiling it, with and without tuned kernels."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -121,10 +129,11 @@ def inferred(options: argparse.Namespace) -> None:
     modes = MODES if device == "cuda" else {name: MODES[name] for name in ("eager", "compiled")}
     print("| rows | way | PyTorch us | tuned us | x |\n|--:|---|--:|--:|--:|")
     first_s: dict[tuple[str, bool], list[float]] = {}
+    gains: list[float] = []
     with torch.no_grad():
         for rows in (options.infer[0], *options.infer):  # the first time is to load what compiles
             x = torch.randn(1, rows, options.width, device=device, dtype=torch.bfloat16)
-            tuner.torch.prepare(net, x, seconds=options.seconds)
+            products = tuner.torch.prepare(net, x, seconds=options.seconds)
             torch._dynamo.reset()
             ways = {(name, tuned): made(net, modes[name], tuned) for name in modes for tuned in (False, True)}
             for way, run in ways.items():
@@ -134,10 +143,12 @@ def inferred(options: argparse.Namespace) -> None:
                 first_s.setdefault(way, []).append(time.perf_counter() - begun_s)
             if len(first_s["eager", False]) == 1:
                 continue
+            gains += [gain(of, "cuda:0" if device == "cuda" else device) for of in products]
             us = medians_us(ways, x, 20)
             for name in modes:
                 plain, tuned = us[name, False], us[name, True]
                 print(f"| {rows} | {name} | {plain:.0f} | {tuned:.0f} | {plain / tuned:.3f} |", flush=True)
+    print(f"geometric mean of {len(gains)} products: {statistics.geometric_mean(gains):.3f} x the library")
     plain, tuned = (statistics.median(first_s["compiled", tuned][1:]) for tuned in (False, True))
     print(f"compiling takes {plain:.2f} s, with tuned kernels {tuned:.2f} s: {tuned / plain - 1:+.1%}")
 
