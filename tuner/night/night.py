@@ -11,6 +11,7 @@ from dataclasses import replace
 from tuner.declare.catalogue import builtin
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError, NothingFound
+from tuner.extras import required
 from tuner.lookup.demand import most_wanted
 from tuner.model.survey import refit_if_possible, run_survey
 from tuner.model.survey_design import CONFIGS, PER_PROBLEM, Ranges, SurveyRequest
@@ -63,6 +64,8 @@ class Stage:
         done, begun_s, known = Done(), time.monotonic(), 0
         self.done = done
         try:
+            if work.item.invariant:
+                return self._all_sizes(work, done)
             study = self._opened(work, done)
             known = study.progress.trials
             for seconds in work.parts:
@@ -85,6 +88,16 @@ class Stage:
         self._open = (work.name, work.turn + 1)
         if done.failed or not work.parts:
             self._leave()
+        return done
+
+    def _all_sizes(self, work: Assignment, done: Done) -> Done:
+        """Finds configs of one class of rows for all sizes, in one piece; the champion is the largest's."""
+        self._leave()
+        begun_s = time.monotonic()
+        with self._view(work.item) as report:
+            result = required("invariant")(work.request(self._devices), self._store, report, self._crew)
+        done.champion, done.trials = result.champion, result.progress.totals
+        done.parts = [Part(None, done.trials["total"], result.stopped, time.monotonic() - begun_s)]
         return done
 
     def _opened(self, work: Assignment, done: Done) -> Study:

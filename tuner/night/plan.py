@@ -25,6 +25,7 @@ from tuner.errors import InputError, PlanError, UnknownName
 from tuner.lookup.stale import builtin_now
 from tuner.results.objectives import TIME, limit_for, read_bits, read_error_limit, read_objectives
 from tuner.results.record import ProblemKey, Wanted
+from tuner.study.requests import check_invariant
 
 if TYPE_CHECKING:
     from tuner.night.plan_schema import DefaultsTable, ProblemTable, StrictTable, SurveyTable, WatchTable
@@ -63,6 +64,7 @@ class PlanItem:
         objectives: Objectives to minimise.
         error_limit: Largest error of a champion, as a multiple of the library's; None for no limit.
         bits: Class of bits that champions keep to; empty for any.
+        invariant: Dim of which all sizes up to the problem's get configs of one class of rows; empty for none.
         wanted: How often it was asked for without an exact answer, where that is why it is tuned.
         devices: Kinds or models of device on which it is tuned; empty for any.
     """
@@ -77,6 +79,7 @@ class PlanItem:
     objectives: tuple[str, ...] = TIME
     error_limit: float | None = None
     bits: str = ""
+    invariant: str = ""
     wanted: Wanted | None = field(default=None, compare=False)
     devices: tuple[str, ...] = ()
 
@@ -463,9 +466,12 @@ def _problems(own: ProblemTable, defaults: DefaultsTable, folder: Path) -> Itera
             with _at(key):
                 problem = operation.problem(shape, *chosen)
                 _check_sizes(problem)
+            with _at("invariant"):
+                check_invariant(problem, table.invariant or "", bits, objectives)
             yield PlanItem(
                 problem, catalogue, file, table.regime or "cold", kernels, budget_s(table), table.trials,
-                objectives, limit_for(problem.precision, limit), bits, devices=tuple(table.devices or ()),
+                objectives, limit_for(problem.precision, limit), bits, table.invariant or "",
+                devices=tuple(table.devices or ()),
             )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class SharedKeys(StrictTable):
         default=None, description="a number of 1 or more, times the library's error, or inf for no limit"
     )
     bits: str | None = Field(default=None, description="keep, library, any or the name of a class of bits")
+    invariant: str | None = Field(default=None, description="a dim such as m, that changes no row's bits")
     seconds: Seconds | None = Field(default=None, description=_SECONDS)
     trials: Size | None = Field(default=None, description=_COUNT)
 

@@ -53,9 +53,8 @@ def night_report(watch: NightWatch, items: Sequence[NightItem], stopped: str) ->
         items: What its problems came to.
         stopped: Why the night ended early; empty if it did not.
     """
-    watch.confirm_new(
-        [item for item in items if item.state == "tuned" and item.after and item.after.verdict in NEW]
-    )
+    new = [item for item in items if item.state == "tuned" and item.after and item.after.verdict in NEW]
+    watch.confirm_new([item for item in new if not item.item.invariant])
     bad: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for alert in watch.alerts:
         bad[alert["slower"] or alert["cause"] == "wrong"].append(alert)

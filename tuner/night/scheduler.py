@@ -330,7 +330,8 @@ class Lane:
         elif done.failed:
             self._end(problem, "failed", done.failed)
         elif done.champion is not None:
-            self._end(problem, "tuned", problem.due or TIME_IS_UP)
+            why = "".join(part.why for part in done.parts)
+            self._end(problem, "tuned", problem.due or why or TIME_IS_UP)
             problem.after, problem.front = done.champion, done.front
         else:
             problem.lost = 0

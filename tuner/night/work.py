@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ from typing import Any, Protocol
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
 from tuner.devices.detect import DetectedDevice
+from tuner.errors import NothingFound
+from tuner.lookup import answer
 from tuner.lookup.stale import installed_compiler, staleness
 from tuner.night.plan import PlanItem
 from tuner.night.stored import savings
@@ -72,7 +75,7 @@ class Assignment:
         return StudyRequest(
             item.problem, self.kernels, devices, item.regime, self.seconds, item.trials, self.seed,
             self.sampler, item.objectives, item.error_limit, item.bits, not item.kernels, self.finals_s,
-            self.library,
+            self.library, item.invariant,
         )  # fmt: skip
 
 
@@ -255,7 +258,8 @@ class NightItem:
     @property
     def bits_changed(self) -> bool:
         """True if results have other bits by the champion than by the one before this night."""
-        pair = [champion.record.measurement.bits for champion in (self.before, self.after) if champion]
+        measured = [champion.record.measurement for champion in (self.before, self.after) if champion]
+        pair = [one.rows or one.bits for one in measured]
         return len(pair) == 2 and "" not in pair and pair[0] != pair[1]
 
     def to_json(self) -> dict[str, Any]:
@@ -319,11 +323,18 @@ class Standing:
         self._versions = versions or {"compiler": installed_compiler(device.kind)}
 
     def champion(self, item: PlanItem) -> Champion | None:
-        """Returns the reigning champion of a problem."""
+        """Returns the reigning champion of a problem; of configs of one class of rows the one that answers."""
+        if item.invariant:
+            with suppress(NothingFound):
+                asked = ProblemKey.of(item.problem), self._device, item.regime, None, item.catalogue
+                return answer(self._store, *asked, invariant=item.invariant).champion
+            return None
         return self._store.champion(ProblemKey.of(item.problem), self._device, item.regime)
 
     def is_done(self, item: PlanItem, kernels: tuple[Kernel, ...], champion: Champion | None) -> bool:
         """True if this study reached its finals with these kernels, as they are now, driver and compiler."""
+        if item.invariant:
+            return champion is not None
         if champion is None or not _accurate(champion, item) or self._store.is_behind(champion):
             return False
         name = study_of(item, self._device, kernels)

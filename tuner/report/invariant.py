@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 from tuner.declare.kernel import render
@@ -41,8 +42,9 @@ UNTIMED = 0.5
 
 
 def run_invariant(
-    request: StudyRequest, store: Store, report: Callable[[Progress], None] = lambda progress: None
-) -> Result:
+    request: StudyRequest, store: Store, report: Callable[[Progress], None] = lambda progress: None,
+    crew: Crew | None = None,
+) -> Result:  # fmt: skip
     """Finds the configs and stores them with their class.
 
     Args:
@@ -50,6 +52,7 @@ def run_invariant(
             of each size.
         store: Where records go.
         report: Called a few times a second.
+        crew: Open workers of the devices, if there are some.
 
     Returns:
         The configs, the smallest size first; the champion is that of the largest.
@@ -58,8 +61,9 @@ def run_invariant(
         NothingFound: No class has a config at every size.
         TunerError: As `tuner.study.study.run_study`.
     """
-    with Crew(request.found) as crew:
-        search = _RowSearch(request, store, crew)
+    with nullcontext(crew) if crew else closing(Crew(request.found)) as workers:
+        workers.open()
+        search = _RowSearch(request, store, workers)
         progress = search.search(report)
         search.time_elsewhere()
         for name in search.ranked():

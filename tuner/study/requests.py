@@ -190,18 +190,27 @@ def check_request(request: StudyRequest) -> None:
         InputError: The regime does not suit the device, or it reports no power and energy is an objective; or
             rows cannot be invariant by such a dim.
     """
-    device, problem, dim = request.found[0], request.problem, request.invariant
-    if dim and (request.bits or len(request.objectives) > 1):
-        raise InputError("--invariant goes with time alone, and chooses a class itself; leave the others out")
-    if dim and (dim not in problem.dims or any(own.name not in problem.axes(dim) for own in problem.outputs)):
-        rule = f"--invariant takes a dim that {problem.operation.name} has rows by"
-        raise InputError(f"{rule}, got {dim!r}; give m for gemm")
+    device = request.found[0]
+    check_invariant(request.problem, request.invariant, request.bits, request.objectives)
     check_regime(request.regime, device.target)
     for kernel in request.kernels:
         kernel.check_entry()
     trouble = kind_of(device.spec).power_trouble() if "energy" in request.objectives else ""
     if trouble:
         raise _no_power(device.info, trouble)
+
+
+def check_invariant(problem: Problem, dim: str, bits: str, objectives: Sequence[str]) -> None:
+    """Refuses a dim by which rows cannot be invariant; an empty one is none.
+
+    Raises:
+        InputError: There is more to keep or to minimise, or the operation has no rows by it.
+    """
+    if dim and (bits or len(objectives) > 1):
+        raise InputError("--invariant goes with time alone, and chooses a class itself; leave the others out")
+    if dim and (dim not in problem.dims or any(own.name not in problem.axes(dim) for own in problem.outputs)):
+        rule = f"--invariant takes a dim that {problem.operation.name} has rows by"
+        raise InputError(f"{rule}, got {dim!r}; give m for gemm")
 
 
 def check_regime(regime: str, kind: str) -> None:

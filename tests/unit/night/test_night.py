@@ -184,6 +184,16 @@ def test_a_limit_of_the_error_and_a_class_of_bits_are_held_and_told(told: Told, 
     assert told(limited, "--quiet")[1].count("of 1.5") == 1
 
 
+def test_configs_that_keep_a_rows_bits_are_tuned_for_all_sizes_and_not_again(told: Told) -> None:
+    plan = PLAN.replace("[100, 200]", "4\ninvariant = 'n'").replace("trials = 100", "seconds = 60\ntrials = 9")
+    for state in ("tuned", "done before"):
+        answer = told(plan, "--json")
+        assert states(answer) == [state]
+        assert json.loads(answer[1])["problems"][0]["after"]["config"] == BEST
+    # The set answers for smaller sizes, too.
+    assert states(told(plan.replace("n = 4", "n = 3"), "--json")) == ["done before"]
+
+
 def test_a_problem_that_fails_does_not_end_the_night(told: Told) -> None:
     few = PLAN.replace("trials = 100", "trials = 2").replace("[100, 200]", "[2000000000, 100]")
     answer = told(few, "--json")

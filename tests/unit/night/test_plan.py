@@ -111,6 +111,7 @@ TOP_LEVEL_MISTAKES = [
     ('until = "24:00"\n' + VALID, 1, r"until is a time of day as \"HH:MM\", 00:00 to 23:59, got '24:00'"),
     ("[defaults]\nsampler = 'tyle'\n" + VALID, 2, r"unknown sampler 'tyle'; did you mean tile"),
     ("[defaults]\nobjective = 'time,power'\n" + VALID, 2, r"objective: unknown objective 'power'"),
+    (f"{GEMM}invariant = 'k'\nsquares = [8]", 3, r"invariant: --invariant takes a dim .* rows by, got 'k'"),
     ("[defaults]\nerror_limit = 0.9\n" + VALID, 2, r"error_limit is a number of 1 or more, .*, got 0.9"),
     (
         f"[defaults]\nsampler = 'tpe'\n{GEMM}objective = 'time,error'\nsquares = [8]",
