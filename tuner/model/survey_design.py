@@ -71,8 +71,8 @@ def draw(operation: Operation, ranges: Ranges, number: int, seed: int) -> Proble
     Raises:
         InputError: The ranges leave no problem.
     """
-    layouts, rng = ranges.layouts or operation.layouts, np.random.default_rng((seed, number))
-    layout = layouts[number % len(layouts)]
+    layouts = ranges.layouts or operation.layouts_of.get(ranges.dtype, operation.layouts)
+    layout, rng = layouts[number % len(layouts)], np.random.default_rng((seed, number))
     like = operation.problem(dict.fromkeys(operation.dims, 1), ranges.dtype, layout)
     longest = np.where(incidence(like)[1] > 0, LONGEST_SUM, LONGEST).tolist()
     most = dict(zip(operation.dims, longest, strict=True)) | dict(ranges.most)
