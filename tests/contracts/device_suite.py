@@ -22,6 +22,8 @@ class DeviceContract:
 
     #: Regimes that the device is timed in.
     regimes: tuple[str, ...] = ("cold", "hot")
+    #: Samples: one, and more than fit into a queue.
+    counts = (1, 150)
 
     @classmethod
     def open(cls) -> Device:
@@ -103,7 +105,7 @@ class DeviceContract:
         self, device: Device, run: Run, workload: Workload
     ) -> None:
         for regime in self.regimes:
-            for count in (1, 150):  # more than fit into a queue
+            for count in self.counts:
                 samples = device.samples_s(run, count, regime)
                 assert len(samples) == count
                 assert all(0 < sample < 60 for sample in samples)

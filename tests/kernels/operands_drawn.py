@@ -1,7 +1,5 @@
 """Operands of the kinds that the contract of emulated products names."""
 
-from __future__ import annotations
-
 import numpy as np
 
 Array = np.ndarray

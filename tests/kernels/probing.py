@@ -1,7 +1,5 @@
 """A part of a kernel that is given arrays: an operation made up for one test, and run on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

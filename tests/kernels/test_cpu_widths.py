@@ -1,7 +1,5 @@
 """The CPU kernels with narrower vectors and more threads than cores, compiled in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -73,15 +73,14 @@ def test_results_on_awkward_shapes(usual: Problem, kernel: Kernel, folder: Path)
         on_a_small_device(config)
         for config in covering(space(kernel, usual), seed=zlib.crc32(str(usual).encode()))
     ]
-    count = 3
+    count, ones = 3, [usual.at(dict.fromkeys(usual.operation.dims, 1))]
     if not is_first_kind(usual):
         # They take a while: every value in the first kind of problem, some of them in the others.
-        configs, count = configs[: min(3, max(2, len(kernel.parameters) // 2))], 2
-    one = usual.at(dict.fromkeys(usual.operation.dims, 1))
+        configs, count, ones = configs[: min(3, max(2, len(kernel.parameters) // 2))], 2, []
     tried = 0
     for seed, config in enumerate(configs):
         problems = edge_problems(kernel, config, usual, count=count, seed=seed)
-        for problem in [*problems, *([one] if is_right(kernel, one, config) else [])]:
+        for problem in [*problems, *(one for one in ones if is_right(kernel, one, config))]:
             assert_right(kernel, problem, config, folder, next(order))
         tried += len(problems)
     assert tried >= (count - 1) * len(configs)

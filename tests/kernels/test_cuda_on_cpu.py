@@ -1,7 +1,5 @@
 """The runner that tests of CUDA kernels rely on: CUDA's built-ins work in it, planted faults are found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

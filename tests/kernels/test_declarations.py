@@ -1,7 +1,5 @@
 """What every kernel declares, built in or in examples/: parameters, constraints, launch, defaults."""
 
-from __future__ import annotations
-
 import ast
 import math
 import random

@@ -1,7 +1,5 @@
 """Sums in FP64: each element is the exact one, rounded, whatever the inputs are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Packing of the emulated gemm, run on the CPU: what is packed, and what the check says of it."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Epilogues in kernels: results against float64 on poisoned outputs, and what compiles for which GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

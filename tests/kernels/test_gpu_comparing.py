@@ -1,7 +1,5 @@
 """The GPU's kernels that compare arrays, run on the CPU beside NumPy's comparisons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``multivector``: ways through the wide operand, dtypes, blocks that stay, shares of k, equal sums."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

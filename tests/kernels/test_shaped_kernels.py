@@ -1,7 +1,5 @@
 """Kernels that are for some shapes only: offered there with something to start from, and nowhere else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The threads of the CPU kernels: they share jobs, sleep, end, and disturb nobody."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The vector type of the CPU kernels: each operation, for each width and dtype."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numba
@@ -53,14 +51,3 @@ def test_every_operation(vectors: ModuleType, register_bytes: int, dtype: type) 
         np.testing.assert_array_equal(part[1 : count + 1], left[:count])
         assert np.isnan(np.append(part[count + 1 :], part[0])).all()
         assert summed == pytest.approx(left.sum(dtype=np.float64), rel=1e-5, abs=1e-5)
-
-
-def test_what_must_be_constant_is_told(vectors: ModuleType) -> None:
-    pointer, load, total = vectors.pointer, vectors.load, vectors.total
-
-    @numba.njit
-    def run(x, lanes):  # noqa: ANN001, ANN202
-        return total(load(pointer(x, 0), lanes))
-
-    with pytest.raises(numba.TypingError, match="are constants"):
-        run(np.ones(16, np.float32), 16)

@@ -1,7 +1,5 @@
 """What warp_tiled promises beyond a right result: padded rows, the same sums whichever block comes last."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The 16-bit gemm on tensor cores, without a GPU: it compiles, operands lie where wgmma looks for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

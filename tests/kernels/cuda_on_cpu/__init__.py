@@ -5,8 +5,6 @@ runs the threads of a block as fibres and finds accesses out of bounds, misalign
 shared memory, races (also those of a missing barrier) and barriers that not all reach. Only g++ is needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
