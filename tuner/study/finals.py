@@ -10,6 +10,7 @@ from dataclasses import replace
 from tuner.declare.kernel import Kernel, render
 from tuner.declare.space import Config
 from tuner.devices.cpu.kind import with_best_blas
+from tuner.devices.detect import kind_of
 from tuner.devices.machine_load import MachineWatch
 from tuner.results.measurement import NOISE, Measurement, Outcome, compare, compare_apart, under
 from tuner.results.record import Champion, Pair, Record, Role, measured_as_now
@@ -26,6 +27,9 @@ from tuner.workers.further_checks import edge_problems
 
 #: A reigning champion with one of these outcomes in the finals is dropped.
 DETHRONED = (Outcome.WRONG_RESULT, Outcome.INACCURATE, Outcome.NOT_REPEATABLE, Outcome.OTHER_BITS)
+#: A challenger takes this share of a kind's `states_s`, with its checks and rounds, and so does all beside it:
+#: 2.4 s each at gemm 1024 x 1024 x 1024 on two cores of an Intel Xeon.
+CHALLENGER_SHARE = 0.6
 
 
 def measure_baseline(
@@ -150,18 +154,19 @@ class Finals:
     def _line_up(self, end_s: float) -> dict[Named, CompiledConfig]:
         """Selects finalists, holder first; the next best replace those that fail elsewhere or to compile.
 
-        Once half of the time is spent, on a host a quarter, those play that were checked, if a challenger is
-        among them.
+        Once half of the time is spent those play that were checked, if a challenger is among them. Where
+        configs are called as programs do, no more challengers play than have time for that.
         """
         passed: dict[Named, CompiledConfig] = {}
-        # The rest is for the rounds; a host's flush a large cache, and calls as programs make them follow.
-        share, now_s = 0.25 if self._session.shares_cores else 0.5, time.monotonic()
-        until_s = now_s + share * (end_s - now_s)
+        now_s, called_s = time.monotonic(), CHALLENGER_SHARE * kind_of(self._session.device.kind).states_s
+        until_s = now_s + (end_s - now_s) / 2
+        most = max(int((end_s - now_s) / called_s) - 1, 1) if called_s else math.inf
         while True:
             wanted, failed = self._wanted(), 0
             compiled, waiting = dict[Named, CompiledConfig](), [one for one in wanted if one not in passed]
             for number, config in enumerate(waiting):
-                if passed.keys() - {self._holder} and time.monotonic() > until_s:
+                challengers = len(passed.keys() - {self._holder})
+                if challengers and (challengers >= most or time.monotonic() > until_s):
                     break
                 if number % self._session.pool.size == 0:  # so many are compiled side by side
                     compiled = self._compiled(waiting[number : number + self._session.pool.size])

@@ -9,6 +9,7 @@ import pytest
 from fixtures.fake_device import BEST_S, TOY, database, stored, study, write_device
 
 from tuner.cli.formatting import answer_rows
+from tuner.devices.detect import kind_of
 from tuner.lookup import Answer
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.record import Champion, Role, new_id
@@ -114,10 +115,12 @@ def test_a_champion_is_no_faster_than_in_the_state_of_a_program_that_suits_it_le
     assert dict(answer_rows(answer))["speed-up"].startswith("as fast as CuPy (0.800 to ")
 
 
-@pytest.mark.parametrize(("finals_s", "others"), [(5.0, 3), (0.0, 0)])
+# The third are called as programs call them, for which each needs seconds.
+@pytest.mark.parametrize(("finals_s", "states_s", "others"), [(5.0, 0.0, 3), (0.0, 0.0, 0), (5.0, 4.0, 0)])
 def test_with_little_time_for_the_finals_fewer_are_checked_and_play(
-    tmp_path: Path, finals_s: float, others: int
+    tmp_path: Path, finals_s: float, states_s: float, others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kind_of("cuda"), "states_s", states_s)
     rules = [{"where": {}, "latency_s": BEST_S}]
     device = write_device(tmp_path / "device.json", rules=rules, baseline_s=BEST_S)
     result = study(tmp_path, device, trials=6, finals_s=finals_s)
