@@ -38,7 +38,7 @@ struct Scales {
     // two of B's blocks at the most.
     struct OfBlock {
 #if SCALES == 3 && SWAP
-        float left, right[SUMS / 2];
+        float left, held[(SUMS + 31) / 32 * 2];  // of each 64 columns a lane has two
 #elif SCALES == 3
         float one[2], other[2];
 #endif
@@ -51,7 +51,7 @@ struct Scales {
 #if SCALES == 3 && SWAP
         of.left = of_column(row, block);  // 64 rows are in one block
 #pragma unroll
-        for (int i = 0; i < SUMS / 2; ++i) of.right[i] = of_row(column + lane % 4 * 2 + i / 2 * 8 + i % 2, block);
+        for (int i = 0; i < (SUMS + 31) / 32 * 2; ++i) of.held[i] = of_row(column + i / 2 * 64 + lane * 2 + i % 2, block);
 #elif SCALES == 3
         row += threadIdx.x / 32 % 4 * 16 + lane / 4;
         const float first = of_column(column, block);
@@ -69,17 +69,24 @@ struct Scales {
     __device__ __forceinline__ void add(float (&sum)[SUMS], const float (&part)[SUMS], const OfBlock& of, int column) const
     {
         (void)of, (void)column;
+#if SCALES == 3 && SWAP
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
-#if SCALES == 3 && SWAP
-            sum[i] += part[i] * (of.left * of.right[i / 4 * 2 + i % 2]);
-#elif SCALES == 3
+            if (i % 4 > 1) continue;
+            const float both = of.left * __shfl_sync(~0u, of.held[i / 32 * 2 + i % 2], i / 4 % 8 * 4 + threadIdx.x % 4);
+            sum[i] += part[i] * both, sum[i + 2] += part[i + 2] * both;
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) {
+#if SCALES == 3
             const bool beyond = SCALED % (2 * SUMS) && i / 4 * 8 >= SCALED - column % SCALED;
             sum[i] += part[i] * (beyond ? of.other[i / 2 % 2] : of.one[i / 2 % 2]);
 #else
             sum[i] += part[i];
 #endif
         }
+#endif
     }
 
     // Multiplies the total of a warpgroup's 64 rows from `row` on and columns from `column` on.
