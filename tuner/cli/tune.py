@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -85,7 +86,7 @@ def _show_ranges(ranges: Sequence[Champion]) -> None:
 
 def warned(text: str) -> None:
     """Prints a warning."""
-    click.echo(f"tuner: {text}", err=True)
+    print(f"tuner: {text}", file=sys.stderr)  # not by click: it writes past the line that is redrawn
 
 
 def previewed(catalogue: Catalogue, problem: Problem, options: dict[str, Any], as_json: bool) -> None:

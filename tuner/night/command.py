@@ -292,11 +292,11 @@ class Printer:
     def say(self, text: str) -> None:
         """Prints a line."""
         if not self.quiet:
-            click.echo(text, err=True)
+            print(text, file=sys.stderr)  # not by click: it writes past the line that is redrawn
 
     def warn(self, text: str) -> None:
         """Prints a warning, whether quiet or not."""
-        click.echo(f"tuner: {text}", err=True)
+        print(f"tuner: {text}", file=sys.stderr)
 
     def slice(self, item: PlanItem, slices: int, gain: float | None) -> None:
         """Prints that a problem had a slice."""

@@ -1,9 +1,11 @@
 """A plan of problems until a deadline, on the fake device."""
 
+import io
 import itertools
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -13,15 +15,18 @@ import pytest
 from fixtures.fake_device import BEST, BEST_S, LEGAL, TOY, configs, copy_toy, rule, stored, write_device
 
 from tuner.cli.main import run
+from tuner.declare import catalogue
 from tuner.devices.detect import find
 from tuner.errors import Interrupted
 from tuner.night import scheduler
+from tuner.night.command import Printer
 from tuner.night.night import LocalRunner
 from tuner.night.plan import PlanItem, read_plan
 from tuner.night.scheduler import Night
 from tuner.night.watching import NightWatch
 from tuner.results.record import Role
 from tuner.store import Store
+from tuner.study.progress import Progress, ProgressView
 
 Told = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.usefixtures("nothing_watched")
@@ -259,6 +264,21 @@ def test_a_plan_that_is_much_too_long_is_told_and_shown_in_short(told: Told, her
     assert ": not reached" not in err
     assert out.count("the deadline came first") == 20
     assert not stored(here, role=None, n=100)
+
+
+def test_lines_of_a_night_do_not_run_together_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.BytesIO()
+    terminal = io.TextIOWrapper(screen, write_through=True)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    problem = catalogue.from_file(TOY).operation("toy").problem({"n": 100})
+    with ProgressView(problem, quiet=False) as view:
+        view(Progress())
+        while b"opening" not in screen.getvalue():  # a thread draws it
+            time.sleep(0.01)
+        Printer(quiet=False).say("toy 100: slice 1")
+    assert b"toy 100: slice 1" in re.split(rb"[\r\n]+|\x1b\[2K", screen.getvalue())
 
 
 def test_surveys_come_before_the_problems_and_go_on_the_next_night(told: Told, here: Path) -> None:
