@@ -16,13 +16,25 @@ from typing import Any
 
 import numpy
 
-from tuner import Baseline, Epilogue, Operation, Problem, Scalar, Tensor, Work, ceil_div, dims_as_scalars
-from tuner.declare.epilogue import EIGHTS, SCALED, SCALES
+from tuner import (
+    FLOAT8_DTYPES,
+    SCALE_BLOCK,
+    SCALES,
+    Baseline,
+    Epilogue,
+    Operation,
+    Problem,
+    Scalar,
+    Tensor,
+    Work,
+    ceil_div,
+    dims_as_scalars,
+)
 
 #: 16-bit dtypes: operands and result are in them, sums in float32.
 HALVES = ("float16", "bfloat16")
 #: Dtypes that results with an epilogue may have.
-FINISHED = ("float32", *HALVES, *EIGHTS)
+FINISHED = ("float32", *HALVES, *FLOAT8_DTYPES)
 #: alpha and beta while kernels are verified and timed: neither 1 nor 0, exact in every dtype.
 FACTORS = {"alpha": 0.75, "beta": 0.5}
 #: What multiplies 16-bit matrices on a GPU unless something else is chosen, by PyTorch, too.
@@ -63,10 +75,10 @@ def _result(p: Problem) -> str:
 
 def _scales(p: Problem, scale: str) -> dict[str, tuple[Any, ...]]:
     """Shapes of the operands' scales, as stored: those of A's blocks lie by k, so that rows are neighbours."""
-    blocks = ceil_div(p.k, SCALED)
+    blocks = ceil_div(p.k, SCALE_BLOCK)
     shapes: dict[str, tuple[Any, Any]] = {
         "": ((), ()), "scale-tensor": ((1,), (1,)), "scale-line": ((p.m,), (p.n,)),
-        "scale-block": ((blocks, p.m), (ceil_div(p.n, SCALED), blocks)),
+        "scale-block": ((blocks, p.m), (ceil_div(p.n, SCALE_BLOCK), blocks)),
     }  # fmt: skip
     return dict(zip(("scale_a", "scale_b"), shapes[scale], strict=True)) if scale else {}
 
@@ -93,7 +105,7 @@ def _draws(p: Problem, tensor: Tensor, generator: Any, count: int) -> Any:
     if tensor.name in ("scale_a", "scale_b"):
         scales = generator.uniform(0.75, 1.25, count)
         return scales * size if tensor.name == "scale_a" else scales
-    if not p.epilogue or tensor.name != "a" or p.dtype in EIGHTS:
+    if not p.epilogue or tensor.name != "a" or p.dtype in FLOAT8_DTYPES:
         return None
     return generator.standard_normal(count, dtype="float32") * numpy.float32(size)
 
@@ -106,7 +118,7 @@ def _operands(p: Problem, arrays: Mapping[str, Any]) -> tuple[Any, Any]:
 def _values(xp: Any, p: Problem, arrays: Mapping[str, Any], kind: Any) -> tuple[Any, Any]:
     """Operands as numbers of another dtype, those of 8 bits times their scales."""
     a, b = _operands(p, arrays)
-    if p.dtype not in EIGHTS:
+    if p.dtype not in FLOAT8_DTYPES:
         return a.astype(kind), b.astype(kind)
     known = xp.asarray(numpy.arange(256, dtype="uint8").view(p.dtype).astype(kind))
     a, b = (known[numbers.view("uint8").astype("int32")] for numbers in (a, b))
@@ -115,8 +127,8 @@ def _values(xp: Any, p: Problem, arrays: Mapping[str, Any], kind: Any) -> tuple[
         return a, b
     of_a, of_b = (arrays[name].astype(kind) for name in ("scale_a", "scale_b"))
     if scale == "scale-block":
-        of_a = of_a.T.repeat(SCALED, 1)[:, : p.k]
-        of_b = of_b.repeat(SCALED, 0)[: p.n].repeat(SCALED, 1)[:, : p.k].T
+        of_a = of_a.T.repeat(SCALE_BLOCK, 1)[:, : p.k]
+        of_b = of_b.repeat(SCALE_BLOCK, 0)[: p.n].repeat(SCALE_BLOCK, 1)[:, : p.k].T
         return a * of_a, b * of_b
     return a * of_a[:, None], b * of_b
 
@@ -134,7 +146,7 @@ def _numpy(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b = _operands(p, arrays)
     if p.epilogue:
         _finish(xp, p, arrays, a, b)
-    elif p.dtype in (*HALVES, *EIGHTS):  # NumPy has no fast product in them, or none at all
+    elif p.dtype in (*HALVES, *FLOAT8_DTYPES):  # NumPy has no fast product in them, or none at all
         arrays["c"][...] = xp.matmul(*_values(xp, p, arrays, xp.float32))
     else:
         xp.matmul(a, b, out=arrays["c"])
@@ -144,7 +156,7 @@ def _finish(xp: Any, p: Problem, arrays: Mapping[str, Any], a: Any, b: Any) -> N
     """NumPy's product, then one pass of NumPy after the other."""
     c = arrays["c"]
     sums = c if c.dtype == "float32" else xp.empty(c.shape, "float32")
-    if p.dtype in EIGHTS:
+    if p.dtype in FLOAT8_DTYPES:
         a, b = _values(xp, p, arrays, xp.float32)
     xp.matmul(a.astype(xp.float32, copy=False), b.astype(xp.float32, copy=False), out=sums)
     result = Epilogue.read(p.epilogue).of(xp, sums, arrays | _factors(p))
@@ -167,7 +179,7 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
     from tuner.devices.cuda import cublas
 
-    if p.epilogue or p.dtype in (*HALVES, *EIGHTS):
+    if p.epilogue or p.dtype in (*HALVES, *FLOAT8_DTYPES):
         from tuner.devices.cublaslt.products import default_product
 
         default_product(p, arrays)
@@ -214,13 +226,13 @@ def _source_constants(p: Problem, target: str) -> dict[str, Any]:
         "A_TRANSPOSED": p.layout[0] == "t",
         "B_TRANSPOSED": p.layout[1] == "t",
     }
-    if p.dtype in EIGHTS:
+    if p.dtype in FLOAT8_DTYPES:
         stored |= _of_eights(p, target)
     if target == "cublaslt":
         return stored | {"DTYPE": DATA_TYPES[p.dtype]}
     if target == "cuda" and _result(p) in HALVES:
         return stored | {"BFLOAT": _result(p) == "bfloat16"}
-    if target != "cuda" or p.dtype in EIGHTS:
+    if target != "cuda" or p.dtype in FLOAT8_DTYPES:
         return stored
     return stored | {"SCALAR": "float" if p.dtype == "float32" else "double"}
 
@@ -279,12 +291,12 @@ OPERATION = Operation(
     name="gemm",
     verb="matmul",
     dims=("m", "n", "k"),
-    dtypes=("float32", "float64", *HALVES, *EIGHTS),
+    dtypes=("float32", "float64", *HALVES, *FLOAT8_DTYPES),
     layouts=("nn", "nt", "tn", "tt"),
-    layouts_of=dict.fromkeys(EIGHTS, ("nt",)),
+    layouts_of=dict.fromkeys(FLOAT8_DTYPES, ("nt",)),
     emulated=("float32",),
     epilogues=FINISHED,
-    sums=dict.fromkeys((*HALVES, *EIGHTS), "float32"),
+    sums=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "float32"),
     tensors=_tensors,
     scalars=_scalars,
     draws=_draws,
@@ -297,14 +309,14 @@ OPERATION = Operation(
         "cuda": Baseline(
             "cuBLAS",
             _cublas,
-            names=dict.fromkeys(HALVES, GEMM_EX) | dict.fromkeys(EIGHTS, FIRST_CHOICE),
+            names=dict.fromkeys(HALVES, GEMM_EX) | dict.fromkeys(FLOAT8_DTYPES, FIRST_CHOICE),
             finishing=_library_names,
             allowance=_roundings,
         ),
         "cpu": Baseline(
             "NumPy",
             _numpy,
-            names=dict.fromkeys((*HALVES, *EIGHTS), "NumPy in float32"),
+            names=dict.fromkeys((*HALVES, *FLOAT8_DTYPES), "NumPy in float32"),
             finishing=lambda p: "NumPy + element-wise",
         ),
     },

@@ -27,12 +27,12 @@ ACTIVATIONS: Mapping[str, float] = {"relu": 1.42, "gelu": 2.26, "gelu-tanh": 2.2
 ROW, COLUMN = BIASES = ("bias-row", "bias-col")
 ALPHA, BETA, RESIDUAL = "alpha", "beta", "residual"
 #: Dtypes of 8 bits, by NumPy's and PyTorch's name: e4m3 has no infinity, and 448 is its largest number.
-EIGHTS = ("float8_e4m3fn",)
+FLOAT8_DTYPES = ("float8_e4m3fn",)
 #: Scales of operands of 8 bits, in float32: one for each operand; one for each row of A and column of B; one
 #: for 1 x 128 elements of A and 128 x 128 of B.
 SCALES = BY_TENSOR, BY_LINE, BY_BLOCK = ("scale-tensor", "scale-line", "scale-block")
 #: Elements along the sides of a block.
-SCALED = 128
+SCALE_BLOCK = 128
 #: Dtypes that a result of such operands may have; the first where nothing is said.
 RESULTS: Mapping[str, str] = {"": "bfloat16", "to-float16": "float16", "to-float32": "float32"}
 #: All words, in the order in which they are applied and written.
@@ -94,7 +94,7 @@ class Epilogue:
 
     def dtype(self, operands: str) -> str:
         """The result's dtype, for operands of a dtype."""
-        return RESULTS[self.result] if operands in EIGHTS else operands
+        return RESULTS[self.result] if operands in FLOAT8_DTYPES else operands
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuner.declare.epilogue import EIGHTS, ROUNDINGS, Epilogue
+from tuner.declare.epilogue import FLOAT8_DTYPES, ROUNDINGS, Epilogue
 from tuner.errors import DeclarationError, InputError, UnknownName
 
 T = TypeVar("T")
@@ -292,10 +292,10 @@ class Operation:
             raise InputError(
                 f"epilogue {text!r} is for {known}, got {self.name} in {dtype}; leave it out, or choose that"
             )
-        if dtype not in EIGHTS and text != Epilogue.read(text).unscaled.text:
+        if dtype not in FLOAT8_DTYPES and text != Epilogue.read(text).unscaled.text:
             raise InputError(
-                f"scales and a dtype of the result are for {', '.join(EIGHTS)}, got {text!r} in {dtype}; leave "
-                "them out"
+                f"scales and a dtype of the result are for {', '.join(FLOAT8_DTYPES)}, got {text!r} in {dtype}; "
+                "leave them out"
             )
         return text
 
@@ -404,7 +404,7 @@ class Problem:
         """
         rounding, sums = roundings(self.operation, self.outputs[0].dtype)
         of_sums = TOLERANCE_FACTOR * sums * math.sqrt(self.operation.terms(self))
-        if self.dtype in EIGHTS:
+        if self.dtype in FLOAT8_DTYPES:
             of_sums += TOLERANCE_FACTOR * 2.0**-KEPT_BITS * math.sqrt(min(self.operation.terms(self), PROMOTED))
         if self.epilogue:
             of_sums = Epilogue.read(self.epilogue).growth * of_sums + ROUNDINGS * sums

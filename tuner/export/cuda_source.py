@@ -6,7 +6,7 @@ import math
 import textwrap
 from pathlib import Path
 
-from tuner.declare.epilogue import EIGHTS, ROUNDINGS, Epilogue
+from tuner.declare.epilogue import FLOAT8_DTYPES, ROUNDINGS, Epilogue
 from tuner.declare.kernel import Rendered
 from tuner.declare.launch import COPY_ROWS, Launch, Step
 from tuner.declare.problem import KEPT_BITS, PROMOTED, TOLERANCE_FACTOR, Scalar, roundings
@@ -129,7 +129,7 @@ def _tolerance(face: Interface, dtype: str) -> str:
     if not of_sums:
         return "0.0"
     grown = f"{TOLERANCE_FACTOR!r} * ldexp(1.0, {round(math.log2(of_sums))}) * sqrt(double({in_c(face.terms)}))"
-    if face.problem.dtype in EIGHTS:
+    if face.problem.dtype in FLOAT8_DTYPES:
         inner = TOLERANCE_FACTOR * 2.0**-KEPT_BITS
         grown = f"({grown} + {inner!r} * sqrt(fmin({PROMOTED}, double({in_c(face.terms)}))))"
     if face.problem.epilogue:

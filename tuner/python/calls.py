@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tuner.declare.epilogue import BY_BLOCK, BY_LINE, EIGHTS, SCALED
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, FLOAT8_DTYPES, SCALE_BLOCK
 from tuner.declare.kernel import render
 from tuner.declare.launch import Packing
 from tuner.lookup.demand import DEMAND
@@ -89,7 +89,7 @@ def library_call(request: CallRequest, decision: Decision | None) -> Prepared:
         decision: What the records say, where it is a problem.
     """
     family = request.family
-    if next(iter(request.operands.values())).dtype in EIGHTS:
+    if next(iter(request.operands.values())).dtype in FLOAT8_DTYPES:
         return _of_eights(request, decision)
     if request.epilogue:
         return _finished(request)
@@ -151,7 +151,7 @@ def _of_eights(request: CallRequest, decision: Decision | None) -> Prepared:
         if epilogue.scale:
             of_a, of_b = given["scale_a"], given["scale_b"]
             if epilogue.scale == BY_BLOCK:
-                terms, columns = ([at // SCALED for at in range(size)] for size in b.shape)
+                terms, columns = ([at // SCALE_BLOCK for at in range(size)] for size in b.shape)
                 of_a, of_b = of_a[:, terms], of_b[terms][:, columns]
             elif epilogue.scale == BY_LINE:
                 of_a = of_a[:, None]

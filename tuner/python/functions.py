@@ -19,7 +19,7 @@ from tuner.declare.epilogue import (
     BY_TENSOR,
     COLUMN,
     RESULTS,
-    SCALED,
+    SCALE_BLOCK,
     Epilogue,
 )
 from tuner.declare.problem import EMULATED, IEEE
@@ -309,8 +309,8 @@ def _scales(a: Any, b: Any, scale_a: Any, scale_b: Any) -> tuple[Any, Any, str]:
         return scale_a.reshape(1), scale_b.reshape(1), BY_TENSOR
     if shapes[0] in ((m,), (m, 1)) and shapes[1] in ((n,), (1, n)):
         return scale_a.reshape(-1), scale_b.reshape(-1), BY_LINE
-    blocks = -(-k // SCALED)
-    if shapes == ((m, blocks), (blocks, -(-n // SCALED))):
+    blocks = -(-k // SCALE_BLOCK)
+    if shapes == ((m, blocks), (blocks, -(-n // SCALE_BLOCK))):
         return scale_a, scale_b, BY_BLOCK
     raise ValueError(
         "matmul: scale_a and scale_b have shapes (1,) and (1,), (M,) and (N,), or (M, ceil(K / 128)) and "

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy
 
-from tuner.declare.epilogue import EIGHTS, Epilogue
+from tuner.declare.epilogue import FLOAT8_DTYPES, Epilogue
 from tuner.declare.problem import EMULATED, IEEE, INT32_MAX, PRECISIONS, Problem
 from tuner.devices.detect import is_spec
 from tuner.errors import InputError, TunerError
@@ -262,8 +262,10 @@ def _check(request: CallRequest) -> None:
     if len(shape) < 2:
         raise ValueError(f"matmul: an epilogue is for products that are matrices, got one of shape {shape}")
     scaled, a = request.epilogue != request.epilogue.unscaled, operands["a"].dtype
-    if scaled and (a not in EIGHTS or operands["b"].dtype != a):
-        raise TypeError(f"matmul: scales and dtype= are for two arrays of {EIGHTS[0]}, got {a}; leave them out")
+    if scaled and (a not in FLOAT8_DTYPES or operands["b"].dtype != a):
+        raise TypeError(
+            f"matmul: scales and dtype= are for two arrays of {FLOAT8_DTYPES[0]}, got {a}; leave them out"
+        )
     for name in request.more:
         if name in ("c", "residual") and operands[name].shape != shape:
             raise ValueError(f"matmul: {name} has the shape of the result, {shape}, got {operands[name].shape}")
@@ -390,7 +392,7 @@ def problem_of(key: ProblemKey) -> Problem:
 def _check_kernels(request: CallRequest, key: ProblemKey) -> None:
     """Leaves to the library what is beyond kernels in arrays, dtypes and sizes."""
     dtypes = sorted({operand.dtype for name, operand in request.operands.items() if name != "offsets"})
-    if key.dtype in EIGHTS:
+    if key.dtype in FLOAT8_DTYPES:
         tensors = zip(request.tensors, problem_of(key).tensors, strict=True)
         given = [(tensor, request.operands.get(place.argument)) for place, tensor in tensors]
         dtypes = dtypes if any(own and own.dtype != tensor.dtype for tensor, own in given) else [key.dtype]

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy
 
-from tuner.declare.epilogue import EIGHTS
+from tuner.declare.epilogue import FLOAT8_DTYPES
 from tuner.declare.problem import DTYPE_BYTES, SIGNIFICANDS, Problem, Tensor
 from tuner.devices.comparing import checksums, mixed
 from tuner.errors import DeclarationError
@@ -217,7 +217,7 @@ def numpy_dtype(name: str) -> Any:
 
 def held(xp: Any, dtype: str) -> str:
     """The dtype of an array that holds such numbers: CuPy has none of 8 bits, and holds bytes."""
-    return "uint8" if dtype in EIGHTS and xp is not numpy else dtype
+    return "uint8" if dtype in FLOAT8_DTYPES and xp is not numpy else dtype
 
 
 def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -> Any:
@@ -255,7 +255,7 @@ def own_draw(xp: Any, problem: Problem, tensor: Tensor, count: int, seed: int) -
 
 def drawn(xp: Any, generator: Any, dtype: str, count: int) -> Any:
     """Draws normal numbers, or integers below 1000 (below 256 for bytes), from a device's generator."""
-    if dtype in EIGHTS:  # the host converts them, in 35 ns each
+    if dtype in FLOAT8_DTYPES:  # the host converts them, in 35 ns each
         numbers = generator.standard_normal(min(count, EIGHTS_PERIOD), dtype="float32")
         cells = xp.asarray(bits((numbers if xp is numpy else xp.asnumpy(numbers)).astype(dtype)))
         return xp.tile(cells, -(-count // cells.size))[:count].view(held(xp, dtype))

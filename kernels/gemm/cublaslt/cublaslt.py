@@ -7,8 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from tuner import DTYPE_BYTES, Constraint, Epilogue, Kernel, Problem, Scope, Source, Value, ceil_div, choice
-from tuner.declare.epilogue import EIGHTS
+from tuner import (
+    DTYPE_BYTES,
+    FLOAT8_DTYPES,
+    Constraint,
+    Epilogue,
+    Kernel,
+    Problem,
+    Scope,
+    Source,
+    Value,
+    ceil_div,
+    choice,
+)
 from tuner.declare.rules import for_speed, select
 
 #: Of each architecture and dtype the algorithms that cuBLASLt proposes, with what its check accepts of each:
@@ -178,7 +189,7 @@ EIGHTS_KERNEL = replace(
     name="cublaslt_fp8",
     source=Source(Path("_scaled.py"), includes=(Path("_matmul.py"),), entry="gemm"),
     idea="cuBLASLt's products of 8-bit numbers, by an algorithm of its own choice",
-    scope=Scope(dtypes=EIGHTS, epilogues=True),
+    scope=Scope(dtypes=FLOAT8_DTYPES, epilogues=True),
     parameters=(
         choice("PROPOSAL", *range(1, 9)),
         *(choice(name, value) for name, value in _proposal(1).items() if name != "PROPOSAL"),

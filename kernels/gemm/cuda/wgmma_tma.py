@@ -6,6 +6,7 @@ from typing import Any
 
 from tuner import (
     DTYPE_BYTES,
+    FLOAT8_DTYPES,
     Constraint,
     Epilogue,
     Kernel,
@@ -21,7 +22,6 @@ from tuner import (
     ceil_div,
     choice,
 )
-from tuner.declare.epilogue import BY_BLOCK, EIGHTS
 from tuner.declare.rules import for_speed, has_wgmma, select, shared_fits, smaller
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.
@@ -418,7 +418,7 @@ EIGHTS_KERNEL = replace(
     KERNEL,
     name="wgmma_fp8",
     idea="8-bit products on tensor cores, whose sums leave them before they have lost too much",
-    scope=Scope(dtypes=EIGHTS, epilogues=True, architecture="sm_90a"),
+    scope=Scope(dtypes=FLOAT8_DTYPES, epilogues=True, architecture="sm_90a"),
     parameters=(*KERNEL.parameters, choice("PROMOTE", 0, 1, 2, 4, 8), choice("PARTS", 1, 2)),
     constraints=(
         *KERNEL.constraints,
@@ -434,11 +434,11 @@ EIGHTS_KERNEL = replace(
         ),
         for_speed(
             "sums that many scales meet leave the tensor cores before others grow: the compiler waits",
-            lambda p, d, c: (Epilogue.read(p.epilogue).scale != BY_BLOCK) | (c.PARTS == 1) | (c.SWAP == 0),
+            lambda p, d, c: (Epilogue.read(p.epilogue).scale != "scale-block") | (c.PARTS == 1) | (c.SWAP == 0),
         ),
         Constraint(
             "blocks of 128 terms that have scales leave the tensor cores one by one",
-            lambda p, d, c: (Epilogue.read(p.epilogue).scale != BY_BLOCK) | (c.PROMOTE == 1),
+            lambda p, d, c: (Epilogue.read(p.epilogue).scale != "scale-block") | (c.PROMOTE == 1),
         ),
         Constraint("shares of k are added up by the block that arrives last", lambda p, d, c: c.ADD == "last"),
         Constraint(

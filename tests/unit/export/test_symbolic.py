@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tuner.declare.catalogue import builtin
+from tuner.declare.catalogue import builtin, computed_dtypes
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel, Source
 from tuner.declare.launch import Launch, ceil_div
@@ -68,10 +68,13 @@ def test_an_expression_is_right_wherever_its_assumptions_hold(
 @given(st.tuples(*[st.integers(1, 5000)] * 6), st.sampled_from(["nn", "nt", "tn", "tt"]))
 def test_the_launch_of_every_built_in_kernel_is_followed(sizes: tuple[int, ...], layout: str) -> None:
     operation = CATALOGUE.operation("gemm")
-    tuned, asked = (
-        operation.problem(dict(zip("mnk", dims, strict=True)), layout=layout) for dims in (sizes[:3], sizes[3:])
-    )
     for kernel in (kernel for kernel in CATALOGUE.of("gemm", "cuda") if kernel.target == "cuda"):
+        dtype = computed_dtypes(kernel, operation)[0]
+        own = layout if dtype not in operation.layouts_of else ""
+        tuned, asked = (
+            operation.problem(dict(zip("mnk", dims, strict=True)), dtype, own)
+            for dims in (sizes[:3], sizes[3:])
+        )
         config = kernel.default_config()
         assume(config is not None)
         face = interface_of(kernel, tuned, config, GPU)

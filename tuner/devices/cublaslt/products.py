@@ -12,7 +12,7 @@ import cupy
 import numpy
 
 from tuner.declare.catalogue import builtin
-from tuner.declare.epilogue import EIGHTS, Epilogue
+from tuner.declare.epilogue import FLOAT8_DTYPES, Epilogue
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Rendered, render
 from tuner.declare.launch import Launch
@@ -153,7 +153,7 @@ def _default(problem: Problem, device: int) -> Sequence[Callable[[Mapping[str, i
     names, behind = [tensor.name for tensor in of.tensors], [finishing(problem, rest)] if rest else []
     if not fused and problem.dtype in cublas.DATA_TYPES:
         return [lambda at: cublas.gemm_ex(of, *(at[name] for name in names)), *behind]
-    name = "cublaslt_fp8" if problem.dtype in EIGHTS else "cublaslt"
+    name = "cublaslt_fp8" if problem.dtype in FLOAT8_DTYPES else "cublaslt"
     (kernel,) = builtin().of("gemm", "cuda", (name,))
     first, scalars = kernel.first_configs()[0], [scalar.value for scalar in of.scalars]
     product = PreparedProduct(render(kernel, of, first), of, scalars)
