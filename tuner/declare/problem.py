@@ -294,7 +294,7 @@ class Operation:
             )
         if dtype not in FLOAT8_DTYPES and text != Epilogue.read(text).unscaled.text:
             raise InputError(
-                f"scales and a dtype of the result are for {', '.join(FLOAT8_DTYPES)}, got {text!r} in {dtype}; "
+                f"scales and dtypes of results are for {', '.join(FLOAT8_DTYPES)}, got {text!r} in {dtype}; "
                 "leave them out"
             )
         return text
