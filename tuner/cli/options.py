@@ -228,10 +228,7 @@ def read_shape(operation: Operation, dims: Sequence[str], sets: Sequence[str]) -
     Raises:
         InputError: There are more or fewer than the operation has, one is given twice, or is no whole number.
     """
-    if dims and len(dims) != len(operation.dims):
-        names = " ".join(operation.dims).upper()
-        raise InputError(f"{operation.name} takes {names}: {len(operation.dims)} dims, got {len(dims)}")
-    shape = {name: whole(name, text) for name, text in zip(operation.dims, dims, strict=False)}
+    shape = {name: whole(name, text) for name, text in operation.named(dims).items()} if dims else {}
     for pair in sets:
         name, equals, text = pair.partition("=")
         if not equals:

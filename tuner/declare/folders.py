@@ -60,7 +60,7 @@ def filled(template: Path, filters: Mapping[str, Callable[..., Any]], **values: 
     environment = Environment(
         loader=FileSystemLoader(template.parent), variable_start_string="${", variable_end_string="}",
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
-        autoescape=False,
+        autoescape=template.suffix == ".html",
     )  # fmt: skip
     environment.filters |= {"repr": repr, **filters}
     return environment.get_template(template.name).render(values)

@@ -19,6 +19,7 @@ from tuner.devices.detect import language_of
 from tuner.errors import InputError, NothingFound, UnknownName
 from tuner.export.interface import Interface, interface_of, launch_json
 from tuner.lookup import Answer, tune_command
+from tuner.results import codec
 from tuner.results.record import Champion
 from tuner.version import __version__
 
@@ -235,10 +236,10 @@ def _record(exported: Exported) -> dict[str, Any]:
         "work": dict(record.work),
         "speedup": champion.speedup or None,
         "trials": dict(champion.trials),
-        "measurement": record.measurement.to_json(),
+        "measurement": codec.to_json(record.measurement),
         "baseline": None if baseline is None else {
             "name": baseline.kernel, "versions": dict(baseline.versions), "tflops": baseline.tflops,
-            "measurement": baseline.measurement.to_json(),
+            "measurement": codec.to_json(baseline.measurement),
         },
         "device": record.device.to_json(),
         "versions": dict(record.versions),

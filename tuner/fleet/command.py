@@ -84,7 +84,7 @@ def print_job(cluster: str) -> None:
     click.echo(job_script(cluster))
 
 
-def run_fleet(
+def run(
     plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None, printer: Printer
 ) -> NightResult:
     """Runs a night on a cluster.
@@ -211,17 +211,9 @@ def workers_table(snapshot: dict[str, Any]) -> Table:
     return shown
 
 
-def cluster_options(command: F) -> F:
+def options(command: F) -> F:
     """``--cluster``, ``--job-script`` and ``--tls-...``."""
     text = "Use a cluster's workers: local, tcp://HOST:8786, slurm:FILE.toml or pbs:FILE.toml (docs/fleet.md)."
     script = "Print the job script of slurm: or pbs:, and end."
     command = click.option("--job-script", is_flag=True, help=script)(tls_options(command))
     return click.option("--cluster", default="", metavar="CLUSTER", help=text)(command)
-
-
-class ClusterExtension:
-    """What a night has of clusters; see the extension point "cluster" in `tuner.night.command`."""
-
-    options = staticmethod(cluster_options)
-    print_job = staticmethod(print_job)
-    run = staticmethod(run_fleet)

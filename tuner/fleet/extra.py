@@ -6,5 +6,5 @@ EXTRA = Extra(
     commands={
         "worker": Command("tuner.fleet.command:worker", "Let this machine's devices work for a fleet.", "Tune"),
     },
-    provides={"cluster": "tuner.fleet.command:ClusterExtension"},
+    provides={"cluster": "tuner.fleet.command"},
 )

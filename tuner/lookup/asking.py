@@ -124,10 +124,7 @@ def parse_key(problem: Problem | ProblemKey | str, catalogue: Catalogue | None =
 def _problem_of(words: str, catalogue: Catalogue) -> Problem:
     name, *rest = words.split() or [""]
     operation = catalogue.operation(name)
-    sizes = [int(word) for word in rest if word.isdecimal()]
-    if len(sizes) != len(operation.dims):
-        wanted = " ".join(dim.upper() for dim in operation.dims)
-        raise InputError(f"{name} takes {wanted}: {len(operation.dims)} dims, got {len(sizes)} in {words!r}")
+    shape = operation.named([int(word) for word in rest if word.isdecimal()])
     kinds = {"dtype": operation.dtypes, "precision": PRECISIONS, "epilogue": WORDS}
     others = [word for word in rest if not word.isdecimal()]
     named: dict[str, str] = {}
@@ -139,7 +136,7 @@ def _problem_of(words: str, catalogue: Catalogue) -> Problem:
             "a problem has one dtype, one layout, one precision and one epilogue, got "
             f"{' '.join(others)} in {words!r}"
         )
-    return operation.problem(dict(zip(operation.dims, sizes, strict=True)), **named)
+    return operation.problem(shape, **named)
 
 
 def completed_device(device: DeviceInfo | str, known: Sequence[DeviceInfo]) -> DeviceInfo:

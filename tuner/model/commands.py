@@ -13,7 +13,7 @@ import click
 
 from tuner.cli import options as cli
 from tuner.cli.formatting import fields, print_json
-from tuner.declare.folders import in_checkout
+from tuner.declare.folders import in_checkout, write_whole
 from tuner.declare.kernel import Kernel
 from tuner.declare.problem import Operation
 from tuner.devices.detect import kind_of
@@ -147,8 +147,7 @@ def _publish(known: Model, operation: Operation, dtype: str, output: Path | None
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
     path = output or (path_of(name_of(operation, dtype), known.device.name) if in_checkout() else None)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(to_bytes(known) + b"\n")
+        write_whole(path, to_bytes(known) + b"\n")
         click.echo(str(path), err=True)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
@@ -25,14 +25,18 @@ from tuner.cli.options import DEVICE, run_options
 from tuner.devices.detect import find_all
 from tuner.errors import EnvironmentTrouble, InputError, Interrupted, NothingFound, TunerError
 from tuner.extras import provided
+from tuner.night import reporting
+from tuner.night.night import LocalRunner, run_surveys, with_wanted
 from tuner.night.plan import LONGEST_NIGHT_H, Plan, PlanItem, clock_time, outside, read_plan, seconds_until
-from tuner.study import job_files
-from tuner.study.progress import Events, ProgressView
-
-if TYPE_CHECKING:
-    from tuner.night.scheduler import Night
-    from tuner.night.watching import NightWatch
-    from tuner.night.work import NightItem, Runner
+from tuner.night.reporting import has_alerts
+from tuner.night.scheduler import Night
+from tuner.night.watch_command import show_last
+from tuner.night.watching import NightWatch
+from tuner.night.work import NightItem, Place, Runner
+from tuner.store import Store
+from tuner.study import dry_run, job_files
+from tuner.study.locks import occupied
+from tuner.study.progress import INTERRUPTED, Events, ProgressView
 
 #: The variable with the secret that signs a report.
 SECRET_VARIABLE = "TUNER_NOTIFY_SECRET"
@@ -86,8 +90,6 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
     --until, or more than 14 hours before --until. On a cluster each worker times its own board.
     """
     if options["last"]:
-        from tuner.night.watch_command import show_last
-
         show_last(db, as_json)
     elif options.get("job_script"):
         _clusters()[0].print_job(options["cluster"])
@@ -104,11 +106,9 @@ def nightly(path: Path | None, db: str, as_json: bool, **options: Any) -> int:
 
 def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> int:
     """Runs a night, and tells how it went; returns the exit code."""
-    from tuner.night.reporting import ALERTS, check_url, has_alerts, notify, write
-
     begun_s = time.monotonic()
     if options["notify"]:
-        check_url(options["notify"])
+        reporting.check_url(options["notify"])
     plan = _plan(path, options)
     why_not = outside(plan, datetime.now())
     if why_not:
@@ -119,9 +119,9 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
     for item in result.items:
         plot_front(item.front, item.after, options["folder"])
     if options["report"] is not None:
-        write(result.report, options["report"])
+        reporting.write(result.report, options["report"])
     if options["notify"]:
-        trouble = notify(options["notify"], result.report, os.environ.get(SECRET_VARIABLE, ""))
+        trouble = reporting.notify(options["notify"], result.report, os.environ.get(SECRET_VARIABLE, ""))
         if trouble:
             click.echo(f"tuner: {trouble}", err=True)
     if result.stopped is not None:
@@ -129,7 +129,7 @@ def _night(path: Path, db: str, as_json: bool, options: Mapping[str, Any]) -> in
     failed = [str(item.item.problem) for item in result.items if item.state == "failed"]
     if failed and not has_alerts(result.report):
         raise NothingFound(f"{len(failed)} of {len(result.items)} problems failed: {', '.join(failed[:5])}")
-    return ALERTS if has_alerts(result.report) else 0
+    return reporting.ALERTS if has_alerts(result.report) else 0
 
 
 def _plan(path: Path, options: Mapping[str, Any]) -> Plan:
@@ -170,11 +170,6 @@ def _deadline_s(plan: Plan, begun_s: float) -> float | None:
 
 def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> None:
     """Prints what a night would do with each problem, and the time that it asks for."""
-    from tuner.night.reporting import show_report
-    from tuner.night.scheduler import Night
-    from tuner.night.work import Place
-    from tuner.study import dry_run
-
     begun_s, plan = time.monotonic(), _plan(path, options)
     deadline_s = _deadline_s(plan, begun_s)
     with dry_run.database(db) as store:
@@ -197,19 +192,13 @@ def _preview(path: Path, db: str, options: Mapping[str, Any], as_json: bool) -> 
         "problems": problems, "counts": counts, "surveys": surveys, "asked_s": asked_s, "given_s": given_s,
         "device": device.name,
     }  # fmt: skip
-    show_report(data, as_json, "preview.md")
+    reporting.show_report(data, as_json, "preview.md")
 
 
 def _run_here(
     plan: Plan, db: str, options: Mapping[str, Any], seed: int, deadline_s: float | None, printer: Printer
 ) -> NightResult:
     """Runs a night on this machine: sentinels, surveys, problems."""
-    from tuner.night.night import LocalRunner, run_surveys, with_wanted
-    from tuner.night.scheduler import Night
-    from tuner.night.watching import NightWatch
-    from tuner.store import Store
-    from tuner.study.locks import occupied
-
     devices = find_all(options["device"] or plan.device)
     with Store.open(db) as store, occupied(db, devices, f"nightly {plan.path}"):
         plan = with_wanted(plan, store, devices[0])
@@ -254,9 +243,6 @@ def conducted(
         printer: Tells people what goes on.
         before: What comes before its problems.
     """
-    from tuner.night.reporting import night_report
-    from tuner.study.progress import INTERRUPTED
-
     result = NightResult()
     try:
         for item in night.run(runner, before):
@@ -270,7 +256,7 @@ def conducted(
     result.items += night.unfinished(stopped)
     places = {item.key: place for place, item in enumerate(night.plan.items)}
     result.items.sort(key=lambda item: places[item.item.key])
-    result.report = night_report(watch, result.items, stopped)
+    result.report = reporting.night_report(watch, result.items, stopped)
     return result
 
 
@@ -321,9 +307,7 @@ class Printer:
 
 def show_night(result: NightResult, as_json: bool) -> None:
     """Prints a night's report, the fronts of its problems, and its workers in JSON if there were some."""
-    from tuner.night.reporting import show_report
-
-    show_report(result.report | ({"fleet": result.snapshot} if result.snapshot else {}), as_json)
+    reporting.show_report(result.report | ({"fleet": result.snapshot} if result.snapshot else {}), as_json)
     for item in result.items:
         if item.front is not None and item.after is not None and not as_json:
             show_front(item.front, item.after)
@@ -358,10 +342,8 @@ def install(path: Path, db: str, options: Mapping[str, Any]) -> None:
         "log": folder / "night.log", "environment": folder / "night.env", "limit_s": LONGEST_NIGHT_H * 3600,
         "command": _command(plan, folder, options), "system": options["system"],
     }  # fmt: skip
-    from tuner.night.reporting import rendered
-
     files = {folder / "night.env": _environment(absolute_url(db), hidden=not options["write"])}
-    files |= {file: rendered(template, **values) for template, file in places.items()}
+    files |= {file: reporting.rendered(template, **values) for template, file in places.items()}
     for file, text in files.items():
         if options["write"]:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -564,10 +564,8 @@ def _shapes(table: ProblemTable, operation: Operation) -> Iterator[tuple[str, di
     elif key in ("shape", "shapes"):
         for sizes in table.shapes or [table.shape or []]:
             with _at(key):
-                if len(sizes) != len(dims):
-                    rule = f"a shape of {operation.name} has {len(dims)} sizes ({', '.join(dims)})"
-                    raise InputError(f"{rule}, got {sizes}; correct it")
-            yield key, dict(zip(dims, sizes, strict=True))
+                shape = operation.named(sizes)
+            yield key, shape
     else:
         of_dims = (table.set or by_name).items()
         grid = {name: sizes if isinstance(sizes, list) else [sizes] for name, sizes in of_dims}

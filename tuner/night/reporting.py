@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from tuner.cli.formatting import print_json
+from tuner.declare.folders import filled, write_whole
 from tuner.errors import InputError, NothingFound
 from tuner.night import stored
 from tuner.night.changes import ORDER
@@ -155,18 +156,14 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
         report: The report, as `night_report` gives it.
         folder: Made if it does not exist.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"night-{report['begun_at'][:19].replace(':', '')}"
     texts = {
         ".html": rendered("night.html", report=report), ".md": rendered("night.md", report=report),
         ".json": json.dumps(report, indent=1) + "\n",
     }  # fmt: skip
     for ending, text in texts.items():
-        path = folder / (name + ending)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-        click.echo(str(path), err=True)
+        write_whole(folder / (name + ending), text.encode())
+        click.echo(str(folder / (name + ending)), err=True)
 
 
 def show_report(report: Any, as_json: bool, template: str = "night.md") -> None:
@@ -184,15 +181,7 @@ def show_report(report: Any, as_json: bool, template: str = "night.md") -> None:
 
 def rendered(template: str, /, **values: Any) -> str:
     """The text of a template of this package."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), trim_blocks=True,
-        autoescape=template.endswith(".html"), lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters |= FILTERS
-    return environment.get_template(template).render(**values)
+    return filled(Path(__file__).with_name("templates") / template, FILTERS, **values)
 
 
 def _of_unit(value: object) -> str:

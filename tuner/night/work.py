@@ -279,12 +279,7 @@ class NightItem:
 
 
 def _champion_json(champion: Champion) -> dict[str, Any]:
-    record = champion.record
-    return {
-        "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
-        "tflops": record.tflops, "gbps": record.gbps, "speedup": champion.speedup or None,
-        "bits": record.measurement.bits, "record_id": record.id, "provisional_reasons": list(champion.doubts),
-    }  # fmt: skip
+    return champion.as_keys() | {"bits": champion.record.measurement.bits}
 
 
 # --- what is stored ------------------------------------

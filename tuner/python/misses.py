@@ -169,12 +169,8 @@ class MeasuringProcess:
             How it will have ended (``measured``, ``known`` for what another process did, ``nothing``, ``busy``,
             ``failed``), and why where nothing was measured.
         """
-        words = {
-            "operation": problem.operation, "shape": problem.dims, "dtype": problem.dtype,
-            "layout": problem.layout, "precision": problem.precision, **problem.told_epilogue,
-        }  # fmt: skip
-        question = {"id": 0, "problem": words, "device": device, "seconds": seconds, "bits": bits}
-        question["db"] = database_url()
+        question = {"id": 0, "problem": problem.as_keys(), "device": device, "seconds": seconds}
+        question |= {"bits": bits, "db": database_url()}
         pending: Future[tuple[str, str]] = Future()
         known = self._asked.setdefault((problem, device, bits), pending)
         if known is pending:

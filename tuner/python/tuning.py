@@ -100,12 +100,7 @@ def _problem(operation: Operation, options: Mapping[str, Any]) -> Problem:
     """
     shape = options.get("shape") or {}
     if not isinstance(shape, Mapping):
-        sizes = [shape] if isinstance(shape, int) else list(shape)
-        if len(sizes) != len(operation.dims):
-            raise InputError(
-                f"{operation.name} takes {' '.join(operation.dims)}, got {len(sizes)} sizes; give one for each"
-            )
-        shape = dict(zip(operation.dims, sizes, strict=True))
+        shape = operation.named([shape] if isinstance(shape, int) else list(shape))
     return operation.problem(shape, *(options.get(key) or "" for key in _HOW))
 
 

@@ -186,11 +186,8 @@ class LadderPlan(_Table):
         Raises:
             InputError: The shape has not a size for each dim, or there is no such layout.
         """
-        dims = self._operation.dims
-        if len(shape) != len(dims):
-            raise InputError(f"a shape is a list of {len(dims)} dims, got {shape!r}")
         options = (self.dtype, layout or self.layout, self.precision, self.epilogue)
-        return self._operation.problem(dict(zip(dims, shape, strict=True)), *options)
+        return self._operation.problem(self._operation.named(shape), *options)
 
     @property
     def sections(self) -> list[Section]:

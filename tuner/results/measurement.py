@@ -7,9 +7,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from tuner.results import codec
 
 #: Times within this share of each other are reported as the same (NVBench uses the same threshold).
 SAME_WITHIN = 0.005
@@ -235,15 +232,6 @@ class Measurement:
     def noise(self) -> float:
         """Median absolute deviation over the median, scaled to a normal's standard deviation."""
         return noise(self.samples_s)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as a JSON object."""
-        return codec.to_json(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Reads the output of `to_json`."""
-        return codec.from_json(cls, data)
 
 
 def under(circumstances: Mapping[str, float], measured: Iterable[Measurement]) -> list[Measurement]:

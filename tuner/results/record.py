@@ -363,6 +363,15 @@ class Champion:
         """Reasons why it is provisional, from the circumstances of its finals; empty if it is not."""
         return doubts(self.record.measurement.circumstances)
 
+    def as_keys(self) -> dict[str, Any]:
+        """Its kernel, config and figures as JSON, without its problem and device."""
+        record = self.record
+        return {
+            "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
+            "tflops": record.tflops, "gbps": record.gbps, "speedup": self.speedup or None,
+            "provisional_reasons": list(self.doubts), "record_id": record.id,
+        }  # fmt: skip
+
     @property
     def own_pairs(self) -> list[Pair]:
         """Those of the champion with others; none if pairs were not kept."""

@@ -12,6 +12,8 @@ import click
 from tuner.cli.formatting import print_json, show
 from tuner.cli.options import DEVICE, data_options, database_option
 from tuner.errors import InputError
+from tuner.service import pool, tokens
+from tuner.store import Store
 
 
 @click.command()
@@ -79,12 +81,9 @@ def token() -> None:
 @data_options
 def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
     """Make a token and print it. It is shown this once: only a hash of it is stored."""
-    from tuner.service.tokens import create as new_token
-    from tuner.store import Store
-
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
     with Store.open(db) as store:
-        secret = new_token(store, name, wanted, days)
+        secret = tokens.create(store, name, wanted, days)
     if as_json:
         print_json({"name": name, "token": secret, "scopes": wanted, "days": days})
         return
@@ -96,11 +95,8 @@ def create(name: str, scopes: str, days: float, db: str, as_json: bool) -> None:
 @data_options
 def list_(db: str, as_json: bool) -> None:
     """List the tokens, with what they allow and when they were last used."""
-    from tuner.service.tokens import token_json, tokens
-    from tuner.store import Store
-
     with Store.open(db, read_only=True) as store:
-        items = list(map(token_json, tokens(store)))
+        items = list(map(tokens.token_json, tokens.tokens(store)))
     rows = []
     for item in items:
         until, used = item["expires_at"][:10], (item["used_at"] or "never")[:16]
@@ -113,11 +109,8 @@ def list_(db: str, as_json: bool) -> None:
 @database_option
 def revoke_(name: str, db: str) -> None:
     """Revoke a token for good. A running server notices within seconds."""
-    from tuner.service.tokens import revoke
-    from tuner.store import Store
-
     with Store.open(db) as store:
-        revoke(store, name)
+        tokens.revoke(store, name)
     click.echo(f"token {name!r} is revoked", err=True)
 
 
@@ -133,9 +126,6 @@ def allow(file: Path | None, listed: bool, remove: bool, db: str, as_json: bool)
     this machine, read it, and allow it. If it or a file that it uses changes, it must be allowed again. FILE is
     executed, to find what it uses.
     """
-    from tuner.service import pool
-    from tuner.store import Store
-
     if listed == (file is not None) or (remove and listed):
         raise InputError("allow takes a FILE, with --remove to allow it no more, or --list; give one of them")
     with Store.open(db) as store:

@@ -332,7 +332,7 @@ def _entry_json(result: Published, shared: dict[str, dict[str, Any]]) -> dict[st
 
 
 def _runner_up_json(record: Record) -> dict[str, Any]:
-    measurement = record.measurement.to_json()
+    measurement = codec.to_json(record.measurement)
     optional = {
         "record_id": record.id, "measured_at": record.measured_at if record.id else "",
         "error": _rounded(measurement["error"]), "circumstances": _rounded(measurement["circumstances"]),
@@ -348,7 +348,7 @@ def _runner_up_json(record: Record) -> dict[str, Any]:
 def _measured_json(record: Record, versions: dict[str, Any]) -> dict[str, Any]:
     measurement, time_s = record.measurement, _rounded(record.measurement.time_s or 0.0)
     rates = {name: value / time_s if time_s else 0.0 for name, value in record.work.items()}
-    data = measurement.to_json()
+    data = codec.to_json(measurement)
     return {
         "kernel": record.kernel, "config": dict(record.config), "time_s": time_s,
         "noise": _rounded(measurement.noise), "tflops": _rounded(rates.get("flops", 0.0) / 1e12),

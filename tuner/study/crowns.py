@@ -278,14 +278,10 @@ def reign_json(reigning: Reign) -> dict[str, Any]:
 def champion_json(reigning: Reign, champion: Champion) -> dict[str, Any]:
     """A champion with its figures, and whether it may answer."""
     record, library = champion.record, champion.baseline
-    return {
-        "id": champion.id, "kernel": record.kernel, "config": dict(record.config),
-        "time_s": record.measurement.time_s, "tflops": record.tflops, "gbps": record.gbps,
-        "speedup": champion.speedup or None,
+    return champion.as_keys() | {
         "library": library and {"name": library.kernel, "time_s": library.measurement.time_s},
-        "verdict": champion.verdict, "crowned_at": champion.crowned_at,
+        "id": champion.id, "verdict": champion.verdict, "crowned_at": champion.crowned_at,
         "state": reigning.state(champion) or None, "confirmed": champion.id in reigning.rules.confirmed,
-        "provisional_reasons": list(champion.doubts), "record_id": record.id,
         "device_uuid": record.device.uuid, "driver": record.device.driver,
     }  # fmt: skip
 

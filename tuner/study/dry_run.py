@@ -75,9 +75,6 @@ def study_preview(
     champion = store.champion(key, device, regime)
     return {
         "problem": str(problem), "device": device.name, "regime": regime, "spaces": spaces,
-        "champion": {
-            "kernel": champion.record.kernel, "config": dict(champion.record.config),
-            "time_s": champion.record.measurement.time_s, "crowned_at": champion.crowned_at,
-        } if champion is not None else None,
+        "champion": champion and champion.as_keys() | {"crowned_at": champion.crowned_at},
         "memory_bytes": problem.memory_bytes,
     }  # fmt: skip

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tuner.declare.folders import write_whole
+
 #: Name the folder, and the seconds that the job has run before.
 VARIABLE, SPENT = "TUNER_JOB", "TUNER_JOB_SPENT_S"
 #: Seconds between two notes of progress.
@@ -59,8 +61,5 @@ def counts() -> dict[str, Any]:
 
 def write(name: str, what: Mapping[str, Any]) -> None:
     """Writes a file whole; a job does not fail for want of it."""
-    folder = Path(os.environ[VARIABLE])
     with contextlib.suppress(OSError, ValueError):
-        part = folder / f".{name}.{os.getpid()}"
-        part.write_text(json.dumps(what, allow_nan=False), encoding="utf-8")
-        part.replace(folder / name)
+        write_whole(Path(os.environ[VARIABLE]) / name, json.dumps(what, allow_nan=False).encode())

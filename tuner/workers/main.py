@@ -143,7 +143,7 @@ class DeviceHandlers:
         measured = self._ready().survey(config if known.rendered.text else None)
         # A survey keeps no more of it.
         brief = Measurement(measured.outcome, measured.reason, measured.samples_s)
-        return {"result": brief.to_json(), "unwell": self._ready().unwell}
+        return {"result": codec.to_json(brief), "unwell": self._ready().unwell}
 
     def transfers(self, message: dict[str, Any]) -> Answer:
         """Times the copies and allocations that a run on host memory adds to the kernel's time."""
