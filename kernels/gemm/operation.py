@@ -58,19 +58,22 @@ LADDER = (
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
     b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
-    epilogue, result = Epilogue.read(p.epilogue), _result(p)
+    factors, result = (Tensor("a", a, p.dtype), Tensor("b", b, p.dtype)), _result(p)
+    c = Tensor("c", (p.m, p.n), result, output=True)
+    if not p.epilogue:
+        return *factors, c
+    epilogue = Epilogue.read(p.epilogue)
     return (
-        Tensor("a", a, p.dtype),
-        Tensor("b", b, p.dtype),
+        *factors,
         *(Tensor(name, shape, "float32") for name, shape in _scales(p, epilogue.scale).items()),
         *(Tensor(name, epilogue.shape_of(name, p.m, p.n), result) for name in epilogue.unscaled.operands),
-        Tensor("c", (p.m, p.n), result, output=True),
+        c,
     )
 
 
 def _result(p: Problem) -> str:
     """The result's dtype."""
-    return Epilogue.read(p.epilogue).dtype(p.dtype)
+    return Epilogue.read(p.epilogue).dtype(p.dtype) if p.dtype in FLOAT8_DTYPES else p.dtype
 
 
 def _scales(p: Problem, scale: str) -> dict[str, tuple[Any, ...]]:

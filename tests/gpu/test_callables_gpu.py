@@ -30,7 +30,10 @@ PROBLEMS = {
 KERNELS = [
     kernel
     for kernel in CATALOGUE.kernels
-    if kernel.target == "cuda" and kernel.operation in PROBLEMS and kernel.serves("ieee")
+    if kernel.target == "cuda"
+    and kernel.operation in PROBLEMS
+    and kernel.serves("ieee")
+    and kernel.scope.dtypes != tuner.FLOAT8_DTYPES  # `test_fp8_gpu` calls them
 ]
 #: Configs whose run is more than a launch, beside the kernels' first ones.
 MORE: dict[str, dict[str, Any]] = {
