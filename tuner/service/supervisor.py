@@ -86,6 +86,8 @@ class JobProcess:
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 start_new_session=True,
             )  # fmt: skip
+        with contextlib.suppress(OSError):  # where cores are shared among sessions, sessions are nice
+            Path(f"/proc/{self._process.pid}/autogroup").write_text("5")
 
     @property
     def runs(self) -> bool:

@@ -162,7 +162,8 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tuner.workers.main", str(theirs.fileno()), role, spec],
             stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,
-            pass_fds=(theirs.fileno(),), env=variables, start_new_session=True,
+            # No session of its own: Linux shares cores among sessions, whatever is nice in them.
+            pass_fds=(theirs.fileno(),), env=variables, process_group=0,
         )  # fmt: skip
         theirs.close()
         if role == "compile":  # from its first moment: its imports, too, give way to what is timed or answered

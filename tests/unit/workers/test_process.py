@@ -53,7 +53,7 @@ def test_a_device_worker_answers_until_it_is_closed(start: Start, spec: str) -> 
         worker.ask({"do": "prepare", "problem": named})
     child = psutil.Process(worker.pid)
     assert child.environ()["TUNER_TEST"] == "seen"
-    assert os.getsid(worker.pid) == worker.pid != os.getsid(0)
+    assert os.getpgid(worker.pid) == worker.pid != os.getpgid(0)
     # Ctrl-C is for the study only.
     os.kill(worker.pid, signal.SIGINT)
     assert worker.ask({"do": "canary"})["unwell"] == ""
