@@ -87,6 +87,8 @@ COMPILE_DIM = 64
 #: Kernels that have run in this process, by cache folder and hash: finals run each at a dozen shapes, and to
 #: load one anew takes up to 0.1 s.
 _ENTRIES: dict[tuple[Path, str], Callable[..., Any]] = {}
+#: So many of them are kept, those loaded last: more than finals have.
+MOST_LOADED = 32
 
 
 def load_module(rendered: Rendered, in_parts: bool = False) -> Callable[..., Any]:
@@ -209,7 +211,9 @@ def bound(rendered: Rendered, arrays: Arrays) -> Run:
     try:
         # It has run once, so the first timed run loads no machine code.
         key = cache_root(), rendered.hash
-        entry = _ENTRIES[key] = _ENTRIES.get(key) or ready(rendered, arrays.problem)
+        entry = _ENTRIES[key] = _ENTRIES.pop(key, None) or ready(rendered, arrays.problem)
+        if len(_ENTRIES) > MOST_LOADED:
+            del _ENTRIES[next(iter(_ENTRIES))]
     except CompileFailed as error:
         raise LaunchFailed(str(error)) from error
     arguments = [value.item() if isinstance(value, numpy.generic) else value for value in arrays.arguments()]
