@@ -211,7 +211,8 @@ def bound(rendered: Rendered, arrays: Arrays) -> Run:
     try:
         # It has run once, so the first timed run loads no machine code.
         key = cache_root(), rendered.hash
-        entry = _ENTRIES[key] = _ENTRIES.pop(key, None) or ready(rendered, arrays.problem)
+        entry = _ENTRIES.pop(key) if key in _ENTRIES else ready(rendered, arrays.problem)
+        _ENTRIES[key] = entry
         if len(_ENTRIES) > MOST_LOADED:
             del _ENTRIES[next(iter(_ENTRIES))]
     except CompileFailed as error:
