@@ -79,7 +79,7 @@ def test_scales_meet_the_sums_they_belong_to(scale: str, width: int, swap: int, 
 ])  # fmt: skip
 def test_sums_stay_in_registers_until_they_are_promoted(epilogue: str, changes: dict[str, Any]) -> None:
     nvrtc = pytest.importorskip("tuner.devices.cuda.nvrtc")
-    of, config = gemm(4096, 4096, 4096, "nt", EIGHT, epilogue=epilogue), KERNEL.default_config()
+    of, config = gemm(4096, 4096, 2048, "nt", EIGHT, epilogue=epilogue), KERNEL.default_config()
     config = Config({**(config or {}), **changes})
     assert KERNEL.allows(of, H200, config)
     job = render(KERNEL, of, config)
@@ -96,6 +96,7 @@ def test_every_shape_has_a_start(dims: tuple[int, int, int], epilogue: str) -> N
     found = [config for config in KERNEL.first_configs() if KERNEL.allows(of, H200, config)]
     assert found
     assert all(config.PROMOTE == 1 for config in found) or "scale-block" not in epilogue
+    assert any(config.PROMOTE == 0 for config in found) == (dims[2] <= 2048 and "scale-block" not in epilogue)
 
 
 def test_the_tolerance_lets_promoted_sums_pass_and_no_others() -> None:

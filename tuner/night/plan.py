@@ -484,7 +484,7 @@ def _survey(table: SurveyTable, defaults: DefaultsTable, folder: Path) -> Survey
     catalogue, operation, _ = _declared(table, folder)
     with _at("kernels", prefix=False):
         catalogue.of(operation.name, only=tuple(table.kernels))
-    _check_names("layouts", table.layouts, operation.layouts)
+    _check_names("layouts", table.layouts, operation.layouts_of.get(table.dtype, operation.layouts))
     _check_names("dtype", filter(None, [table.dtype]), operation.dtypes)
     _check_names("most", table.most, operation.dims)
     problems: tuple[Problem, ...] = ()
@@ -535,13 +535,13 @@ def _check_count(count: int) -> None:
 
 
 def _several(table: ProblemTable, key: str, known: tuple[str, ...] = ()) -> list[str]:
-    """A problem's dtypes, layouts...; the usual one if it says nothing. ``none`` is no epilogue."""
+    """A problem's dtypes, layouts...; empty for the usual one if it says nothing. ``none`` is no epilogue."""
     one, several = getattr(table, key), getattr(table, f"{key}s")
     if one is not None and several is not None:
         raise PlanError(f"{key} and {key}s exclude each other, got both; keep one", key=f"{key}s")
-    names = several or [one or (known[0] if known else "none")]
+    names = several or [one or ("" if known else "none")]
     if known:
-        _check_names(f"{key}s" if several else key, names, known, key)
+        _check_names(f"{key}s" if several else key, filter(None, names), known, key)
         return names
     with _at(f"{key}s" if several else key):
         return [Epilogue.read("" if text == "none" else text).text for text in names]

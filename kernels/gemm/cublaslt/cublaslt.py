@@ -20,7 +20,7 @@ from tuner import (
     ceil_div,
     choice,
 )
-from tuner.declare.rules import for_speed, select
+from tuner.declare.rules import for_speed, select, sums_of_8_bits
 
 #: Of each architecture and dtype the algorithms that cuBLASLt proposes, with what its check accepts of each:
 #: ``algorithms.py`` gathers it on a GPU. Ids and numbers are those of cublasLt.h.
@@ -195,6 +195,6 @@ EIGHTS_KERNEL = replace(
         *(choice(name, value) for name, value in _proposal(1).items() if name != "PROPOSAL"),
         choice("FAST", 0, 1),
     ),
-    constraints=(KERNEL.constraints[0],),
+    constraints=(KERNEL.constraints[0], sums_of_8_bits(lambda p, c: select(c.FAST == 1, p.k, 0))),
     starts=tuple(_proposal(place) | {"FAST": fast} for fast in (0, 1) for place in range(1, 9)),
 )

@@ -22,7 +22,7 @@ from tuner import (
     ceil_div,
     choice,
 )
-from tuner.declare.rules import for_speed, has_wgmma, select, shared_fits, smaller
+from tuner.declare.rules import for_speed, has_wgmma, select, shared_fits, smaller, sums_of_8_bits
 
 #: Multiprocessors of an H100 or H200, of an H100 PCIe, of half an H100.
 BLOCKS = (132, 114, 66, 0)
@@ -441,6 +441,7 @@ EIGHTS_KERNEL = replace(
             lambda p, d, c: (Epilogue.read(p.epilogue).scale != "scale-block") | (c.PROMOTE == 1),
         ),
         Constraint("shares of k are added up by the block that arrives last", lambda p, d, c: c.ADD == "last"),
+        sums_of_8_bits(lambda p, c: select(c.PROMOTE == 0, ceil_div(p.k, c.SPLIT_K), 0)),
         Constraint(
             "results of 32 bits go from registers, and take no operand beside scales",
             lambda p, d, c: (

@@ -49,6 +49,11 @@ def test_each_way_to_give_shapes(read: Read) -> None:
     ]  # fmt: skip
 
 
+def test_a_problem_without_a_layout_has_the_first_of_its_dtype(read: Read) -> None:
+    plan = read(f"{GEMM}squares = [8]\ndtypes = ['float32', 'float8_e4m3fn']\n")
+    assert [item.problem.layout for item in plan.items] == ["nn", "nt"]
+
+
 def test_defaults_give_way_to_the_problem(read: Read) -> None:
     plan = read(
         "until = '06:30'\nseconds = 3600\n"
