@@ -196,7 +196,7 @@ class CompilePool:
         """
         for ticket, text in rendered.items():
             self.submit(ticket, text)
-        results: dict[int, CompiledConfig | Measurement] = {}
+        results = self.ready()
         while not results.keys() >= rendered.keys():
             select.select(self.channels, [], [], WAIT_S)
             results |= self.ready()

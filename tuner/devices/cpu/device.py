@@ -176,14 +176,17 @@ def ratios_in(state: str, own: Run, library: Run, seconds: float) -> list[float]
             turns = [[_took_s(call) for call in calls] for _ in range(count)]
             first_s, second_s = map(_lower_quartile, zip(*turns, strict=True))
         else:
-            first_s, second_s = (_block_s(call, count, state == AFTER_IDLING) for call in calls)
+            # A pair begins with what the one before ended with.
+            waits, idles = (not ratios, True), state == AFTER_IDLING
+            first_s, second_s = (_block_s(*block, count, idles) for block in zip(calls, waits, strict=True))
         ratios.append(first_s / second_s if is_even else second_s / first_s)
     return ratios
 
 
-def _block_s(call: Run, count: int, idles: bool) -> float:
-    """The lower quartile of some calls, when nothing of another library's spins any more."""
-    wait_until_quiet()
+def _block_s(call: Run, waits: bool, count: int, idles: bool) -> float:
+    """The lower quartile of some calls, which may wait until nothing of another library's spins any more."""
+    if waits:
+        wait_until_quiet()
     if not idles:
         call()
     times_s = []
