@@ -1,7 +1,9 @@
 """bmm: C[i] = op(A[i]) op(B[i]) for a batch of matrices, each as in gemm.
 
 A is a stack of M x K matrices, or of K x M for a layout that begins with ``t``; B one of K x N, or of N x K.
-Every stack is dense and row-major, so that matrices follow each other at a constant stride.
+Every stack is dense and row-major, so that matrices follow each other at a constant stride. A layout that ends
+with ``-a`` has one A for all products, one with ``-b`` one B; where rows of all A follow each
+other, that is gemm.
 """
 
 from collections.abc import Mapping
@@ -21,9 +23,10 @@ LADDER = ("stacked", "small_matrices", "tiled", "warp_mma")
 def _tensors(p: Problem) -> tuple[Tensor, ...]:
     a = (p.m, p.k) if p.layout[0] == "n" else (p.k, p.m)
     b = (p.k, p.n) if p.layout[1] == "n" else (p.n, p.k)
+    of_a, of_b = (1 if p.layout.endswith(suffix) else p.batch for suffix in ("-a", "-b"))
     return (
-        Tensor("a", (p.batch, *a), p.dtype),
-        Tensor("b", (p.batch, *b), p.dtype),
+        Tensor("a", (of_a, *a), p.dtype),
+        Tensor("b", (of_b, *b), p.dtype),
         Tensor("c", (p.batch, p.m, p.n), p.dtype, output=True),
     )
 
@@ -36,7 +39,8 @@ def _product(xp: Any, p: Problem, arrays: Mapping[str, Any], dtype: str, out: An
     """The library's product of the stacks, in a dtype."""
     a, b = (arrays[name].astype(dtype, copy=False) for name in "ab")
     a, b = (
-        stack.swapaxes(1, 2) if stored == "t" else stack for stack, stored in zip((a, b), p.layout, strict=True)
+        stack.swapaxes(1, 2) if stored == "t" else stack
+        for stack, stored in zip((a, b), p.layout[:2], strict=True)
     )
     return xp.matmul(a, b, out=out)
 
@@ -60,10 +64,11 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
     a, b, c = (arrays[name] for name in "abc")
     kind, sums = DATA_TYPES[p.dtype], p.operation.sums.get(p.dtype, p.dtype)
     one, zero = cublas.one_and_zero(sums)
+    a_step, b_step = (0 if len(stack) == 1 else stack[0].size for stack in (a, b))
     status = cublas.function("cublasGemmStridedBatchedEx")(
         cublas.handle(), cublas.OPERATION[p.layout[1]], cublas.OPERATION[p.layout[0]], p.n, p.m, p.k,
-        one, c_void_p(b.data.ptr), kind, b.shape[2], c_longlong(p.k * p.n),
-        c_void_p(a.data.ptr), kind, a.shape[2], c_longlong(p.m * p.k),
+        one, c_void_p(b.data.ptr), kind, b.shape[2], c_longlong(b_step),
+        c_void_p(a.data.ptr), kind, a.shape[2], c_longlong(a_step),
         zero, c_void_p(c.data.ptr), kind, p.n, c_longlong(p.m * p.n),
         p.batch, COMPUTE_TYPES[sums], cublas.DEFAULT_ALGORITHM,
     )  # fmt: skip
@@ -71,7 +76,10 @@ def _cublas(xp: Any, p: Problem, arrays: Mapping[str, Any]) -> None:
 
 
 def _source_constants(p: Problem, target: str) -> dict[str, Any]:
-    stored: dict[str, Any] = {"A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t"}
+    stored: dict[str, Any] = {
+        "A_TRANSPOSED": p.layout[0] == "t", "B_TRANSPOSED": p.layout[1] == "t",
+        "ONE_A": p.layout.endswith("-a"), "ONE_B": p.layout.endswith("-b"),
+    }  # fmt: skip
     if target == "cuda" and p.dtype in HALVES:
         return stored | {"BFLOAT": p.dtype == "bfloat16"}
     return stored | ({"SCALAR": "float" if p.dtype == "float32" else "double"} if target == "cuda" else {})
@@ -81,8 +89,8 @@ C_REFERENCE = """
 const long long matrix = index / (m * n), row = index / n % m, column = index % n;
 double sum = 0;
 for (long long p = 0; p < k; ++p) {
-    const double left = a[matrix * m * k + (A_TRANSPOSED ? p * m + row : row * k + p)];
-    const double right = b[matrix * k * n + (B_TRANSPOSED ? column * k + p : p * n + column)];
+    const double left = a[(ONE_A ? 0 : matrix * m * k) + (A_TRANSPOSED ? p * m + row : row * k + p)];
+    const double right = b[(ONE_B ? 0 : matrix * k * n) + (B_TRANSPOSED ? column * k + p : p * n + column)];
     sum += left * right;
 }
 return sum;
@@ -92,7 +100,7 @@ OPERATION = Operation(
     name="bmm",
     dims=("batch", "m", "n", "k"),
     dtypes=("float32", "float64", *HALVES),
-    layouts=("nn", "nt", "tn", "tt"),
+    layouts=("nn", "nt", "tn", "tt", "nn-a", "nt-a", "tn-b", "tt-b", "tt-a", "tn-a"),
     sums=dict.fromkeys(HALVES, "float32"),
     tensors=_tensors,
     work=_work,

@@ -92,15 +92,15 @@ def every_kind(target: str) -> list[tuple[Problem, Kernel]]:
     """Every kernel for a target, with the usual problem of each layout, and of each further dtype.
 
     The further dtypes take the layouts in turn rather than all: fewer cases find the same faults. Layouts that
-    differ in what stands behind a dash have the same source; they take turns, too.
+    differ in what stands behind a dash take turns, too.
     """
     found = []
     for operation, kernel in kernels(target):
         first, *others = operation.dtypes
-        layouts, sources = operation.layouts, {layout.partition("-")[0] for layout in operation.layouts}
-        if len(sources) < len(layouts):
-            layouts = layouts[:: len(sources) + 1][: len(sources)]
-        kinds = [(layout, first) for layout in layouts]
+        stored: dict[str, list[str]] = {}
+        for layout in operation.layouts:
+            stored.setdefault(layout.partition("-")[0], []).append(layout)
+        kinds = [(turns[at % len(turns)], first) for at, turns in enumerate(stored.values())]
         kinds += zip(itertools.cycle(operation.layouts[::-1]), others, strict=False)
         found += [(usual_problem(operation, layout, dtype, kernel.name), kernel) for layout, dtype in kinds]
     return found

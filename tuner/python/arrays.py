@@ -69,6 +69,18 @@ class Operand:
         shape, strides = self.shape, self.strides
         return replace(self, shape=shape[:-2] + shape[-2:][::-1], strides=strides[:-2] + strides[-2:][::-1])
 
+    @property
+    def once(self) -> Operand:
+        """Without repetitions: leading axes of a stack along which nothing changes have one element."""
+        lead = zip(self.shape[:-2], self.strides[:-2], strict=True)
+        return replace(self, shape=(*(size if step else 1 for size, step in lead), *self.shape[-2:]))
+
+    @property
+    def inner(self) -> Operand:
+        """One element of the first axis."""
+        aligned = self.family == NUMPY.name or self.strides[0] % ALIGNMENT_BYTES == 0
+        return replace(self, shape=self.shape[1:], strides=self.strides[1:], aligned=self.aligned and aligned)
+
     def rows(self, kept: int) -> tuple[int, ...]:
         """Its shape with all axes but the last `kept` as one."""
         lead = self.ndim - kept

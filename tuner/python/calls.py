@@ -21,15 +21,17 @@ from tuner.declare.launch import Packing
 from tuner.lookup.demand import DEMAND
 from tuner.lookup.stale import builtin_now
 from tuner.python import decisions, misses
-from tuner.python.arrays import NUMPY, Family
+from tuner.python.arrays import NUMPY, Family, row_major
 from tuner.python.decisions import LOCK, Decision
 from tuner.python.misses import CHOSEN, EPOCH, MEASURE, CallPolicy, chosen, expire
-from tuner.python.requests import CallRequest, PackedForm, Placed
+from tuner.python.requests import CallRequest, PackedForm, Placed, request_for
 from tuner.python.running import ReadyKernel, Runs
 from tuner.results.record import ProblemKey
 
 #: Takes the caller's arrays, those that are read and then ``out``, and returns the result.
 Prepared = Callable[..., Any]
+#: Calls of a kernel at the most for stacks that repeat each other's matrices; the library copies what repeats.
+IN_TURN = 16
 #: Ends of a measurement that the user is told of.
 TOLD = ("busy", "failed")
 
@@ -268,12 +270,17 @@ def _result_of(request: CallRequest) -> Callable[..., Any]:
 def _taking(tensor: Placed, family: Family) -> Callable[[Any], Any] | None:
     """What makes a problem's input of an argument; None where the argument is it: on a GPU its address is."""
     turned, dense, shape = tensor.turned, family.dense, tensor.shape
+
+    def whole(array: Any) -> Any:
+        array = array[tensor.part] if tensor.part else array
+        return array.reshape(shape) if shape else array
+
     if tensor.copied:
-        return lambda array: dense(array.reshape(shape) if shape else array, turned)
+        return lambda array: dense(whole(array), turned)
     if family is not NUMPY or not (turned or shape):
         return None
     axes = (-2, -1) if turned else (-1, -1)
-    return lambda array: (array.reshape(shape) if shape else array).swapaxes(*axes)
+    return lambda array: whole(array).swapaxes(*axes)
 
 
 def prepared_call(kept: dict[Any, Prepared], key: Hashable | None, request: CallRequest) -> Prepared:
@@ -305,7 +312,8 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
         return kernel_call(request, decision)
     try:
         if decision is None or decision.kernel is None:
-            return library_call(request, decision)
+            stacks = _stacks_in_turn(request) if decision is None and request.function == "matmul" else None
+            return stacks or library_call(request, decision)
         kernel = kernel_call(request, decision)
         return _in_graphs(request, kernel, library_call(request, decision)) if decision.in_graphs else kernel
     except Exception as error:
@@ -314,6 +322,33 @@ def prepared_by(request: CallRequest, decision: Decision | None) -> Prepared:
             f"{type(error).__name__}: {error}"
         )
         return library_call(request, None)
+
+
+def _stacks_in_turn(request: CallRequest) -> Prepared | None:
+    """Products of stacks that repeat each other's matrices, a stack after the other; None without a kernel."""
+    family, shape, (a, b, *out) = request.family, request.shape, request.operands.values()
+    if min(a.ndim, b.ndim) < 2 or len(shape) < 4 or shape[0] > IN_TURN or request.epilogue:
+        return None
+    result = out[0] if out else row_major(family.name, shape, a.dtype, a.itemsize, a.device)
+    named = zip(("a", "b", "out"), (a, b, result), strict=True)
+    parts = {name: one.inner if one.ndim == len(shape) else one for name, one in named}
+    one = request_for("matmul", parts, request.precision, family=family)
+    decision = decisions.decision_for(one)
+    if decision is None or decision.kernel is None:
+        return None
+    call, empty = kernel_call(one, decision), _result_of(request)
+
+    def called(*given: Any) -> Any:
+        *arrays, out = given
+        apart = out is None or any(family.overlap(out, array) for array in arrays)
+        to = empty(shape, arrays[0]) if apart else out
+        for at in range(shape[0]):
+            call(*(of[at % len(of)] if of.ndim == len(shape) else of for of in arrays), to[at])
+        if apart and out is not None:
+            family.assign(out, to)
+        return to if out is None else out
+
+    return called
 
 
 def _in_graphs(request: CallRequest, kernel: Prepared, library: Prepared) -> Prepared:

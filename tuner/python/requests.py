@@ -78,12 +78,14 @@ class Placed:
         copied: Why a copy is passed (for an output: why the result is copied there); empty where none is.
         shape: Of the caller's array, its leading axes taken as one; None where it has no others than the
             problem's tensor.
+        part: What is taken of the caller's array before: the rest repeats it; empty for all.
     """
 
     argument: str
     turned: bool = False
     copied: str = ""
     shape: tuple[int, ...] | None = None
+    part: tuple[slice, ...] = ()
 
     def letter(self, transposed: bool = False) -> str:
         """Of a layout: ``n`` where the operand, or its transpose, is stored as it is used, else ``t``."""
@@ -300,14 +302,17 @@ def _result_shape(
 
 
 def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
-    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector, bmm for two stacks.
+    """``a @ b``: gemm for two matrices, gemv for a matrix and a vector, bmm for stacks.
 
-    Leading axes of `a` count as rows where `b` is one matrix.
+    Leading axes of `a` count as rows where `b` is one matrix, unless the matrices of `a` are transposed.
     """
     a, b = (request.operands[name] for name in ARGUMENTS[request.function])
-    if math.prod(b.shape[:-2]) != 1:
+    several, turned = math.prod(b.once.shape[:-2]) != 1, a.flat(1) is None and placed("a", a, 2).turned
+    if min(a.ndim, b.ndim) > 1 and (several or turned or a.once != a):
         return _stacks(request, a, b)
-    left, right = map(placed, ARGUMENTS[request.function], (a, b))
+    if several:
+        raise _ForTheLibraryError("kernels multiply a vector by one matrix")
+    left, right = placed("a", a), _whole(ARGUMENTS[request.function][1], b, 1)
     if a.ndim == b.ndim == 1:
         raise _ForTheLibraryError("a product of two vectors is one number, for which there is no kernel")
     (m, k), n = a.rows(1)[-2:] if a.ndim > 1 else (1, a.shape[0]), b.shape[-1]
@@ -329,13 +334,33 @@ def _further(name: str, operand: Operand) -> Placed:
 
 
 def _stacks(request: CallRequest, a: Operand, b: Operand) -> tuple[ProblemKey, tuple[Placed, ...]]:
-    """``a @ b`` for two stacks of as many matrices, whose leading axes are taken as one."""
-    if a.shape[:-2] != b.shape[:-2]:
-        raise _ForTheLibraryError("kernels take two stacks of one shape; the library repeats the shorter")
-    left, right = placed("a", a, 2), placed("b", b, 2)
-    batch, (m, k), n = math.prod(a.shape[:-2]), a.shape[-2:], b.shape[-1]
-    layout = left.letter() + right.letter()
-    return _key(request, "bmm", layout, batch=batch, m=m, n=n, k=k), (left, right, _output(request, 2))
+    """``a @ b`` for stacks, whose leading axes are taken as one, and one matrix that all of a stack share.
+
+    Rows of several A that share a B follow each other: they are one A.
+    """
+    left, right, a, b = _whole("a", a, 2), _whole("b", b, 2), a.once, b.once
+    (m, k), n, lead, to = a.shape[-2:], b.shape[-1], request.shape[:-2], _output(request, 2)
+    of_a, of_b = ((1,) * (len(lead) + 2 - one.ndim) + one.shape[:-2] for one in (a, b))
+    sharing = next(at for at, size in enumerate((*of_b[::-1], 0)) if size != 1)
+    if sharing and of_a == lead and a.is_row_major:
+        lead, m = lead[:-sharing], m * math.prod(lead[-sharing:])
+        of_a, of_b, rows = lead, of_b[:-sharing], (math.prod(lead), m)
+        left, to = replace(left, shape=(*rows, k)), replace(to, shape=(*rows, n))
+    batch, one = math.prod(lead), (1,) * len(lead)
+    shared = {(one, lead): "-a", (lead, one): "-b", (lead, lead): ""}.get((of_a, of_b), "-")
+    layout = left.letter() + right.letter() + shared
+    if layout not in builtin_now().operation("bmm").layouts:
+        raise _ForTheLibraryError("kernels take two stacks of one shape, or a stack and a matrix, at a time")
+    return _key(request, "bmm", layout, batch=batch, m=m, n=n, k=k), (left, right, to)
+
+
+def _whole(name: str, operand: Operand, kept: int) -> Placed:
+    """As `placed`, without what repeats the operand; a matrix as a stack of one."""
+    once = operand.once
+    whole = placed(name, once, kept)
+    part = tuple(slice(None if step else 1) for step in operand.strides[:-2]) if operand != once else ()
+    shape = (1, *once.shape) if once.ndim == kept == 2 else whole.shape
+    return replace(whole, shape=shape, part=part)
 
 
 def _transposed(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:

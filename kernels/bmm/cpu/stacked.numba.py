@@ -5,7 +5,7 @@ matrices that are small. Here a thread takes CHUNK matrices at a time, and multi
 in between: a tile of C in vector registers, A and B read in place or packed.
 
 Comes behind gemm's direct.numba.py, and takes the place of its `work`. Constants in front of this text: as
-there, but for SPLIT; CHUNK.
+there, but for SPLIT; CHUNK; ONE_A, ONE_B: one matrix for all.
 """
 
 
@@ -14,7 +14,8 @@ there, but for SPLIT; CHUNK.
 def _one_by_one(a, b, c, first, last, m, n, k, panels, strip):
     """Multiplies matrices first to last, which begin m * k, k * n and m * n elements after each other."""
     for i in range(first, last):
-        left, right, to = forward(a, i * m * k), forward(b, i * k * n), forward(c, i * m * n)
+        left, right = forward(a, 0 if ONE_A else i * m * k), forward(b, 0 if ONE_B else i * k * n)
+        to = forward(c, i * m * n)
         multiply_here(left, right, to, m, n, k, KC, 0, m, 0, n, panels, strip)
 
 

@@ -3,7 +3,8 @@
 // Idea     A matrix of 32 x 32 is too small for a block, and a launch for each is too much. Tiles of all MATRICES products pass
 //          through shared memory together, so that many reads are in flight; a thread keeps TM x TN sums in registers.
 // Edges    As products.cuh has them. Past the batch the last product is computed again, and not stored.
-// Layout   a: batch of m x k or k x m, b: batch of k x n or n x k, c: batch of m x n, dense. Rows of A and B are divisible by VECTOR.
+// Layout   a: batch of m x k or k x m, b: batch of k x n or n x k, c: batch of m x n, dense; of A (ONE_A) or B (ONE_B) maybe one
+//          matrix for all. Rows of A and B are divisible by VECTOR.
 // Source   own work, after half_tiled of gemm.
 // Letters  BM BN BK   tile of a product, and terms of a step
 //          TM TN      elements of a thread
@@ -20,6 +21,7 @@ bmm(const STORED* __restrict__ a, const STORED* __restrict__ b, STORED* __restri
     const size_t matrix = min(number, batch - 1);
 
     SCALAR sum[TM][TN] = {};
-    sum_products(sum, left[own], right[own], a + matrix * m * k, b + matrix * k * n, row, column, m, n, k);
+    sum_products(sum, left[own], right[own], a + (ONE_A ? 0 : matrix * m * k), b + (ONE_B ? 0 : matrix * k * n),
+                 row, column, m, n, k);
     if (number < batch) store_sums(sum, c + matrix * m * n, row, column, m, n);
 }

@@ -5,7 +5,8 @@
 //          warps of its own.
 // Edges    Rows and columns past the edge read the last row or column again, matrices past the batch the last one; none is stored.
 //          The remainder of k over BK is done first, padded with zeros.
-// Layout   a: batch of m x k or k x m, b: batch of k x n or n x k, c: batch of m x n, dense. Rows of A and B are divisible by VECTOR.
+// Layout   a: batch of m x k or k x m, b: batch of k x n or n x k, c: batch of m x n, dense; of A (ONE_A) or B (ONE_B) maybe one
+//          matrix for all. Rows of A and B are divisible by VECTOR.
 // Source   own work.
 // Letters  as in register_tiled; MATRICES products of a block
 
@@ -25,8 +26,8 @@ bmm(const SCALAR* __restrict__ a, const SCALAR* __restrict__ b, SCALAR* __restri
 
     OperandA from_a;
     OperandB from_b;
-    from_a.set_tile(a + matrix * m * k, first_row, m, k);
-    from_b.set_tile(b + matrix * k * n, first_column, n, k);
+    from_a.set_tile(a + (ONE_A ? 0 : matrix * m * k), first_row, m, k);
+    from_b.set_tile(b + (ONE_B ? 0 : matrix * k * n), first_column, n, k);
 
     int tiles_left = (k - 1) / BK;
     from_a.fetch_first(k - tiles_left * BK);

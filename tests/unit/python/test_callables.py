@@ -67,17 +67,28 @@ def test_leading_dims_that_are_one_in_memory_are_rows(speedup: float, ran: list[
 
 
 @KERNEL_OR_LIBRARY
-def test_two_stacks_are_one_product_by_numpys_rules(speedup: float, ran: list[str]) -> None:
-    crowned("bmm", {"batch": 6, "m": 5, "n": 7, "k": 4}, layout="nt", config={"THREADS": 1}, speedup=speedup)
+def test_stacks_are_one_product_by_numpys_rules(speedup: float, ran: list[str]) -> None:
+    dims, how = {"batch": 6, "m": 5, "n": 7, "k": 4}, {"config": {"THREADS": 1}, "speedup": speedup}
+    for layout in ("nt", "nt-a", "tt-b"):
+        crowned("bmm", dims, layout=layout, **how)
+    crowned("bmm", dims | {"batch": 2, "m": 15}, layout="nt", **how)
+    crowned("bmm", dims | {"batch": 3}, layout="nt-a", **how)
     a, b = normal(2, 3, 5, 4), normal(2, 3, 7, 4).swapaxes(2, 3)
     out, apart = np.empty((2, 3, 5, 7), np.float32), np.empty((2, 3, 5, 14), np.float32)[..., ::2]
     for given in ((a, b), (a, b, out), (a, b, apart), (a.reshape(6, 5, 4), b.reshape(6, 4, 7))):
         close(tuner.matmul(*given).reshape(2, 3, 5, 7), a @ b)
     assert tuner.matmul(a, b, out=out) is out
-    close(tuner.matmul(a[:1], b), a[:1] @ b)
     named = tuner.explain("bmm", batch=6, m=5, n=7, k=4, layout="nt", device="cpu")
     assert (named.problem, named.use) == (tuner.explain(a, b).problem, tuner.explain(a, b).use)
+    turned, one = normal(2, 3, 4, 5).swapaxes(2, 3), np.broadcast_to(a[:1, :1], a.shape)
+    few = normal(2, 1, 7, 4).swapaxes(2, 3)
+    for left, right in ((a[0, 0], b), (one, b), (turned, b[0, 0]), (a, few), (a[:, :1], b[0])):
+        for given in ((left, right), (left, right, out), (left, right, apart)):
+            close(tuner.matmul(*given), left @ right)
+            assert not tuner.explain(left, right).copies
     assert set(ran) == ({"stacked"} if speedup > 1 else set())
+    for left, right in ((a, b[0]), (one, b[0, 0]), (a[0, 0, 0], b), (one, b[:, :1])):
+        close(tuner.matmul(left, right), left @ right)
 
 
 @KERNEL_OR_LIBRARY
