@@ -80,6 +80,8 @@ class Held(NamedTuple):
     bits: str
 
 
+#: One for each content: compiled programs know it by its identity.
+_held = functools.cache(Held)
 #: What collects the products that are asked for; autograd's threads see it, too.
 _COLLECTORS: list[set[Product]] = []
 
@@ -385,7 +387,7 @@ class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - calle
         """
         super().__init__()
         bits = misses.checked(bits, "class of bits", misses.BITS)
-        self._held = Held(precision and precision_of(precision), bits)
+        self._held = _held(precision and precision_of(precision), bits)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
