@@ -35,8 +35,8 @@ FEW_ROWS, ROWS = 37, 1009
 MOST_TIMED, FINALISTS = 4, 3
 #: Shares of the time until the searches end, and until the other sizes are timed.
 SEARCHED, TIMED = 0.5, 0.75
-#: Seconds that a study may take to open and to time a config, at the least; of finals of a size, at the most.
-LEAST_S, FINALS_S = 10.0, 5.0
+#: Seconds of a size at the least, or there are fewer sizes; of its finals at the most.
+LEAST_S, FINALS_S = 8.0, 5.0
 #: Speed that a class is taken to have at a size where it was not timed, of the fastest.
 UNTIMED = 0.5
 
@@ -76,7 +76,7 @@ def run_invariant(
 
 
 class _RowSearch:
-    """The sizes, powers of two up to the problem's and that, and what was timed there by the class of rows."""
+    """The sizes, and what was timed there by the class of rows."""
 
     def __init__(self, request: StudyRequest, store: Store, crew: Crew) -> None:
         # What a library's config is may differ between sizes that are hashed.
@@ -86,7 +86,7 @@ class _RowSearch:
         self._device, self._begun_s = crew.devices[0].info, time.monotonic()
         key, top = ProblemKey.of(request.problem), request.problem.dims[self._dim]
         self._study = rows_study(key, self._device.name, request.regime, self._dim)
-        self.sizes = [*(1 << power for power in range((top - 1).bit_length())), top]
+        self.sizes = _sizes(top, request.seconds)
         #: Size -> class of rows -> its configs with their times in seconds; the fastest first, both.
         self._timed: dict[int, dict[str, dict[Named, float]]] = {}
         self._class_of: dict[tuple[int, str], str] = {}
@@ -100,15 +100,18 @@ class _RowSearch:
         return None if seconds is None else max(self._begun_s + until * seconds - time.monotonic(), 0.0) / parts
 
     def search(self, report: Callable[[Progress], None]) -> Progress:
-        """Runs a study of each size, the largest first; returns the progress of the last."""
+        """Runs a study of each size, the largest first; returns the progress of the last.
+
+        Sizes that no time is left for belong to the range of the next larger one.
+        """
         for number, size in enumerate(self.sizes[::-1]):
-            share_s = self._share_s(SEARCHED, len(self.sizes) - number)
-            seconds = None if share_s is None else max(share_s, LEAST_S)
+            seconds = self._share_s(SEARCHED, len(self.sizes) - number)
+            if number and seconds is not None and seconds < SEARCHED * LEAST_S / 2:
+                self.sizes = self.sizes[-number:]
+                break
             asked = replace(self._request, problem=self._at(size), seconds=seconds, finals_s=0.0, invariant="")
             with open_study(asked, self._store, report, self._crew) as study:
-                study.search(share_s)
-                if not study.leaderboard.times_s:
-                    study.search()
+                study.search()
                 self._classify(study.session)
         return study.progress
 
@@ -177,19 +180,25 @@ class _RowSearch:
         for number, size in enumerate(self.sizes):
             share_s = self._share_s(1.0, len(self.sizes) - number)
             budget_s = min(FINALS_S if share_s is None else share_s, asked.finals_s or FINALS_S, FINALS_S)
+            until_s = time.monotonic() + budget_s
             place = self._crew, self._store, self._at(size), asked.regime, self._study
             with Session(*place, error_limit=asked.error_limit) as session:
                 session.prepare()
                 tried = sorted({below + 1, max(size - 1, below + 1), size})
-                champion = self._final(session, self._timed[size].get(name, ()), tried, rows, budget_s)
+                champion = self._final(session, self._known(size, name), tried, rows, until_s)
             if champion is None:
                 return []
             rows, below, ranges = champion.record.measurement.rows, size, [*ranges, champion]
         self._store.add([one for own in ranges for one in (own.baseline, own.record) if one is not None])
         return ranges
 
+    def _known(self, size: int, name: str) -> dict[Named, None]:
+        """A class's configs, those that were timed at a size first, then those of larger and smaller ones."""
+        near = sorted(self.sizes, key=lambda other: (other < size, abs(other - size)))
+        return {one: None for other in near for one in self._timed[other].get(name, ())}
+
     def _final(
-        self, session: Session, known: Iterable[Named], sizes: Sequence[int], rows: str, budget_s: float
+        self, session: Session, known: Iterable[Named], sizes: Sequence[int], rows: str, until_s: float
     ) -> Champion | None:
         """Times the fastest configs whose rows are of the class beside the library; the best of them."""
         proven: dict[Named, CompiledConfig] = {}
@@ -197,9 +206,10 @@ class _RowSearch:
             code, own = self._proven(session, one, sizes, ROWS)
             if code is not None and rows in ("", own):
                 rows, proven[one] = own, code
-            if len(proven) == FINALISTS:
+            if len(proven) == FINALISTS or (proven and time.monotonic() > until_s):
                 break
-        measured = session.worker.finals([*proven.values()], budget_s) if proven else []
+        left_s = max(until_s - time.monotonic(), 0.0)
+        measured = session.worker.finals([*proven.values()], left_s) if proven else []
         libraries = [session.of_baseline(one) for one in measured[len(proven) :] if one.samples_s][:1]
         finals = [
             session.of_kernel(Role.TRIAL, self._kernels[kernel], config, replace(its, rows=rows))
@@ -211,6 +221,13 @@ class _RowSearch:
         best, library = min(finals, key=_time_s), next(iter(libraries), None)
         ours_s, theirs_s = best.measurement.samples_s, library.measurement.samples_s if library else ()
         return Champion(best, library, compare(ours_s, theirs_s).ratio if theirs_s else 0.0, "first", {})
+
+
+def _sizes(top: int, seconds: float | None) -> list[int]:
+    """Powers of two up to a size, and that; evenly spaced ones, if there is no time for all."""
+    sizes = [*(1 << power for power in range((top - 1).bit_length())), top]
+    steps = len(sizes) - 1 if seconds is None else min(max(int(seconds / LEAST_S), 1), len(sizes)) - 1
+    return [sizes[-1 - round(step * (len(sizes) - 1) / max(steps, 1))] for step in range(steps, -1, -1)]
 
 
 def _time_s(record: Record) -> float:
