@@ -79,6 +79,11 @@ def device_option(text: str) -> Callable[[F], F]:
 
 #: ``--regime``: how time is taken.
 regime_option = click.option("--regime", type=_REGIME, default="cold", help="How time is taken.")
+#: ``--precision``: what arithmetic is allowed.
+precision_option = click.option(
+    "--precision", default="", metavar="[ieee|emulated]",
+    help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
+)  # fmt: skip
 #: ``OPERATION DIM...``, or ``FILE.py --set name=value``, and dtype, layout, precision, regime.
 problem_options = together(
     click.argument("target", metavar="OPERATION|FILE.py", shell_complete=OPERATION),
@@ -97,10 +102,7 @@ problem_options = together(
         help="What is done to the result: alpha, beta, bias-row, bias-col, relu, gelu, gelu-tanh, silu, "
         "residual, joined by +.",
     ),
-    click.option(
-        "--precision", default="", metavar="[ieee|emulated]",
-        help="emulated allows any arithmetic that is as exact as the library's.  [default: ieee]",
-    ),
+    precision_option,
     regime_option,
 )  # fmt: skip
 #: ``--db``, else ``TUNER_DB``, else a file in this folder.

@@ -290,14 +290,15 @@ class Snapshot:
         own = self.store.devices if self.store is not None else list
         return self.once(("devices",), lambda: [*devices(self.published), *own()])
 
-    def models(self, operation: str, regime: str, dtype: str = "") -> Sequence[Any]:
-        """The models of an operation, one for each device that has one, of a dtype where there are such."""
+    def models(self, operation: str, regime: str, arithmetic: str = "") -> Sequence[Any]:
+        """The models of an operation, one for each device, of a dtype and precision where there are such."""
         extra = predictor()
         if extra is None:
             return ()
         where = self.published, self.store
         return self.once(
-            ("models", operation, regime, dtype), lambda: extra.models(operation, regime, *where, dtype)
+            ("models", operation, regime, arithmetic),
+            lambda: extra.models(operation, regime, *where, arithmetic),
         )
 
     def has_problem(self, problem: ProblemKey) -> bool:

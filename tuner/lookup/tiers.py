@@ -70,7 +70,7 @@ class Case:
     def models(self) -> Sequence[Any]:
         """The models of the operation, one for each device that has one."""
         question = self.question
-        return self.snapshot.models(question.problem.operation, question.regime, question.problem.dtype)
+        return self.snapshot.models(question.problem.operation, question.regime, question.problem.arithmetic)
 
     def may_run(self, record: Record) -> bool:
         """False where a record's config breaks a rule of its kernel as it is now.

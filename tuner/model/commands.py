@@ -24,7 +24,7 @@ from tuner.lookup.stale import builtin_now
 from tuner.model.calibrate import Cases, spread_of
 from tuner.model.fit import refit
 from tuner.model.predict import Model, Predictor
-from tuner.model.stored import model_of, name_of, path_of, regime_of, to_bytes
+from tuner.model.stored import arithmetic_of, model_of, name_of, path_of, regime_of, to_bytes
 from tuner.results.record import utc_now
 from tuner.store import Store, watched
 from tuner.study.dry_run import device_of
@@ -33,13 +33,14 @@ _of_model = cli.together(
     click.argument("operation"),
     cli.device_option('cpu, cuda:N, or a name such as "NVIDIA H200".'),
     click.option("--dtype", default="", help="Of the survey's problems; the operation's first unless given."),
+    cli.precision_option,
     cli.usual_regime_option,
     cli.database_option,
 )
 _output_option = click.option(
     "-o", "output", type=click.Path(path_type=Path), default=None,
     help="File to write; unless given the one that lookups read, configs/tuned/DEVICE/models/OPERATION.json "
-    "or OPERATION-DTYPE.json.",
+    "or OPERATION-DTYPE.json, or OPERATION-DTYPE-PRECISION.json.",
 )  # fmt: skip
 
 
@@ -52,7 +53,9 @@ class KnownModel:
     kernels: dict[str, Kernel]
 
     @classmethod
-    def of(cls, operation: str, device: str, dtype: str, regime: str | None, db: str) -> KnownModel:
+    def of(
+        cls, operation: str, device: str, dtype: str, precision: str, regime: str | None, db: str
+    ) -> KnownModel:  # fmt: skip
         """Finds it by the words of a command.
 
         Raises:
@@ -62,13 +65,13 @@ class KnownModel:
         """
         catalogue, where = builtin_now(), device_of(device, kept_open(db))
         declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
-        dtype = dtype or declared.dtypes[0]
-        model = model_of(operation, regime, kept_open(db), where.name, dtype)
-        if model is not None and any(of == dtype for of, _ in model.traits):
+        arithmetic = arithmetic_of(declared, dtype, precision)
+        model = model_of(operation, regime, kept_open(db), where.name, arithmetic)
+        if model is not None and model.arithmetic == arithmetic:
             return cls(model, declared, {one.name: one for one in catalogue.of(operation, where.kind)})
         raise NothingFound(
-            f"there is no model of {operation} in {dtype}, {regime}, for {where.name}; run a survey there and "
-            f"`tuner model fit {operation} --dtype {dtype}`"
+            f"there is no model of {operation} in {arithmetic}, {regime}, for {where.name}; run a survey "
+            f"there, and `tuner model fit {operation}` with its --dtype and --precision"
         )
 
 
@@ -82,8 +85,9 @@ def model() -> None:
 @click.option("--seed", default=0, show_default=True, help="Of folds and samples.")
 @_output_option
 def fit(
-    operation: str, device: str, dtype: str, regime: str | None, db: str, seed: int, output: Path | None
-) -> None:
+    operation: str, device: str, dtype: str, precision: str, regime: str | None, db: str, seed: int,
+    output: Path | None,
+) -> None:  # fmt: skip
     """Fit a model to the database's surveys, store it there, and publish it.
 
     Needs LightGBM, which `scripts/tuner model` of a checkout installs.
@@ -92,16 +96,17 @@ def fit(
     catalogue, where = builtin_now(), device_of(device, kept_open(db))
     declared, regime = catalogue.operation(operation), regime or kind_of(where.kind).survey.regime
     with Store.open(db) as store:
-        made = refit(store, declared, catalogue.of(operation, where.kind), where, regime, seed, dtype)
+        kernels, arithmetic = catalogue.of(operation, where.kind), arithmetic_of(declared, dtype, precision)
+        made = refit(store, declared, kernels, where, regime, seed, arithmetic)
     fields(f"Model of {made.operation}", _as_json(made))
-    _publish(made, declared, dtype, output)
+    _publish(made, declared, output)
 
 
 @model.command()
 @_of_model
 @click.argument("pages", nargs=-1, required=True, metavar="PAGE.json...", type=click.Path(path_type=Path))
 @_output_option
-def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None, **where: Any) -> None:
+def calibrate(db: str, pages: tuple[Path, ...], output: Path | None, **where: Any) -> None:
     """Set what a model says of its losses right, by drawn problems.
 
     PAGE.json is what `tuner lookup-quality OPERATION --drawn N --measure -o PAGE.md` wrote beside its page, at
@@ -109,19 +114,19 @@ def calibrate(dtype: str, db: str, pages: tuple[Path, ...], output: Path | None,
     become those seen there. Draw anew to see whether they hold.
     """
     cli.writable_file(output)
-    known = KnownModel.of(dtype=dtype, db=db, **where)
+    known = KnownModel.of(db=db, **where)
     drawn = [read_page(page, known.model) for page in pages]
     cases = cases_of(known, [case for page in drawn for case in page["cases"]])
     corrected, losses = known.model.calibration.corrected(cases)
     origin = {"calibrated_at": utc_now(), "drawn_seeds": [page["seed"] for page in drawn]}
     made = replace(known.model, calibration=corrected, provenance={**known.model.provenance, **origin})
     with Store.open(db) as store:
-        name = name_of(known.operation, dtype)
+        name = name_of(known.operation, made.arithmetic)
         watched.add_model(store, name, made.device.name, regime_of(made), to_bytes(made))
     fields(f"Model of {made.operation}", _as_json(made))
     said = "{count} answers lost {true:.1%} in the mean; the model said {before:.1%}, and says {now:.1%} now"
     click.echo(said.format(count=corrected.drawn, **losses))
-    _publish(made, known.operation, dtype, output)
+    _publish(made, known.operation, output)
 
 
 @model.command()
@@ -143,9 +148,10 @@ def _as_json(known: Model) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _publish(known: Model, operation: Operation, dtype: str, output: Path | None) -> None:
+def _publish(known: Model, operation: Operation, output: Path | None) -> None:
     """Writes a model where lookups read it in a checkout, or where it is asked for."""
-    path = output or (path_of(name_of(operation, dtype), known.device.name) if in_checkout() else None)
+    name = name_of(operation, known.arithmetic)
+    path = output or (path_of(name, known.device.name) if in_checkout() else None)
     if path is not None:
         write_whole(path, to_bytes(known) + b"\n")
         click.echo(str(path), err=True)

@@ -83,7 +83,7 @@ def uncalibrated(data: FeatureRows, problems: Numbers, seed: int) -> Model:
         data.timings.problems[0].operation.name, data.device, data.limits,
         [data.timings.configs[at] for at in chosen], data.order, data.parameters[:, chosen],
         {key: of.some(chosen) for key, of in data.traits.items()}, forest, library, NO_CASES,
-        evidence(data, problems, chosen),
+        evidence(data, problems, chosen), {"precision": data.timings.problems[0].precision},
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def fit(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, see
     model = uncalibrated(data, np.arange(len(timings.problems)), seed)
     used = sorted({kernel for kernel, _ in timings.configs} & kernels.keys())
     provenance = {
-        **timings.provenance, "device": device.name, "driver": device.driver,
+        **model.provenance, **timings.provenance, "device": device.name, "driver": device.driver,
         "timings": sum(map(len, timings.times_s)), "problems": len(timings.problems),
         "configs": len(timings.configs), "shortlist": len(model.configs),
         "sources": {name: kernels[name].source_hash for name in used},
@@ -153,7 +153,7 @@ def fit(timings: Timings, kernels: Mapping[str, Kernel], device: DeviceInfo, see
 
 
 def joined(
-    parts: Sequence[SurveyPart], operation: Operation, kernels: Iterable[Kernel], dtype: str = ""
+    parts: Sequence[SurveyPart], operation: Operation, kernels: Iterable[Kernel], arithmetic: str = ""
 ) -> Timings | None:
     """Parts of surveys as arrays; of a config timed twice at a problem the last time counts.
 
@@ -161,7 +161,7 @@ def joined(
         parts: Of one operation, regime and kind of device, in the order measured.
         operation: What was timed.
         kernels: Configs of other sources than theirs are left out.
-        dtype: Of the problems; any when empty.
+        arithmetic: Of the problems (`ProblemKey.arithmetic`); any when empty.
 
     Returns:
         None where nothing was timed.
@@ -174,7 +174,7 @@ def joined(
         current = [sources.get(config.kernel) == latest_hash(config.source_hash) for config in part.configs]
         for timing in part.timings:
             problem, number = part.problems[timing.problem], timing.config
-            if dtype not in ("", problem.dtype) or (number != LIBRARY and not current[number]):
+            if arithmetic not in ("", problem.arithmetic) or (number != LIBRARY and not current[number]):
                 continue
             if number != LIBRARY:
                 if named[number] not in numbers:
@@ -191,13 +191,13 @@ def joined(
         "versions": {name: text for part in parts for name, text in part.versions.items()},
         "measured_at": max(measured), "first": min(measured), "parts": len(parts),
     }  # fmt: skip
-    problems = [operation.problem(key.dims, key.dtype, key.layout) for key in times]
+    problems = [key.of_operation(operation) for key in times]
     return Timings(problems, list(numbers), list(times.values()), np.array(registers, float), provenance)
 
 
 def refit(
     store: Store, operation: Operation, kernels: Iterable[Kernel], device: DeviceInfo, regime: str,
-    seed: int = 0, dtype: str = "",
+    seed: int = 0, arithmetic: str = "",
 ) -> Model:  # fmt: skip
     """Fits a model to the database's surveys, and stores it in place of the one before it.
 
@@ -208,7 +208,7 @@ def refit(
         device: Where.
         regime: How the times were taken.
         seed: Of folds and samples.
-        dtype: Of what is predicted; the operation's first unless given.
+        arithmetic: Of what is predicted (`ProblemKey.arithmetic`); the operation's first dtype unless given.
 
     Raises:
         NothingFound: Nothing of it was surveyed.
@@ -216,15 +216,16 @@ def refit(
         TunerError: LightGBM is not installed.
         StoreTrouble: The database cannot be read or written.
     """
-    by_name, dtype = {kernel.name: kernel for kernel in kernels}, dtype or operation.dtypes[0]
+    by_name = {kernel.name: kernel for kernel in kernels}
+    arithmetic = arithmetic or operation.dtypes[0]
     parts = store.survey_parts(operation.name, device, regime)
-    surveyed = joined(parts, operation, by_name.values(), dtype)
+    surveyed = joined(parts, operation, by_name.values(), arithmetic)
     if surveyed is None:
         raise NothingFound(
-            f"a model needs a survey, there is none of {operation.name} ({dtype}, {regime}) on {device.name}; "
-            f"run `tuner survey {operation.name}`"
+            f"a model needs a survey, there is none of {operation.name} ({arithmetic}, {regime}) on "
+            f"{device.name}; run `tuner survey {operation.name}`"
         )
     model = fit(surveyed, by_name, device, seed)
     model = replace(model, provenance={**model.provenance, "regime": regime, "fitted_at": utc_now()})
-    watched.add_model(store, name_of(operation, dtype), device.name, regime, to_bytes(model))
+    watched.add_model(store, name_of(operation, arithmetic), device.name, regime, to_bytes(model))
     return model

@@ -73,10 +73,21 @@ class Model:
     network: Network | None = None
     predictors: dict[Any, Predictor] = field(default_factory=dict, init=False, repr=False)
 
+    @property
+    def precision(self) -> str:
+        """Of all surveyed problems."""
+        return str(self.provenance.get("precision", IEEE))
+
+    @property
+    def arithmetic(self) -> str:
+        """Dtype and precision of all surveyed problems, as in `ProblemKey.arithmetic`."""
+        dtype, _ = next(iter(self.traits))
+        return dtype if self.precision == IEEE else f"{dtype} {self.precision}"
+
     def knows(self, problem: Problem) -> bool:
-        """Whether such problems were surveyed: dtype and layout; surveys have full precision, no epilogues."""
+        """Whether such problems were surveyed: dtype, layout and precision; surveys have no epilogues."""
         named = problem.operation.name, problem.precision, problem.epilogue
-        return named == (self.operation, IEEE, "") and (problem.dtype, problem.layout) in self.traits
+        return named == (self.operation, self.precision, "") and (problem.dtype, problem.layout) in self.traits
 
 
 @dataclass(frozen=True)

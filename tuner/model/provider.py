@@ -22,7 +22,7 @@ from tuner.model.predict import Model, Predictor, predictor_for
 from tuner.model.stored import model_of, models
 from tuner.model.table import Choices, Evidence
 from tuner.results.distance import distances, log_dims
-from tuner.results.record import latest_hash
+from tuner.results.record import ProblemKey, latest_hash
 
 if TYPE_CHECKING:
     from tuner.store.reading import Reader
@@ -116,7 +116,7 @@ def search(
     problem: Problem, kernels: Sequence[Kernel], device: DeviceInfo, regime: str, store: Reader | None
 ) -> Predictor | None:
     """The predictor of the device's model, by the kernels whose sources are those of its survey."""
-    model = model_of(problem.operation.name, regime, store, device.name, problem.dtype)
+    model = model_of(problem.operation.name, regime, store, device.name, ProblemKey.of(problem).arithmetic)
     if model is None or not model.knows(problem):
         return None
     sources = model.provenance.get("sources", {})

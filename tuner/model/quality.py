@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from tuner.cli.formatting import duration, print_json
-from tuner.cli.options import data_options, subject_options, writable_file
+from tuner.cli.options import data_options, precision_option, subject_options, writable_file
 from tuner.declare.catalogue import Catalogue
 from tuner.declare.folders import filled
 from tuner.declare.kernel import render
@@ -36,6 +36,7 @@ from tuner.model.calibrate import spread_of, spread_text
 from tuner.model.commands import TIMES
 from tuner.model.survey_design import Ranges, draw
 from tuner.results.measurement import SLOWER, Measurement
+from tuner.results.objectives import limit_for
 from tuner.results.record import ProblemKey, Record
 from tuner.store import Store
 from tuner.study.first_use import SECONDS
@@ -68,6 +69,7 @@ IN_TURN_S = 1.0
     help="Write a Markdown page to this file, and its data beside it, after each problem.",
 )  # fmt: skip
 @subject_options
+@precision_option
 @data_options
 def lookup_quality(
     count: int, measure: bool, seconds: float, seed: int | None, output: Path | None, as_json: bool, **on: Any
@@ -83,7 +85,7 @@ def lookup_quality(
     catalogue, detected = builtin_now(), find(on["device"])
     operation, known = catalogue.operation(on["operation"]), kept_open(on["db"])
     regime = on["regime"] or kind_of(detected.target).survey.regime
-    ranges = Ranges.on(detected.target, dtype=on["dtype"])
+    ranges = Ranges.on(detected.target, dtype=on["dtype"], precision=on["precision"])
     seed = secrets.randbits(32) if seed is None else seed
     where = f"{operation.name} on {detected.info.name}, {regime}, seed {seed}{WAYS[on['on_miss']]}"
     page: dict[str, Any] = {
@@ -93,8 +95,10 @@ def lookup_quality(
     with occupied(on["db"], (detected,), page["title"]), contextlib.closing(Crew((detected,))) as crew:
         for number in range(count):
             problem = draw(operation, ranges, number, seed)
-            kernels = catalogue.of(operation.name, detected.target, dtype=problem.dtype)
-            request = StudyRequest(problem, kernels, (detected,), regime, seconds, seed=seed + number)
+            kernels, limit = catalogue.serving(problem, detected.target), limit_for(problem.precision, None)
+            request = StudyRequest(
+                problem, kernels, (detected,), regime, seconds, seed=seed + number, error_limit=limit
+            )
             if on["on_miss"] == "measure":
                 answered = answer_at_first_use(request, crew, catalogue, known)
             else:

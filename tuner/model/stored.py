@@ -1,6 +1,6 @@
 """Models as text, as files beside the published results, and in a database.
 
-A model is of one dtype: of the operation's first one, or of another that its name tells. A file is
+A model is of one dtype and precision: of the operation's first dtype, or of what its name tells. A file is
 ``<device>/models/<name>.json``. Of two models of a name and device the one that was fitted last answers.
 """
 
@@ -29,6 +29,7 @@ from tuner.model.forest import Forest, Network
 from tuner.model.physics import DeviceRates, Traits
 from tuner.model.predict import Model
 from tuner.model.table import Evidence, ParameterOrder
+from tuner.results.record import ProblemKey
 from tuner.store.published import slug, tuned_folder
 
 if TYPE_CHECKING:
@@ -45,9 +46,20 @@ FORMAT = 2
 DOUBLE = "thresholds", "parameters", "heights"
 
 
-def name_of(operation: Operation, dtype: str = "") -> str:
-    """What the model of an operation in a dtype is called: as the operation, which other dtypes follow."""
-    return " ".join([operation.name, *([dtype] if dtype not in ("", operation.dtypes[0]) else [])])
+def name_of(operation: Operation, arithmetic: str = "") -> str:
+    """What a model is called: as the operation, which other dtypes and precisions follow."""
+    return " ".join([operation.name, *([arithmetic] if arithmetic not in ("", operation.dtypes[0]) else [])])
+
+
+def arithmetic_of(operation: Operation, dtype: str, precision: str = "") -> str:
+    """Dtype and precision as records have them (`ProblemKey.arithmetic`); the operation's first if empty.
+
+    Raises:
+        UnknownName: The operation has no such dtype, or there is no such precision.
+        InputError: The precision is not for it.
+    """
+    smallest = operation.problem(dict.fromkeys(operation.dims, 1), dtype, precision=precision)
+    return ProblemKey.of(smallest).arithmetic
 
 
 def to_bytes(model: Model) -> bytes:
@@ -143,7 +155,7 @@ def path_of(name: str, device: str, directory: Path | None = None) -> Path:
 
 def models(
     operation: str, regime: str = COLD, directory: Path | None = None, store: Reader | None = None,
-    dtype: str = "",
+    arithmetic: str = "",
 ) -> list[Model]:  # fmt: skip
     """The models of an operation, one for each device. Files are read once, and again when they change.
 
@@ -152,14 +164,15 @@ def models(
         regime: How the times that a model predicts were taken.
         directory: Folder of published results; the project's own when None.
         store: Has models of its own, of which damaged ones are left out; None without a database.
-        dtype: What is to be predicted. A device's model of another dtype stands in for one that there is not.
+        arithmetic: What is to be predicted (`ProblemKey.arithmetic`). A device's model of the operation's first
+            dtype stands in for one that there is not.
 
     Raises:
         InputError: A file cannot be read; the message names it.
         StoreTrouble: The database cannot be read.
     """
     by_device: dict[str, Model] = {}
-    for name in dict.fromkeys([operation, f"{operation} {dtype}".strip()]):
+    for name in dict.fromkeys([operation, f"{operation} {arithmetic}".strip()]):
         named: dict[str, Model] = {}
         for path in sorted((directory or tuned_folder()).glob(f"*/models/{slug(name)}.json")):
             status = path.stat()
@@ -179,9 +192,9 @@ def models(
     return list(by_device.values())
 
 
-def model_of(operation: str, regime: str, store: Reader | None, device: str, dtype: str) -> Model | None:
+def model_of(operation: str, regime: str, store: Reader | None, device: str, arithmetic: str) -> Model | None:
     """The model of a device; see `models`."""
-    every = models(operation, regime, store=store, dtype=dtype)
+    every = models(operation, regime, store=store, arithmetic=arithmetic)
     return next((model for model in every if model.device.name == device), None)
 
 

@@ -37,6 +37,7 @@ REPORT_EVERY_S = 10.0
 @click.option("--most", "mosts", multiple=True, metavar="DIM=SIZE", help="The longest of a dim that is drawn.")
 @click.option("--layout", "layouts", multiple=True, help="Only this layout; may be given several times.")
 @click.option("--dtype", default="", help="Element type; the operation's first unless given.")
+@cli.precision_option
 @cli.kernels_option("Only this kernel; may be given several times.")
 @cli.usual_regime_option
 @click.option("--configs", type=click.IntRange(1), default=CONFIGS, show_default=True, help="Configs in all.")
@@ -104,10 +105,13 @@ def _request(target: str, options: dict[str, Any], device: DetectedDevice) -> Su
         raise InputError(
             f"a survey is of one operation, {target} has kernels of {' and '.join(declared)}; split it"
         )
-    operation, layouts, dtype = known.operation(declared[0]), options["layouts"], options["dtype"]
-    for layout in layouts:
-        operation.problem(dict.fromkeys(operation.dims, 1), dtype, layout)
-    kernels = known.of(operation.name, device.target, options["kernels"], dtype=dtype or operation.dtypes[0])
+    operation, layouts = known.operation(declared[0]), options["layouts"]
+    of = {name: options[name] for name in ("dtype", "precision")}
+    smallest = [
+        operation.problem(dict.fromkeys(operation.dims, 1), layout=of_it, **of) for of_it in layouts or ("",)
+    ]
+    serving = known.serving(smallest[0], device.target, options["kernels"])
+    kernels = [kernel for kernel in serving if smallest[0].precision in kernel.scope.precisions]
     # The extension point "problems of a plan" reads plans: it takes a path and an operation.
     plan = options["shapes"]
     problems = required("problems of a plan")(plan, operation) if plan is not None else ()
@@ -121,7 +125,7 @@ def _request(target: str, options: dict[str, Any], device: DetectedDevice) -> Su
     return SurveyRequest(
         operation, tuple(kernels), device, options["seconds"],
         options["regime"] or kind_of(device.target).survey.regime, options["seed"],
-        Ranges.on(device.target, most=most, layouts=layouts, dtype=dtype), problems, not options["only_shapes"],
+        Ranges.on(device.target, most=most, layouts=layouts, **of), problems, not options["only_shapes"],
         options["configs"], options["per_problem"],
     )  # fmt: skip
 

@@ -18,13 +18,13 @@ import numpy as np
 
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Operation, Problem
+from tuner.declare.problem import DTYPE_BYTES, Operation, Problem
 from tuner.devices.detect import DetectedDevice, kind_of
 from tuner.errors import InputError
 from tuner.model.fit import joined
 from tuner.model.physics import incidence
-from tuner.model.predict import predictor_for
-from tuner.model.stored import model_of
+from tuner.model.predict import Model, predictor_for
+from tuner.model.stored import arithmetic_of, model_of
 from tuner.model.survey_pool import KnownTimes, Named, Pool
 from tuner.results.record import ProblemKey
 from tuner.results.survey import LIBRARY, Timing
@@ -34,8 +34,10 @@ from tuner.store import Store
 ROUND, ROUND_LEAST = (8, 16, 32, 64, 128, 256, 512), 16
 #: Longest dim unless a survey says otherwise, and that of dims that are summed over.
 LONGEST, LONGEST_SUM = 16_384, 65_536
-#: Times that a problem is drawn anew when it is too large.
-DRAWS = 2_000
+#: A dim up to this is small. Rows that begin at multiples of so many bytes, the widest loads, are aligned.
+SMALL, ALIGNED_BYTES = 64, 16
+#: Times that a problem is drawn anew when it is too large, and of those such until it is of the kind wanted.
+DRAWS, OF_A_KIND = 2_000, 500
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Ranges:
         most: Dim -> its longest; for those not named 16,384, or 65,536 if it is summed over. The shortest is 1.
         layouts: Layouts; all of the operation's when empty.
         dtype: The operation's first when empty.
+        precision: Full precision when empty.
         most_bytes: A problem's tensors take no more.
         most_flops: Its arithmetic is no more.
     """
@@ -53,6 +56,7 @@ class Ranges:
     most: Mapping[str, int] = field(default_factory=dict)
     layouts: tuple[str, ...] = ()
     dtype: str = ""
+    precision: str = ""
     most_bytes: float = 4e9
     most_flops: float = 1e12
 
@@ -64,9 +68,11 @@ class Ranges:
 
 
 def draw(operation: Operation, ranges: Ranges, number: int, seed: int) -> Problem:
-    """Draws a problem: every dim log-uniform, half of them round, layouts in turn.
+    """Draws a problem: dims log-uniform, layouts in turn.
 
-    The same number and seed draw the same problem, so that a survey can go on.
+    Half of them have round sizes and tensors whose rows are all aligned; half have a dim of 64 or less. Where
+    ranges leave none of the kind whose turn it is, one of another kind is drawn. The same number and seed draw
+    the same problem, so that a survey can go on.
 
     Raises:
         InputError: The ranges leave no problem.
@@ -76,13 +82,16 @@ def draw(operation: Operation, ranges: Ranges, number: int, seed: int) -> Proble
     like = operation.problem(dict.fromkeys(operation.dims, 1), ranges.dtype, layout)
     longest = np.where(incidence(like)[1] > 0, LONGEST_SUM, LONGEST).tolist()
     most = dict(zip(operation.dims, longest, strict=True)) | dict(ranges.most)
-    for _ in range(DRAWS):
+    wanted = is_aligned, _ = (rng.random(2) < 0.5).tolist()
+    for at in range(DRAWS):
         sizes = {dim: math.exp(rng.uniform(0, math.log(most[dim]))) for dim in operation.dims}
-        is_round = rng.random() < 0.5
-        shape = {dim: min(_rounded(size, is_round), most[dim]) for dim, size in sizes.items()}
-        problem = operation.problem(shape, ranges.dtype, layout)
+        shape = {dim: min(_rounded(size, is_aligned), most[dim]) for dim, size in sizes.items()}
+        problem = operation.problem(shape, ranges.dtype, layout, ranges.precision)
         taken = sum(tensor.bytes for tensor in problem.tensors)
-        if problem.work.flops <= ranges.most_flops and taken <= ranges.most_bytes:
+        rows_bytes = [tensor.shape[-1] * DTYPE_BYTES[tensor.dtype] for tensor in problem.tensors]
+        kind = not any(row % ALIGNED_BYTES for row in rows_bytes), min(shape.values()) <= SMALL
+        is_possible = problem.work.flops <= ranges.most_flops and taken <= ranges.most_bytes
+        if is_possible and (list(kind) == wanted or at >= OF_A_KIND):
             return problem
     raise InputError(
         f"a survey's ranges leave problems of {operation.name} to draw, got none in {DRAWS} draws; raise "
@@ -285,20 +294,30 @@ def design(request: SurveyRequest, store: Store, device: DeviceInfo) -> Design:
 
 
 def proposals(request: SurveyRequest, device: DeviceInfo, store: Store) -> Proposals:
-    """What the device's model takes for the fastest; nothing where there is none that knows such problems.
+    """What the device's model takes for the fastest.
 
-    The first survey of a dtype asks the model of another one about the same shapes.
+    The first survey of a dtype or precision asks the model of another one about the same shapes: the first that
+    knows configs of such kernels, and of dtypes as wide rather than others.
     """
-    model = model_of(request.operation.name, request.regime, store, device.name, request.ranges.dtype)
+    operation, ranges = request.operation, request.ranges
+    own = arithmetic_of(operation, ranges.dtype, ranges.precision)
+    asked = (
+        model_of(operation.name, request.regime, store, device.name, like) for like in (own, *operation.dtypes)
+    )
+
+    def unlike(model: Model) -> tuple[bool, bool]:
+        widths = {DTYPE_BYTES[name.partition(" ")[0]] for name in (own, model.arithmetic)}
+        return model.arithmetic != own, len(widths) > 1
+
+    models = sorted(dict.fromkeys(model for model in asked if model is not None), key=unlike)
 
     def proposed(problem: Problem, count: int) -> list[Named]:
-        if model is None:
-            return []
-        known, _ = next(iter(model.traits))
-        like = problem if model.knows(problem) else replace(problem, dtype=known)
-        if not model.knows(like):
-            return []
-        predictor = predictor_for(model, request.kernels, device)
-        return [one[:2] for one in predictor.candidates(like, count)]
+        for model in models:
+            like = replace(problem, dtype=next(iter(model.traits))[0], precision=model.precision)
+            if model.knows(like):
+                known = predictor_for(model, request.kernels, device).candidates(like, count)
+                if known:
+                    return [one[:2] for one in known]
+        return []
 
     return proposed

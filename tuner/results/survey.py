@@ -105,7 +105,7 @@ class SurveyPart:
         return {
             **{name: storable(getattr(self, name)) for name in _TEXTS}, "id": checked_id(self.id),
             "device": self.device.to_json(), "versions": dict(self.versions),
-            "problems": [[list(key.shape), key.dtype, key.layout] for key in self.problems],
+            "problems": [[list(key.shape), key.arithmetic, key.layout] for key in self.problems],
             "configs": [[*config[:-1], dict(config.config)] for config in self.configs],
             **{name: [getattr(timing, name) for timing in self.timings] for name in _NUMBERS},
             "outcome": [_OUTCOMES.index(timing.outcome) for timing in self.timings],
@@ -129,8 +129,10 @@ class SurveyPart:
         )  # fmt: skip
         operation = str(data["operation"])
         problems = tuple(
-            ProblemKey(operation, tuple((str(dim), int(size)) for dim, size in shape), dtype, layout)
-            for shape, dtype, layout in data["problems"]
+            ProblemKey.from_json(
+                {"operation": operation, "shape": shape, "dtype": arithmetic, "layout": layout}
+            )
+            for shape, arithmetic, layout in data["problems"]
         )
         configs = tuple(
             SurveyConfig(str(kernel), str(source), str(origin), int(registers), dict(config))

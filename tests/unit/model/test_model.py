@@ -1,6 +1,7 @@
 """``tuner model``: from a survey in a file to a model that answers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,21 @@ def add_survey(db: str, timed: Timings, source_hash: str) -> None:
         store.add(SurveyPart(where, timed.problems[0].operation.name, "cold", problems, configs, timings))
 
 
-def test_a_model_is_fitted_to_a_survey_and_told(
+def test_a_model_is_fitted_to_a_survey_of_its_precision_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = Catalogue(builtin().operations, (BLOCKS,))
     monkeypatch.setattr("tuner.model.commands.builtin_now", lambda: declared)
     db, output = f"sqlite:///{tmp_path}/studies.db", tmp_path / "models" / "gemm.json"
-    add_survey(db, survey(40), BLOCKS.source_hash)
-    arguments = ["gemm", "--device", "NVIDIA H200", "--db", db]
+    timed = survey(40)
+    emulated = [replace(problem, precision="emulated") for problem in timed.problems]
+    add_survey(db, replace(timed, problems=emulated), BLOCKS.source_hash)
+    arguments = ["gemm", "--precision", "emulated", "--device", "NVIDIA H200", "--db", db]
     assert run(["model", "fit", *arguments, "-o", str(output)]) == 0
     assert "loss" in capsys.readouterr().out
     model = from_bytes(output.read_bytes())
     assert (model.provenance["problems"], model.provenance["regime"]) == (40, "cold")
+    assert [model.knows(of[0]) for of in (emulated, timed.problems)] == [True, False]
     assert run(["model", "show", *arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["provenance"]["problems"] == 40, (
         "the database's is the later one"

@@ -70,12 +70,12 @@ def test_models_of_two_dtypes_answer_beside_each_other(tmp_path: Path) -> None:
         watched.add_model(store, name_of(GEMM, dtype), model.device.name, "cold", to_bytes(model))
     single_or_half = {"float32": "float32", "bfloat16": "bfloat16", "float64": "float32", "": "float32"}
     for dtype, expected in single_or_half.items():
-        [found] = models("gemm", directory=tmp_path, store=store, dtype=dtype)
+        [found] = models("gemm", directory=tmp_path, store=store, arithmetic=dtype)
         assert list(found.traits) == [(expected, "nn")], "one of another dtype stands in"
     published = path_of(name_of(GEMM, "bfloat16"), half.device.name, tmp_path)
     assert published.name == "gemm-bfloat16.json"
     published.parent.mkdir(parents=True)
     published.write_bytes(to_bytes(half))
-    [found] = models("gemm", directory=tmp_path, dtype="bfloat16")
+    [found] = models("gemm", directory=tmp_path, arithmetic="bfloat16")
     assert list(found.traits) == [("bfloat16", "nn")]
     assert models("gemm", directory=tmp_path) == []

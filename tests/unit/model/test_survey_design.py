@@ -1,5 +1,6 @@
 """What a survey times, on a made-up device whose times a formula gives."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from fixtures.model_survey import BLOCKS, GEMM, KERNELS, time_s
 from tuner.declare.catalogue import builtin
 from tuner.declare.hardware import DeviceInfo
 from tuner.declare.kernel import Kernel
-from tuner.declare.problem import Problem
+from tuner.declare.problem import DTYPE_BYTES, Problem
 from tuner.declare.space import Config, Space
 from tuner.devices.detect import DetectedDevice
 from tuner.errors import InputError
+from tuner.model import survey_design
 from tuner.model.physics import DeviceRates, config_features, library_features, problem_features, traits
+from tuner.model.stored import model_of
 from tuner.model.survey_design import Design, Ranges, SurveyRequest, Turn, draw, proposals
 from tuner.model.survey_pool import Named
 from tuner.results.measurement import Outcome
@@ -66,14 +69,32 @@ def test_a_survey_comes_close_to_the_best_of_the_whole_space() -> None:
     assert np.mean(lost) < 0.05
 
 
-def test_the_first_survey_of_a_dtype_asks_the_model_of_another() -> None:
-    request = replace(REQUEST, kernels=tuple(builtin().of("gemm", "cuda")), ranges=Ranges(dtype="float64"))
-    problems = [GEMM.problem({"m": 512, "n": 640, "k": 768}, dtype) for dtype in ("float64", "float32")]
-    doubles, floats = (proposals(request, BOARD, None)(problem, 8) for problem in problems)
-    assert doubles == floats != []
+@pytest.mark.parametrize(("new", "nearest"), [("float64", "float32"), ("float16", "bfloat16")])
+def test_the_first_survey_of_a_dtype_asks_the_model_of_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, new: str, nearest: str
+) -> None:
+    """float32's, which stands in where there is none, knows no config of kernels of 16 bits."""
+    monkeypatch.setattr(
+        survey_design, "model_of", lambda *of: model_of(*of[:4], "float32" if of[4] == new else of[4])
+    )
+    problems = [GEMM.problem({"m": 512, "n": 640, "k": 768}, dtype) for dtype in (new, nearest)]
+    kernels = tuple(builtin().serving(problems[0], "cuda"))
+    request = replace(REQUEST, kernels=kernels, ranges=Ranges(dtype=new))
+    proposed, known = (proposals(request, BOARD, None)(problem, 8) for problem in problems)
+    assert proposed == known != []
 
 
 PROBLEMS = [draw(GEMM, Ranges(), number, 0) for number in range(400)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_aligned_and_small_problems_are_drawn_as_often_as_others(dtype: str) -> None:
+    problems = [draw(GEMM, Ranges(dtype=dtype), number, 1) for number in range(400)]
+    rows = [[tensor.shape[-1] * DTYPE_BYTES[dtype] % 16 for tensor in of.tensors] for of in problems]
+    kinds = Counter((any(row), min(of.dims.values()) <= 64) for row, of in zip(rows, problems, strict=True))
+    assert all(80 < kinds[unaligned, small] < 120 for unaligned in (True, False) for small in (True, False))
+    alone = [draw(GEMM, Ranges({"m": 1}, ("tn",)), number, 0) for number in range(4)]
+    assert {of.m for of in alone} == {1}, "never aligned, and drawn all the same"
 
 
 def test_problems_spread_evenly_over_decades_and_all_layouts() -> None:
