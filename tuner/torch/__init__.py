@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from tuner.declare.epilogue import Epilogue
+from tuner.declare.epilogue import BY_BLOCK, BY_LINE, BY_TENSOR, RESULTS, SCALE_BLOCK, Epilogue
 from tuner.errors import InputError
 from tuner.lookup.demand import DEMAND
 from tuner.python import matmul as tuned_product
@@ -36,7 +36,7 @@ from tuner.python.arrays import Operand
 from tuner.python.decisions import decision_for
 from tuner.python.requests import precision_of, request_for
 
-__all__ = ["Product", "prepare", "product", "use"]
+__all__ = ["Product", "prepare", "product", "scaled_product", "use"]
 
 #: Where tuned kernels take PyTorch's tensors; elsewhere the operator is PyTorch's own product.
 KERNELS_ON = {"cuda"}
@@ -82,6 +82,8 @@ class Held(NamedTuple):
 
 #: One for each content: compiled programs know it by its identity.
 _held = functools.cache(Held)
+#: Dtypes of results of 8-bit numbers -> the part of an epilogue that says it.
+_RESULTS = {dtype: word for word, dtype in RESULTS.items()}
 #: What collects the products that are asked for; autograd's threads see it, too.
 _COLLECTORS: list[set[Product]] = []
 
@@ -164,18 +166,22 @@ def _computed(
     a: Tensor, b: Tensor, bias: Tensor | None, precision: str, activation: str = "", bits: str = ""
 ) -> Tensor:
     """The product, by a kernel where there are some for the device."""
-    for collector in _COLLECTORS:
-        layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
-        dtype = str(a.dtype).removeprefix("torch.")
-        precision = precision if dtype == "float32" else ""
-        epilogue = "+".join(filter(None, ("" if bias is None else "bias-col", activation)))
-        batch = math.prod(b.shape[:-2]) if b.ndim > 2 else 0
-        sizes = a.shape[-2], b.shape[-1], a.shape[-1]
-        collector.add(Product(*sizes, dtype, layout, precision, epilogue, batch))
+    _collect(a, b, precision, "" if bias is None else "bias-col", activation)
     if a.device.type not in KERNELS_ON:
         plain = torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
         return ACTIVATIONS[activation](plain) if activation else plain
     return _tuned(a.detach(), b.detach(), bias if bias is None else bias.detach(), precision, activation, bits)
+
+
+def _collect(a: Tensor, b: Tensor, precision: str, *words: str) -> None:
+    """Notes a product, with the words of its epilogue, for those who collect."""
+    for collector in _COLLECTORS:
+        layout = "".join("n" if operand.is_contiguous() else "t" for operand in (a, b))
+        dtype = str(a.dtype).removeprefix("torch.")
+        precision = precision if dtype == "float32" else ""
+        batch = math.prod(b.shape[:-2]) if b.ndim > 2 else 0
+        sizes = a.shape[-2], b.shape[-1], a.shape[-1]
+        collector.add(Product(*sizes, dtype, layout, precision, "+".join(filter(None, words)), batch))
 
 
 def _tuned(
@@ -350,6 +356,66 @@ def _addmm(held: Held, bias: Tensor, a: Tensor, b: Tensor, **more: Any) -> Any:
     return NotImplemented if more else _multiplied(a, b, bias, held)
 
 
+@torch.library.custom_op("tuner::scaled_product", mutates_args=())
+def scaled_product(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype, bits: str
+) -> Tensor:
+    """``a @ b`` of 8-bit numbers (e4m3) with their scales, as an operator of PyTorch; see `tuner.matmul`.
+
+    Args:
+        a: Shape (M, K).
+        b: Shape (K, N).
+        scale_a: Float32, shape (1,), (M, 1) or (M, ceil(K / 128)).
+        scale_b: Likewise (1,), (1, N) or (ceil(K / 128), ceil(N / 128)).
+        bias: Shape (N,), of the result's dtype; or None.
+        dtype: Of the result.
+        bits: As of `tuner.matmul`.
+    """
+    to = str(dtype).removeprefix("torch.")
+    words = "" if bias is None else "bias-col", _RESULTS[to]
+    _collect(a, b, "", _scale(a, b, scale_a, scale_b), *words)
+    how: dict[str, Any] = {"dtype": to, "bits": bits}
+    result: Tensor = tuned_product(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, **how)
+    return result
+
+
+@scaled_product.register_fake
+def _(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype, bits: str
+) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
+
+
+def _scale(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> str:
+    """What two scales are for; empty where kernels take no such scales."""
+    (m, k), n, shapes = a.shape, b.shape[1], (tuple(scale_a.shape), tuple(scale_b.shape))
+    if all(math.prod(shape) == 1 for shape in shapes):
+        return BY_TENSOR
+    blocks = -(-k // SCALE_BLOCK)
+    if shapes == ((m, 1), (1, n)):
+        return BY_LINE
+    return BY_BLOCK if shapes == ((m, blocks), (blocks, -(-n // SCALE_BLOCK))) else ""
+
+
+def _scaled_mm(
+    held: Held, a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+    **more: Any,
+) -> Any:  # fmt: skip
+    """PyTorch's product of 8-bit numbers; `use_fast_accum` allows less exact sums, which no kernel needs.
+
+    Dynamo (2.13) keeps it from modes: compiled programs call `scaled_product`.
+    """
+    fits = a.device.type in KERNELS_ON and a.dtype == b.dtype == torch.float8_e4m3fn and scale_result is None
+    fits = fits and not more and str(out_dtype).removeprefix("torch.") in _RESULTS
+    fits = (
+        fits and scale_a.dtype == scale_b.dtype == torch.float32 and (bias is None or bias.dtype == out_dtype)
+    )
+    if not fits or 0 in (*a.shape, *b.shape) or not _scale(a, b, scale_a, scale_b):
+        return NotImplemented
+    return scaled_product(a, b, scale_a, scale_b, bias, out_dtype, held.bits)
+
+
 #: Functions of PyTorch -> what they become inside `use`.
 REPLACED: Mapping[Any, Callable[..., Any]] = {
     functional.linear: _linear,
@@ -357,6 +423,7 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.mm, Tensor.mm), functools.partial(_matmul, ndim=2)),
     **dict.fromkeys((torch.bmm, Tensor.bmm), functools.partial(_matmul, ndim=3)),
     **dict.fromkeys((torch.addmm, Tensor.addmm), _addmm),
+    torch._scaled_mm: _scaled_mm,
     **dict.fromkeys((functional.relu, torch.relu, Tensor.relu), _relu),
     functional.silu: _silu,
     functional.gelu: _gelu,
@@ -366,12 +433,12 @@ REPLACED: Mapping[Any, Callable[..., Any]] = {
 class use(TorchFunctionMode, contextlib.ContextDecorator):  # noqa: N801 - called as a function is
     """Sends products of matrices inside a block, a function or a module to tuned kernels.
 
-    ``linear``, ``matmul``, ``@``, ``mm``, ``bmm``, and ``addmm`` with a bias run as `tuner.matmul` does: a
-    kernel where it was measured to be faster, else the library. Any number of leading dims is one product, or
-    one of two stacks. Gradients are products of their own layouts, in the same precision, wherever
-    ``backward`` is called. Stacks of unlike shapes, sparse tensors and other dtypes are left to PyTorch. Under
-    autocast operands are cast as PyTorch casts them. ``use(...)(module)`` returns the module, whose calls then
-    run inside; its state dict is unchanged.
+    ``linear``, ``matmul``, ``@``, ``mm``, ``bmm``, ``addmm`` with a bias, and ``_scaled_mm`` of e4m3 run as
+    `tuner.matmul` does: a kernel where it was measured to be faster, else the library. Any number of leading
+    dims is one product, or one of two stacks. Gradients are products of their own layouts, in the same
+    precision, wherever ``backward`` is called. Stacks of unlike shapes, sparse tensors and other dtypes are
+    left to PyTorch. Under autocast operands are cast as PyTorch casts them. ``use(...)(module)`` returns the
+    module, whose calls then run inside; its state dict is unchanged.
     """
 
     def __init__(self, precision: str = "", *, bits: str = "") -> None:

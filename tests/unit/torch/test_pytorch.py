@@ -152,6 +152,35 @@ def test_two_stacks_are_one_product_in_training_compiled_and_in_a_plan(
         torch.mm(q, q)
 
 
+@pytest.mark.usefixtures("own_records")
+def test_products_of_8_bits_with_scales_are_replaced_and_in_a_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Linear(nn.Module):
+        def forward(self, x: Any, weight: Any, *more: Any) -> Any:
+            return torch._scaled_mm(x, weight.t(), *more, out_dtype=torch.float32, use_fast_accum=True)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(x: Any, weight: Any, *more: Any) -> Any:
+        return tuned.scaled_product(x, weight.t(), *more, torch.float32, "")
+
+    monkeypatch.setattr(tuned, "KERNELS_ON", {"cpu"})
+    x, weight = (torch.randn(shape, 256).to(torch.float8_e4m3fn) for shape in (16, 32))
+    of_a, of_b, bias = torch.rand(16, 2), torch.rand(2, 1), torch.rand(32)
+    wide = of_a.repeat_interleave(128, 1), of_b.repeat_interleave(128, 0)
+    with tuned.use():
+        result = Linear()(x, weight, of_a, of_b, bias)
+    torch.testing.assert_close(result, (x.float() * wide[0]) @ (weight.float().t() * wide[1]) + bias)
+    torch.testing.assert_close(compiled(x, weight, of_a, of_b, bias), result)
+    lines = torch.rand(16, 1), torch.rand(1, 32)
+    arguments = x, weight.t(), *lines, None, torch.bfloat16, ""
+    torch.library.opcheck(torch.ops.tuner.scaled_product, arguments, test_utils="test_faketensor")
+    (product,) = tuned.prepare(Linear(), x, weight, *lines, plan=tmp_path / "step.toml")
+    assert product == (16, 32, 256, "float8_e4m3fn", "nt", "", "scale-line+to-float32", 0)
+    with tuned.use(), pytest.raises((RuntimeError, ValueError), match="scale"):
+        Linear()(x, weight, torch.rand(3), torch.rand(5))
+
+
 def test_a_function_and_a_module_always_run_inside(asked: list[tuple[Any, ...]]) -> None:
     net, x = tuned.use("emulated")(model()), torch.randn(2, 6)
     with torch.no_grad():
