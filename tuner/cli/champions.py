@@ -15,7 +15,7 @@ from tuner.store import Store, watched
 from tuner.study import crowns
 from tuner.study.crowns import Reign, history_json, reign, reign_json, reigns
 
-COLUMNS = ("problem", "device", "champion", "time", "x library", "state")
+COLUMNS = ("problem", "device", "champion", "time", "x library", "bits", "state")
 #: A problem, a device by name, and the database.
 place_options = cli.together(
     cli.problem_options,
@@ -121,7 +121,7 @@ def _row(place: Reign, champion: Champion) -> tuple[str, ...]:
     return (
         str(record.problem), record.device.name, f"{record.kernel} {config_text(record.config)}",
         duration(record.measurement.time_s or 0.0), f"{champion.speedup:.3f}" if champion.speedup else "-",
-        place.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
+        record.measurement.bits or "-", place.state(champion) or "-", champion.crowned_at[:19], champion.id[:8],
     )  # fmt: skip
 
 

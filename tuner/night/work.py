@@ -269,17 +269,13 @@ class NightItem:
             "problem": str(item.problem), **item.problem.to_json(), "regime": item.regime,
             "wanted": wanted and {"calls": wanted.calls, "saves_s": wanted.saves_s}, "state": self.state,
             "why": self.why, "slices": self.slices, "spent_s": self.spent_s, "trials": dict(self.trials),
-            "before": self.before and _champion_json(self.before), "after": after and _champion_json(after),
+            "before": self.before and self.before.as_keys(), "after": after and after.as_keys(),
             "improvement": self.improvement,
             "verdict": after.verdict if after and self.state == "tuned" else None, "stale": self.stale or None,
             "error_limit": told(after.record.measurement) if after else None, "bits_changed": self.bits_changed,
             "places": [{"place": name, **there} for name, there in self.places.items()],
             **(self.front.as_keys() if self.front else {}),
         }  # fmt: skip
-
-
-def _champion_json(champion: Champion) -> dict[str, Any]:
-    return champion.as_keys() | {"bits": champion.record.measurement.bits}
 
 
 # --- what is stored ------------------------------------

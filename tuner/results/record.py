@@ -369,7 +369,7 @@ class Champion:
         return {
             "kernel": record.kernel, "config": dict(record.config), "time_s": record.measurement.time_s,
             "tflops": record.tflops, "gbps": record.gbps, "speedup": self.speedup or None,
-            "provisional_reasons": list(self.doubts), "record_id": record.id,
+            "provisional_reasons": list(self.doubts), "record_id": record.id, "bits": record.measurement.bits,
         }  # fmt: skip
 
     @property

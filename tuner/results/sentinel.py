@@ -118,8 +118,8 @@ def _sequence_factor(blocks: int) -> float:
     return factor * math.sqrt((blocks - 1) / max(blocks - 3, 1))
 
 
-#: Who takes part. ``control`` is the champion a second time, which only recordings of noise have.
-CHAMPION, BEFORE, LIBRARY, CONTROL = "champion", "before", "library", "control"
+#: Who takes part.
+CHAMPION, BEFORE, LIBRARY = "champion", "before", "library"
 
 
 @dataclass(frozen=True)

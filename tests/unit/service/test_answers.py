@@ -162,7 +162,7 @@ def test_a_snapshot_repeats_its_answers_and_marks_what_was_retracted(server: Ser
     history = server.get("/v1/champions/history", **ASKED).json()["history"]
     assert [round(each["speedup"], 3) for each in history][-2:] == [0.917, 1.1]
     then = server.get("/v1/champions/history", **ASKED, snapshot=now["snapshot"]).json()["history"]
-    assert then[-1]["id"] == champion.id
+    assert (then[-1]["id"], then[-1]["bits"]) == (champion.id, "0123456789ab")
 
 
 def test_a_snapshot_keeps_the_model_that_it_was_taken_with(server: Server) -> None:
