@@ -161,7 +161,7 @@ class TimeBudget:
         self.finals_s = finals_share_s(seconds) if finals_s is None else finals_s
         self._seconds, self._report, self._is_told = seconds, report, finals_s is not None
         self._start_s, self._check_s = time.monotonic(), math.inf
-        self._reported_s = 0.0
+        self._reported_s, self._inner_s = 0.0, 0.0
 
     @property
     def search_left_s(self) -> float | None:
@@ -189,12 +189,14 @@ class TimeBudget:
 
     @contextmanager
     def spent(self, stage: str) -> Iterator[None]:
-        """Adds the time of its block to a stage."""
-        start_s = time.perf_counter()
+        """Adds the time of its block to a stage, without that of stages inside."""
+        start_s, outer_s, self._inner_s = time.perf_counter(), self._inner_s, 0.0
         try:
             yield
         finally:
-            self.progress.spend(stage, time.perf_counter() - start_s)
+            passed_s = time.perf_counter() - start_s
+            self.progress.spend(stage, passed_s - self._inner_s)
+            self._inner_s = outer_s + passed_s
 
     def tick(self, stage: str = "") -> None:
         """Reports if it is time, or if a stage begins."""

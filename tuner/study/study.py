@@ -6,8 +6,10 @@ The study is the only process that writes the database, and it never touches a d
 from __future__ import annotations
 
 import contextlib
+import math
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -16,16 +18,16 @@ from threadpoolctl import threadpool_limits
 
 from tuner.declare.kernel import Fallback, Kernel, render
 from tuner.declare.problem import IEEE
-from tuner.declare.space import Config
+from tuner.declare.space import Config, Space
 from tuner.devices.detect import kind_of
 from tuner.devices.machine_load import MachineWatch
 from tuner.errors import NothingFound
 from tuner.lookup import answer
 from tuner.lookup.answers import EXACT
 from tuner.results.measurement import Measurement, Outcome
-from tuner.results.objectives import ANY_BITS, Front, values_of
+from tuner.results.objectives import ANY_BITS, TIME, Front, values_of
 from tuner.results.record import Champion, ProblemKey, Record, Role
-from tuner.search import Candidate, Search, SearchOptions
+from tuner.search import Candidate, Known, Observation, Search, SearchOptions
 from tuner.store import Store
 from tuner.study.finals import Finals, measure_baseline
 from tuner.study.leaderboard import Leaderboard, found_wrong, front_of
@@ -34,8 +36,14 @@ from tuner.study.progress import Interruption, Progress, Result, TimeBudget
 from tuner.study.requests import StudyRequest, check_energy, check_request, legal_spaces
 from tuner.study.session import Session, study_name
 from tuner.study.starting import held_class, resume, with_predictions
-from tuner.workers.device_worker import LONG_LIMIT_S, Crew
+from tuner.workers.bench import Bench, CompiledConfig
+from tuner.workers.device_worker import LONG_LIMIT_S, Crew, DeviceWorker, first_limit_s, run_limit_s
+from tuner.workers.process import call_of
 
+#: A space of so many configs has a first rung, in this share of a study's time at the most.
+RUNG_CONFIGS, RUNG_SHARE = range(33, 513), 1 / 3
+#: Configs that a device is sent at a time there; the fastest share of them, which is tried next.
+RUNG_AHEAD, RUNG_KEPT = 8, 1 / 8
 #: Seconds that arrays and reference have, and the library's time, however short a study is.
 LEAST_OPENING_S = 3.0
 
@@ -167,6 +175,50 @@ class SearchPolicy(TrialPolicy):
             self._dropped += reasons
 
 
+class FirstRung(TrialPolicy):
+    """Runs each config once, unverified: a search begins with those that may be the fastest.
+
+    It is the first rung of successive halving (Jamieson and Talwalkar 2016); its results are no records.
+
+    Attributes:
+        observations: What came of the configs.
+    """
+
+    prunes_spills, once, recorded = True, True, False
+    at_a_time = RUNG_AHEAD
+
+    def __init__(self, kernels: Sequence[Kernel], spaces: Mapping[str, Space], seed: int) -> None:
+        """Begins.
+
+        Args:
+            kernels: The competitors.
+            spaces: Their legal configs.
+            seed: Of the order, for there may not be time for all.
+        """
+        configs = [(name, config) for name, space in spaces.items() for config in space]
+        random.Random(seed).shuffle(configs)
+        # The search counts from 0: what is still compiled at the end must not be taken for one of its configs.
+        super().__init__(kernels, [Candidate(*one, ~number) for number, one in enumerate(configs)])
+        self.observations: list[Observation] = []
+
+    def begin(self, worker: DeviceWorker, candidate: Candidate, code: CompiledConfig) -> None:
+        """Has a config run."""
+        best_s = min((one.time_s for one in self.observations if one.time_s), default=None)
+        message = call_of(Bench.run_once, compiled_config=code, first_limit_s=first_limit_s(best_s))
+        worker.send(message, run_limit_s(best_s))
+
+    def learn(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Keeps a time."""
+        outcome, time_s = measurement.outcome, measurement.time_s
+        self.observations.append(Observation(candidate.kernel, candidate.config, outcome, time_s))
+
+    def known(self, before: Known) -> Known:
+        """What a search then knows: the fastest go first, and all times are predictions."""
+        timed = sorted((one.time_s, at) for at, one in enumerate(self.observations) if one.time_s)
+        kept = [self.observations[at][:2] for _, at in timed[: math.ceil(RUNG_KEPT * len(timed))]]
+        return replace(before, starts=[*kept, *before.starts], elsewhere=self.observations, foretold=True)
+
+
 def left_s(until_s: float) -> float:
     """Seconds until a time of `time.monotonic`, but a few at the least, which small problems need."""
     return max(until_s - time.monotonic(), LEAST_OPENING_S)
@@ -208,7 +260,8 @@ class Study:
         leaderboard = Leaderboard(request.objectives, budget.progress, cores, held)
         known = resume(session, request, self.library, leaderboard)
         options = SearchOptions(request.seed, request.sampler, request.trials, request.objectives)
-        search = Search(spaces, options, with_predictions(known, request, session.device, session.store))
+        known = self._foretold(with_predictions(known, request, session.device, session.store), spaces)
+        search = Search(spaces, options, known)
         # Where all configs are asked for none is dropped, nor where slow ones may save energy.
         drops = request.drop and request.sampler != "bruteforce" and len(request.objectives) == 1
         self.policy = SearchPolicy(
@@ -217,6 +270,17 @@ class Study:
         if session.problem.precision != IEEE:
             session.worker.rehearse()
         self._loop = Loop(session, self.policy, budget)
+
+    def _foretold(self, known: Known, spaces: Mapping[str, Space]) -> Known:
+        """What a new search knows: if spaces are small and no model foretells times, those of a first rung."""
+        request, share_s = self.request, RUNG_SHARE * (self.budget.search_left_s or math.inf)
+        is_searched = request.sampler == "tile" and request.objectives == TIME and not self.session.shares_cores
+        is_small = sum(map(len, spaces.values())) in RUNG_CONFIGS
+        if known.foretold or known.past or not (is_searched and is_small):
+            return known
+        rung = FirstRung(request.kernels, spaces, request.seed)
+        Loop(self.session, rung, self.budget).run(share_s)
+        return rung.known(known) if rung.observations else known
 
     @property
     def progress(self) -> Progress:

@@ -261,6 +261,24 @@ class Bench:
         outcome = Outcome.PRUNED if screened.pruned else Outcome.MEASURED
         return player.measurement(outcome, screened.pruned, screened.samples_s, circumstances)
 
+    def run_once(self, compiled_config: CompiledConfig, first_limit_s: float | None = None) -> Measurement:
+        """Times one run behind the first, and verifies nothing: the time says what may be worth a trial.
+
+        Args:
+            compiled_config: The config.
+            first_limit_s: See `measure`.
+        """
+        player = self._player(compiled_config)
+        try:
+            with player.stage("load"):
+                player.run = self.device.load(compiled_config.rendered, compiled_config.code, self.workload)
+            with player.stage("time"):
+                self._run_first(player.run, first_limit_s or 0.0)
+                samples_s = self.device.samples_s(player.run, 1, self.regime)
+        except FAILURES as failure:
+            return self._failed(failure, player)
+        return player.measurement(Outcome.PRUNED, "run once", samples_s)
+
     def _admit(self, player: _Player, first_limit_s: float = 0.0, finals: bool = False) -> None:
         """Loads and verifies a config.
 
@@ -334,6 +352,10 @@ class Bench:
                 kernel, and the parent process sees the reason.
         """
         self.workload.begin(draw or self.workload.first, poison)
+        self._run_first(run, limit_s)
+        return self.workload.check(allowance)
+
+    def _run_first(self, run: Run, limit_s: float) -> None:
         begun_s = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
@@ -342,7 +364,6 @@ class Bench:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         self.run_s = time.perf_counter() - begun_s
-        return self.workload.check(allowance)
 
     def _refuse(self, player: _Player, wrong: str, finals: bool = False) -> None:
         """Raises if a config is not to be timed: for a wrong result, or one beyond the error limit."""

@@ -90,6 +90,17 @@ def test_a_number_of_trials_is_kept_and_continued_without_measuring_twice(tmp_pa
     assert again.champion.own_pairs[-1].comparison.ratio == pytest.approx(2.0, rel=0.01)
 
 
+def test_a_search_of_a_small_space_begins_with_what_was_fastest_when_each_ran_once(tmp_path: Path) -> None:
+    places = fake_device.fault_configs()
+    # What only seems to compute is the fastest; it is found out before another.
+    rules = [rule(places["stale"], fault="stale", latency_s=BEST_S / 2), rule(BEST, latency_s=BEST_S)]
+    rules += [rule(places[fault], fault=fault) for fault in ("crash", "launch_failed", "compile_failed")]
+    result = study(tmp_path, write_device(tmp_path / "device.json", rules=rules), trials=4, sampler="tile")
+    assert dict(result.champion.record.config) == BEST
+    tried = [record.measurement.outcome for record in stored(tmp_path)]
+    assert (len(tried), tried[:2]) == (4, [Outcome.WRONG_RESULT, Outcome.MEASURED])
+
+
 def test_configs_of_equal_machine_code_are_timed_once(tmp_path: Path) -> None:
     study(tmp_path, write_device(tmp_path / "device.json", idle=["ORDER"]))
     trials = stored(tmp_path)
