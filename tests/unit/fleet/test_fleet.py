@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, copy_toy, stored, write_device
+from fixtures.fake_device import BEST, BEST_S, LEGAL, ROOT, copy_toy, rule, stored, write_device
 from rich.console import Console
 
 from tuner.cli.main import run
@@ -71,9 +71,11 @@ def test_a_night_on_two_boards_then_one_with_sentinels_then_ctrl_c(folder: Path)
 
 
 def _sentinels(folder: Path) -> None:
-    """Each worker times the champions on its own board; on one of them the champion's result is wrong."""
-    wrong = [{"fault": "wrong_result"}]
-    write_device(folder / "a.json", info={"uuid": "FAKE-a"}, baseline_s=2 * BEST_S, rules=wrong)
+    """Each worker times the champions on its own board; on one they are wrong, on one their bits differ."""
+    rules = {"a": {"fault": "wrong_result"}, "b": rule(BEST, latency_s=BEST_S, error_rel=1e-7)}
+    for name, one in rules.items():
+        info = {"uuid": f"FAKE-{name}"}
+        write_device(folder / f"{name}.json", info=info, baseline_s=2 * BEST_S, rules=[one])
     process = start(folder, "--quiet")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 4, err
@@ -84,6 +86,8 @@ def _sentinels(folder: Path) -> None:
     (alert,) = report["alerts"]
     assert alert["cause"] == "wrong"
     assert [each["board"] for each in alert["problems"]] == ["FAKE-a"] * 2
+    bits = [each["told"] for each in report["behind"] if each["behind"] == "bits"]
+    assert ["on board FAKE-b, and were" in told for told in bits] == [True] * 2
     assert report["confirmed"] == [], "one of two boards says that it is wrong"
 
 

@@ -1,6 +1,5 @@
 """Classes of bits: which configs share one, what does not repeat its bits, and studies that keep to a class."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tuner.errors import InputError
 from tuner.lookup import Answer
 from tuner.results.measurement import Measurement, Outcome
 from tuner.results.objectives import read_bits
-from tuner.results.record import Role
 from tuner.store import Store
 from tuner.study.requests import StudyRequest
 from tuner.study.study import run_study
@@ -64,11 +62,14 @@ def test_an_order_of_sums_is_a_class_and_a_result_that_varies_is_not_repeatable(
     assert len(result.progress.classes_s) == 2
     champion = result.champion
     assert champion.record.measurement.bits in result.progress.classes_s
-    with Store.open(f"sqlite:///{tmp_path}/any.db") as store:
-        run_study(replace(asked, bits="any"), store)
-        allowed = {str(trial.config["ORDER"]): trial.measurement for trial in store.records(role=Role.TRIAL)}
-    assert (allowed["turns"].outcome, allowed["turns"].bits) == (Outcome.MEASURED, "varies")
-    assert allowed["up"].bits == found["up"].bits
+
+
+def test_bits_that_vary_are_a_champions_only_where_a_study_allows_them(tmp_path: Path) -> None:
+    rules = [rule(BEST, latency_s=BEST_S, error_rel=3e-7, fault="varies"), rule({}, latency_s=4 * BEST_S)]
+    board = write_device(tmp_path / "device.json", rules=rules)
+    crowned = [study(tmp_path, board, bits=bits).champion.record for bits in ("any", "")]
+    assert [dict(record.config) == BEST for record in crowned] == [True, False]
+    assert [record.measurement.bits == "varies" for record in crowned] == [True, False]
 
 
 def test_a_study_keeps_to_a_class_and_another_champion_is_crowned_only_without_it(tmp_path: Path) -> None:
