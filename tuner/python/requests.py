@@ -222,6 +222,8 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
         InputError: The call itself asks for a precision that is not for its arrays.
     """
     request = CallRequest(function, operands, precision_of(precision) if function == "matmul" else IEEE, **how)
+    if request.epilogue != request.epilogue.unscaled:
+        request.operands = operands = {name: _of_eight(operand) for name, operand in operands.items()}
     _check(request)
     others = sorted({operand.dtype for operand in operands.values()} - set(EMULATED_DTYPES))
     if precision == EMULATED and others:
@@ -238,6 +240,12 @@ def request_for(function: str, operands: Mapping[str, Operand], precision: str =
     else:
         request.problem = key
     return request
+
+
+def _of_eight(operand: Operand) -> Operand:
+    """CuPy holds 8-bit numbers as bytes: it has no such dtype."""
+    is_held = operand.family == "CuPy" and operand.dtype == "uint8"
+    return replace(operand, dtype=FLOAT8_DTYPES[0]) if is_held else operand
 
 
 class _ForTheLibraryError(Exception):
@@ -321,8 +329,17 @@ def _product(request: CallRequest) -> tuple[ProblemKey, tuple[Placed, ...]]:
     if b.ndim == 1:
         return _key(request, "gemv", left.letter(), m=m, n=k), (left, right, _output(request, 0))
     to = _output(request, 1)
+    if a.dtype in FLOAT8_DTYPES:
+        left, right = _along_k(left, False), _along_k(right, True)
     more = [_further(name, request.operands[name]) for name in request.more]
     return _key(request, "gemm", left.letter() + right.letter(), m=m, n=n, k=k), (left, right, *more, to)
+
+
+def _along_k(operand: Placed, turned: bool) -> Placed:
+    """An operand of 8 bits, of which tensor cores read terms that are neighbours."""
+    if operand.turned == turned:
+        return operand
+    return replace(operand, turned=turned, copied="terms of 8-bit numbers lie side by side")
 
 
 def _further(name: str, operand: Operand) -> Placed:

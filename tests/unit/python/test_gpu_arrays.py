@@ -54,6 +54,23 @@ def test_every_layout_is_a_problem_of_its_own_and_nothing_is_copied(layout: str,
     assert (len(gpu.runs), gpu.library) == (2, [])
 
 
+@pytest.mark.parametrize("layout", ["nt", "nn", "tt"])
+def test_bytes_of_cupy_are_8_bit_numbers_where_there_are_scales_and_are_copied_along_k(
+    layout: str, gpu: Log
+) -> None:
+    eight, (m, n, k) = "float8_e4m3fn", (16, 32, 128)
+    config = {"STORE": "registers"}
+    how = {"kernel": "wgmma_fp8", "device": H200, "epilogue": "scale-line+to-float32", "config": config}
+    crowned("gemm", {"m": m, "n": n, "k": k}, eight, "nt", **how)
+    a, b = stored(normal(m, k).astype(eight), layout[0]), stored(normal(k, n).astype(eight), layout[1])
+    scales = [np.linspace(0.5, 2, size, dtype="float32") for size in (m, n)]
+    held = [CupyArray(on_gpu(x.view("uint8"))) for x in (a, b)]
+    of_a, of_b = (CupyArray(on_gpu(scale)) for scale in scales)
+    got = tuner.matmul(*held, scale_a=of_a, scale_b=of_b, dtype="float32")
+    close(got, (a.astype("f4") * scales[0][:, None]) @ (b.astype("f4") * scales[1]))
+    assert gpu.runs == [f"gemm {m} x {n} x {k} {eight} nt scale-line+to-float32"]
+
+
 def test_it_runs_where_its_arrays_are_on_their_librarys_stream_and_out_may_be_an_input(gpu: Log) -> None:
     champion_of("gemm", "nn", m=4, n=4, k=4)
     a = CupyArray(on_gpu(normal(4, 4)), device=1)
